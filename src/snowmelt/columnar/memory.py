@@ -1,0 +1,79 @@
+"""Unaligned loads, stores and copies for compiled code.
+
+These trust their caller: each use must have checked its bounds. `load*` read little-endian, `big*` big-endian numbers out
+of a uint8 array at a byte offset; `store*` write the low bytes of a uint64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+JIT: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy"}
+"""How every kernel is compiled: cached on disk, without the GIL. Bounds are checked by the kernels' own code, which can
+say where; `/` and `%` follow numpy, so no hidden exception paths exist."""
+
+
+def _load(result: Any, bits: int, *, swap: bool) -> Any:
+    @intrinsic
+    def load(_context: Any, array: Any, offset: Any) -> Any:
+        signature = result(array, types.int64)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            word = ir.IntType(bits)
+            value = builder.load(builder.bitcast(builder.gep(data, [args[1]]), word.as_pointer()))
+            value.align = 1
+            if swap:
+                value = builder.call(builder.module.declare_intrinsic("llvm.bswap", [word]), [value])
+            return value
+
+        return signature, generate
+
+    return load
+
+
+def _store(bits: int) -> Any:
+    @intrinsic
+    def store(_context: Any, array: Any, offset: Any, value: Any) -> Any:
+        signature = types.void(array, types.int64, types.uint64)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            word = ir.IntType(bits)
+            value = args[2] if bits == 64 else builder.trunc(args[2], word)
+            builder.store(value, builder.bitcast(builder.gep(data, [args[1]]), word.as_pointer())).align = 1
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return store
+
+
+@intrinsic
+def copy(_context: Any, target: Any, target_offset: Any, source: Any, source_offset: Any, count: Any) -> Any:
+    """memcpy of `count` bytes between two uint8 arrays that don't overlap."""
+    signature = types.void(target, types.int64, source, types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to = context.make_array(signature.args[0])(context, builder, args[0]).data
+        out_of = context.make_array(signature.args[2])(context, builder, args[2]).data
+        cgutils.raw_memcpy(builder, builder.gep(to, [args[1]]), builder.gep(out_of, [args[3]]), args[4], 1)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+load16 = _load(types.uint16, 16, swap=False)
+load32 = _load(types.uint32, 32, swap=False)
+load64 = _load(types.uint64, 64, swap=False)
+big16 = _load(types.uint16, 16, swap=True)
+big32 = _load(types.uint32, 32, swap=True)
+big64 = _load(types.uint64, 64, swap=True)
+store8 = _store(8)
+store16 = _store(16)
+store32 = _store(32)
+store64 = _store(64)

@@ -1,0 +1,1 @@
+"""The databases that snowmelt reads: connect, capture, decode, chunks, types."""

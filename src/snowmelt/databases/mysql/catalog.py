@@ -1,0 +1,334 @@
+"""Tables as the server's catalogue describes them.
+
+Laws:
+  - A shape is exact or it is not given: a catalogue that hides columns from our user, or that changes while it is read,
+    is an error.
+  - Few queries: one for the names, then three per database that holds a wanted table. MySQL 5.6 and MariaDB open every
+    table that a catalogue query touches and only look up by equality, hence the database by `=`.
+  - System databases, views, sequences and temporary tables are never captured.
+
+What the log's row images hold, seen on MariaDB 10.11 and MySQL 8.0 with full images (tests/integration/test_catalog.py):
+  - Columns come in the order of `ordinal_position`, invisible ones in their place.
+  - VIRTUAL and STORED generated columns are both there, present and with their value, in before and after images, whatever
+    the statement touched and whatever the engine.
+  - The bits that pad the last byte of a bitmap mean nothing, and differ: MariaDB sets them to 0 in the present bitmap and
+    to 1 in the null bitmap, MySQL the other way round.
+  - MySQL's hidden columns behind functional indexes are not there; its generated invisible primary key `my_row_id` is, and
+    the catalogue shows it when the session asks for it, which ours does.
+  - MariaDB adds columns that its catalogue does not show, after all others: `row_start` and `row_end` (TIMESTAMP(6)) of an
+    implicitly system-versioned table, then one `DB_ROW_HASH_n` (BIGINT UNSIGNED) for each unique index that it keeps as a
+    hash: those on TEXT and BLOB, on keys longer than the engine's limit, or declared USING HASH.
+  - In a MariaDB system-versioned table an UPDATE is logged as an update and an insert of the history row, and a DELETE as
+    an update of the row's end.
+  - A MariaDB COMPRESSED column has the type 140 (blob) or 141 (varchar) in the log, and its value there is a header byte
+    (0: what follows is plain; else its low 3 bits count the bytes of the big-endian plain length) and a deflate stream.
+  - Character sets are named as this server names them: utf8 is utf8mb3 since MySQL 8.0.24 and MariaDB 10.6.
+  - Labels of ENUM and SET are printed through utf8mb3: a character beyond the BMP is `?` in the catalogue. The log's own
+    metadata (binlog_row_metadata=FULL) has it right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import translate as glob_to_regex
+from typing import Any, Literal
+
+from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
+from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.quoting import quote_table
+from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
+from snowmelt.model.table import TableId
+
+SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+
+NAMES_IN_QUERY_MAX = 200
+"""Up to so many tables of a database are asked for by name; beyond that the whole database is read and filtered here."""
+
+TablePredicate = Callable[[TableId], bool]
+
+
+def ignores_case(session: Session) -> bool:
+    """Whether the server compares names of databases and tables without regard to case."""
+    return session.variable("lower_case_table_names") not in (None, "0")
+
+
+def match_tables(patterns: Sequence[str], exclude: Sequence[str] = (), *, ignore_case: bool = False) -> TablePredicate:
+    """A predicate for `database.table` patterns with shell-like wildcards, each part matched by itself.
+
+    The first dot parts database from table; a dot inside a database's name can be matched by `?`. System databases are
+    never matched. `ignore_case` is the server's choice: see `ignores_case`.
+    """
+    wanted = [_compile(pattern, ignore_case) for pattern in patterns]
+    unwanted = [_compile(pattern, ignore_case) for pattern in exclude]
+
+    def matches(table: TableId) -> bool:
+        if table.database.lower() in SYSTEM_DATABASES:
+            return False
+        return any(one(table) for one in wanted) and not any(one(table) for one in unwanted)
+
+    return matches
+
+
+def _compile(pattern: str, ignore_case: bool) -> TablePredicate:
+    database, dot, name = pattern.partition(".")
+    if not dot or not database or not name:
+        raise InvalidConfig(
+            "a table pattern must be database.table", detail=repr(pattern), hint="for example shop.* or crm.customers"
+        )
+    flags = re.IGNORECASE if ignore_case else re.NOFLAG
+    database_regex = re.compile(glob_to_regex(database), flags)
+    name_regex = re.compile(glob_to_regex(name), flags)
+
+    def matches(table: TableId) -> bool:
+        return database_regex.match(table.database) is not None and name_regex.match(table.name) is not None
+
+    return matches
+
+
+def read_tables(session: Session, wanted: TablePredicate | Iterable[TableId]) -> dict[TableId, MySqlTable]:
+    """The wanted tables that exist, keyed and sorted by the server's own spelling. A table that is not there is left out.
+
+    The reads are not one snapshot: a caller that needs the shape at a position compares the position, or the shape, again.
+    """
+    if session.server.flavour == "mysql" and session.server.version >= (8, 0, 30):
+        session.execute("SET SESSION show_gipk_in_create_table_and_information_schema = ON")
+    by_database: dict[str, list[str]] = defaultdict(list)
+    for table in _find(session, wanted):
+        by_database[table.database].append(table.name)
+    found: dict[TableId, MySqlTable] = {}
+    for database, names in by_database.items():
+        found.update(_read_database(session, database, names))
+    return {table: found[table] for table in sorted(found)}
+
+
+def _find(session: Session, wanted: TablePredicate | Iterable[TableId]) -> list[TableId]:
+    """The existing tables among the wanted ones. Names and types alone are cheap: no table is opened for them."""
+    if callable(wanted):
+        listed = _rows(session, "SELECT table_schema, table_name, table_type FROM information_schema.tables", "", [])
+        accept = wanted
+    else:
+        fold = str.lower if ignores_case(session) else str
+        asked = {(fold(table.database), fold(table.name)) for table in wanted}
+        listed = []
+        for database in sorted({database for database, _ in asked}):
+            where = "WHERE table_schema = %s"
+            listed += _rows(
+                session, "SELECT table_schema, table_name, table_type FROM information_schema.tables", where, [database]
+            )
+
+        def accept(table: TableId) -> bool:
+            return (fold(table.database), fold(table.name)) in asked
+
+    tables = [TableId(database, name) for database, name, kind in listed if kind in ("BASE TABLE", "SYSTEM VERSIONED")]
+    return [table for table in tables if table.database.lower() not in SYSTEM_DATABASES and accept(table)]
+
+
+def _read_database(session: Session, database: str, names: Sequence[str]) -> dict[TableId, MySqlTable]:
+    where, arguments = "WHERE table_schema = %s", [database]
+    if len(names) == 1:
+        # Only equality is a look-up on MariaDB and MySQL 5.6; with IN they open every table of the database.
+        where += " AND table_name = %s"
+        arguments.append(names[0])
+    elif len(names) <= NAMES_IN_QUERY_MAX:
+        where += f" AND table_name IN ({', '.join(['%s'] * len(names))})"
+        arguments += names
+    described = _rows(
+        session,
+        "SELECT table_name, table_type, engine, table_collation, table_comment FROM information_schema.tables",
+        where,
+        arguments,
+    )
+    columns: dict[str, list[tuple[int, MySqlColumn]]] = defaultdict(list)
+    for name, ordinal, *rest in _rows(
+        session,
+        "SELECT table_name, ordinal_position, column_name, data_type, column_type, character_maximum_length, numeric_precision, "
+        "numeric_scale, datetime_precision, character_set_name, collation_name, is_nullable, column_default, extra, "
+        "column_comment FROM information_schema.columns",
+        where,
+        arguments,
+    ):
+        columns[name].append((int(ordinal), _column(rest, quoted_defaults=_quotes_defaults(session))))
+    indexes: dict[str, dict[str, list[_IndexPart]]] = defaultdict(lambda: defaultdict(list))
+    for name, index, ordinal, column, prefix in _rows(
+        session,
+        "SELECT table_name, index_name, seq_in_index, column_name, sub_part FROM information_schema.statistics",
+        where + " AND non_unique = 0",
+        arguments,
+    ):
+        indexes[name][index].append((int(ordinal), column, prefix is not None))
+    implicit = _implicitly_versioned(session, database, {name for name, kind, *_ in described if kind == "SYSTEM VERSIONED"})
+    wanted = set(names)
+    tables: dict[TableId, MySqlTable] = {}
+    for name, _, engine, collation, comment in described:
+        if name not in wanted or not columns[name]:
+            continue
+        table = TableId(database, name)
+        shape = _in_order(table, columns[name])
+        key, primary = _key(session, table, shape, indexes[name])
+        if name in implicit:
+            shape, key = (*shape, *_IMPLICIT_PERIOD), (*key, "row_end") if key else ()
+        tables[table] = MySqlTable(
+            id=table,
+            columns=shape,
+            key=key,
+            key_is_primary=primary,
+            engine=engine or "",
+            charset=_charset_of(collation),
+            collation=collation,
+            comment=comment or "",
+        )
+    return tables
+
+
+_IndexPart = tuple[int, str | None, bool]
+"""Ordinal, column (None for an expression), whether only a prefix of the column is in the index."""
+
+_IMPLICIT_PERIOD = tuple(
+    MySqlColumn(name=name, base="timestamp", fsp=6, nullable=False, generated="stored", invisible=True)
+    for name in ("row_start", "row_end")
+)
+
+
+def _implicitly_versioned(session: Session, database: str, versioned: set[str]) -> set[str]:
+    """Of MariaDB's system-versioned tables those that declare no period columns, so that the server adds them."""
+    if not versioned:
+        return versioned
+    where = "WHERE table_schema = %s AND generation_expression = 'ROW END'"
+    return versioned - {
+        name for (name,) in _rows(session, "SELECT table_name FROM information_schema.columns", where, [database])
+    }
+
+
+def _rows(session: Session, select: str, where: str, arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return session.query(f"{select} {where}", list(arguments) or None)
+
+
+def _in_order(table: TableId, columns: list[tuple[int, MySqlColumn]]) -> tuple[MySqlColumn, ...]:
+    columns = sorted(columns, key=lambda pair: pair[0])
+    if [ordinal for ordinal, _ in columns] != list(range(1, len(columns) + 1)):
+        # The catalogue shows a column only to who has a privilege on it; rows of the log hold all of them.
+        raise InvalidConfig(
+            f"the user sees only some columns of {table}",
+            detail=f"positions {', '.join(str(ordinal) for ordinal, _ in columns)}",
+            hint=f"GRANT SELECT ON {quote_table(table)} to the whole table, not to columns",
+        )
+    return tuple(column for _, column in columns)
+
+
+def _key(
+    session: Session, table: TableId, columns: tuple[MySqlColumn, ...], indexes: dict[str, list[_IndexPart]]
+) -> tuple[tuple[str, ...], bool]:
+    """The columns that tell rows apart, and whether they are the primary key.
+
+    A prefix in a primary key does no harm: what differs in the prefix differs in the whole. A unique key by prefix is left
+    aside all the same, as the server does when it looks for a row's identity.
+    """
+    nullable = {column.name: column.nullable for column in columns}
+    usable: dict[str, tuple[str, ...]] = {}
+    for index, parts in indexes.items():
+        names = [column for _, column, _ in sorted(parts, key=lambda part: part[0])]
+        if index != "PRIMARY" and any(column is None or is_prefix for _, column, is_prefix in parts):
+            continue
+        if any(column not in nullable for column in names):
+            raise Unavailable(f"{table} is changed while its catalogue entry is read", detail=f"index {index}")
+        present = tuple(column for column in names if column is not None)
+        if index == "PRIMARY":
+            return present, True
+        if not any(nullable[column] for column in present):
+            usable[index] = present
+    if not usable:
+        return (), False
+    if len(usable) == 1:
+        return next(iter(usable.values())), False
+    # Several are as good; the server's first one stays the first as long as it exists. Only this statement tells the
+    # order on every version, and such tables are few.
+    for row in session.query(f"SHOW INDEX FROM {quote_table(table)}"):
+        if str(row[2]) in usable:
+            return usable[str(row[2])], False
+    raise Unavailable(f"{table} is changed while its catalogue entry is read", detail="its unique indexes are gone")
+
+
+def _quotes_defaults(session: Session) -> bool:
+    """MariaDB prints a default as an expression: strings in quotes, and the word NULL for none."""
+    return session.server.flavour == "mariadb" and session.server.version >= (10, 2, 7)
+
+
+def _column(row: Sequence[Any], *, quoted_defaults: bool) -> MySqlColumn:
+    name, base, column_type, length, precision, scale, fsp, charset, collation, nullable, default, extra, comment = row
+    base, extra = str(base).lower(), str(extra or "").upper()
+    labels = parse_labels(str(column_type)) if base in ("enum", "set") else ()
+    return MySqlColumn(
+        name=str(name),
+        base=base,
+        unsigned=_unsigned(str(column_type), base),
+        length=_length(base, str(column_type), length, precision),
+        precision=int(precision) if base == "decimal" else None,
+        scale=int(scale) if base == "decimal" else None,
+        fsp=int(fsp or 0) if base in ("datetime", "timestamp", "time") else 0,
+        charset=charset,
+        collation=collation,
+        labels=labels,
+        nullable=nullable == "YES",
+        generated=_generated(extra),
+        invisible="INVISIBLE" in extra,
+        default=None if default is None or (quoted_defaults and default == "NULL") else str(default),
+        comment=str(comment or ""),
+    )
+
+
+_NUMERIC = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "decimal"})
+
+
+def _unsigned(column_type: str, base: str) -> bool:
+    return base in _NUMERIC and ("unsigned" in column_type.lower() or "zerofill" in column_type.lower())
+
+
+def _length(base: str, column_type: str, length: Any, precision: Any) -> int | None:
+    if base in ("char", "varchar", "binary", "varbinary"):
+        return int(length)
+    if base == "bit":
+        return int(precision)
+    if base == "vector":
+        dimensions = re.search(r"\((\d+)\)", column_type)
+        return int(dimensions[1]) if dimensions else None
+    return None
+
+
+def _generated(extra: str) -> Literal["virtual", "stored"] | None:
+    """`DEFAULT_GENERATED` is MySQL's word for a default by expression and does not count."""
+    if "VIRTUAL" in extra:
+        return "virtual"
+    return "stored" if "STORED GENERATED" in extra or "PERSISTENT" in extra else None
+
+
+def _charset_of(collation: str | None) -> str | None:
+    # Each collation is named after its character set; MariaDB's own list of collations is not complete since 10.10.
+    return collation.split("_")[0] if collation else None
+
+
+_LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
+_ESCAPE = re.compile(r"''|\\(.)", re.DOTALL)
+_ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
+
+
+def parse_labels(column_type: str) -> tuple[str, ...]:
+    """The labels of `enum('a','it''s','back\\\\slash')`, as the catalogue or SHOW CREATE TABLE prints the type."""
+    opened = re.match(r"\s*(?:enum|set)\s*\(", column_type, re.IGNORECASE)
+    if opened is None:
+        raise Corrupt("not the type of an ENUM or SET", detail=column_type[:100])
+    labels: list[str] = []
+    at = opened.end()
+    while True:
+        label = _LABEL.match(column_type, at)
+        if label is None:
+            raise Corrupt("the labels of an ENUM or SET can't be read", detail=f"at character {at}")
+        labels.append(_ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]) if found[1] else "'", label[1]))
+        at = label.end()
+        if column_type[at : at + 1] != ",":
+            break
+        at += 1
+    if column_type[at : at + 1] != ")":
+        raise Corrupt("the labels of an ENUM or SET can't be read", detail=f"at character {at}")
+    return tuple(labels)

@@ -1,0 +1,551 @@
+"""The log as Arrow: a range of raw events in, batches of changes per table and schema changes out, in the order of the log.
+
+Laws:
+- Rows come out only once their transaction has ended, and each carries the end of its commit as `_position`. A group that was
+  rolled back gives nothing; an XA group that was prepared is held aside until its COMMIT, whose position it then gets.
+- Rows before a schema change are read with the schema before it, rows behind with the one behind.
+- Batches of one table come in the order of the log; rows inside too. Batches of different tables may overtake each other
+  between two schema changes.
+- A change that the log holds as a statement, not as rows, stops: nothing of a captured table is passed over.
+
+Memory: the range itself, an entry per row event, and one arena per batch, which is used again when the batch is gone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from snowmelt.columnar.arena import Arena, ArenaPool, Bytes, Layout, Longs, Storage
+from snowmelt.databases.mysql.charsets import Flavour, transcode
+from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
+from snowmelt.databases.mysql.ddl import (
+    AlterColumns,
+    CreateTable,
+    DatabaseDefaults,
+    DropDatabase,
+    DropTable,
+    Ignored,
+    NotUnderstood,
+    RenameTable,
+    Rewrites,
+    Rules,
+    SchemaChange,
+    Truncate,
+    read_statement,
+)
+from snowmelt.databases.mysql.events import Gtid, Xid, read_gtid, read_incident, read_query, read_xa_prepare
+from snowmelt.databases.mysql.json import apply_diffs, text_of
+from snowmelt.databases.mysql.rowplan import Finish, Kind, PlannedColumn, RowPlan, plan_rows
+from snowmelt.databases.mysql.rows import STATE_SLOTS, Filled, R, fill, partial_images
+from snowmelt.databases.mysql.scan import S, Stop, Walk
+from snowmelt.databases.mysql.sets import set_lists
+from snowmelt.databases.mysql.tablemap import TableMap, read_table_map
+from snowmelt.databases.mysql.unpack import inflate, unpack
+from snowmelt.errors import Corrupt, SourceDrift, check
+from snowmelt.model.position import Position
+from snowmelt.model.table import SchemaHistory, TableId
+
+SYSTEM_FIELDS = (
+    pa.field("_op", pa.int8(), nullable=False),
+    pa.field("_position", pa.int64(), nullable=False),
+    pa.field("_event", pa.int32(), nullable=False),
+    pa.field("_ts", pa.timestamp("us", "UTC"), nullable=False),
+)
+"""Kind of change as Paimon counts them, end of the commit, ordinal of the row event in its transaction, time of the commit."""
+
+ABSENT = "_absent"
+"""A bitmap of the columns that an image lacks, low bit first; only in batches that hold partial images. Absent is not NULL."""
+
+_SYSTEM_STORAGE = (Storage(1), Storage(8), Storage(4), Storage(8))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What decoding may use. A row larger than `row_bytes_max` stops; everything else only makes more batches."""
+
+    rows_per_batch: int = 65_536
+    heap_bytes: int = 4 << 20
+    """Of each column of variable length, to begin with."""
+    row_bytes_max: int = 1 << 30
+    held_bytes_max: int = 1 << 30
+    """XA groups that are prepared and neither committed nor rolled back, together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The transactions that ended in a stretch of the log, in its order."""
+
+    position: Longs
+    time_s: Longs
+    _gtid_at: Longs
+    _data: Bytes
+
+    def __len__(self) -> int:
+        return int(self.position.shape[0])
+
+    def gtid(self, index: int) -> Gtid | None:
+        """The name of a transaction; None where the server gives none."""
+        at = int(self._gtid_at[index])
+        if at < 0:
+            return None
+        header = self._data[at : at + 19].tobytes()
+        size = int.from_bytes(header[9:13], "little")
+        return read_gtid(header[4], int.from_bytes(header[5:9], "little"), self._data[at + 19 : at + size].tobytes())
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """Changes of one table, in order. `rows` has the table's columns and the system fields behind them."""
+
+    table: MySqlTable
+    rows: pa.RecordBatch
+    transactions: Transactions
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChanged:
+    """A statement that changed tables, at the end of its event."""
+
+    position: Position
+    time_s: int
+    statement: str
+    changes: tuple[SchemaChange, ...]
+
+
+LogItem = ChangeBatch | SchemaChanged
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A prepared XA group: its events as they are in the log."""
+
+    data: Bytes
+    checksum_bytes: int
+    position: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What went through, for whoever watches."""
+
+    changes: int = 0
+    nulled_dates: int = 0
+    """Dates that no calendar has and that became NULL."""
+    transactions: int = 0
+    unpacked_bytes: int = 0
+
+
+class LogReader:
+    """Reads ranges of one server's log, one after the other. Keeps prepared XA groups and plans between them.
+
+    `schemas` is read and added to: a statement's effect is recorded before the rows behind it are read. `collations` are the
+    databases' defaults, which tables that the log creates inherit.
+    """
+
+    def __init__(
+        self,
+        *,
+        flavour: Flavour,
+        version: tuple[int, int, int],
+        schemas: SchemaHistory[MySqlTable],
+        collations: Mapping[str, str] | None = None,
+        lower_case_names: bool = False,
+        captured: Callable[[TableId], bool] = lambda _: True,
+        options: TypeOptions = TypeOptions(),  # noqa: B008
+        limits: Limits = Limits(),  # noqa: B008
+        era: int = 0,
+    ) -> None:
+        self._flavour: Flavour = flavour
+        self._version = version
+        self._lower_case_names = lower_case_names
+        self._collations = dict(collations or {})
+        self._schemas = schemas
+        self._captured = captured
+        self._options = options
+        self._limits = limits
+        self._era = era
+        self._pool = ArenaPool()
+        self._heaps: dict[TableId, dict[str, int]] = {}
+        self._plans: dict[tuple[bytes, MySqlTable | None], RowPlan] = {}
+        self.held: dict[Xid, _Held] = {}
+        self.counters = Counters()
+
+    def read(self, data: Bytes, *, file: int, start: int, checksum_bytes: int) -> Iterator[LogItem]:
+        """Decode whole transactions: `data` are the events of log file `file` from offset `start` on."""
+        walk = Walk(data, position=start, checksum_bytes=checksum_bytes)
+        while True:
+            stop = walk.go_on()
+            position = Position(file, int(walk.state[S.STOP_POSITION]), self._era)
+            if stop is Stop.PACKED:
+                # What was walked so far is walked again in its plain form, so nothing of it may have been handed out.
+                yield from self._rows(walk, file)
+                done = int(walk.state[S.GROUP_AT] if walk.state[S.IN_GROUP] else walk.state[S.AT])
+                before = self._position_before(walk, done, start)
+                plain = unpack(walk.data[done:], checksum_bytes=walk.checksum_bytes, where=f"{file}:{before}")
+                self.counters.unpacked_bytes += plain.shape[0]
+                walk = Walk(plain, position=before, checksum_bytes=0)
+                continue
+            if stop >= Stop.CUT_SHORT or stop in (Stop.INCIDENT, Stop.UNKNOWN, Stop.MAPS_FULL):
+                raise _refusal(walk, stop, position)
+            yield from self._rows(walk, file)
+            match stop:
+                case Stop.END:
+                    return
+                case Stop.STATEMENT:
+                    yield from self._statement(walk, position)
+                case Stop.XA_PREPARE:
+                    self._prepared(walk, position)
+                case Stop.LOGGED_AS_STATEMENT:
+                    raise _logged_as_statement("LOAD DATA", position)
+                case _:
+                    raise AssertionError(stop)
+
+    @staticmethod
+    def _position_before(walk: Walk, at: int, start: int) -> int:
+        """Where the event at `at` begins in the log: its end, less its size."""
+        if at == 0:
+            return start
+        position = int(walk.state[S.POSITION])
+        low = int.from_bytes(walk.data[at + 13 : at + 17].tobytes(), "little")
+        size = int.from_bytes(walk.data[at + 9 : at + 13].tobytes(), "little")
+        whole = (position & ~0xFFFFFFFF) | low
+        if whole > position + size:
+            whole -= 1 << 32
+        return max(start, whole - size)
+
+    def _rows(self, walk: Walk, file: int) -> Iterator[ChangeBatch]:
+        """All rows of groups that have ended since the last call, table by table."""
+        count, transactions = int(walk.state[S.FLUSHED]), int(walk.state[S.TRANSACTIONS])
+        self.counters.transactions += transactions
+        if count:
+            ended = Transactions(
+                walk.txn_commit[:transactions].copy(), walk.txn_time[:transactions].copy(), walk.txn_gtid_at[:transactions].copy(), walk.data
+            )
+            maps = walk.row_map[:count]
+            order = np.argsort(maps, kind="stable")
+            edges = np.flatnonzero(np.diff(maps[order])) + 1
+            groups = sorted(np.split(order, edges), key=lambda group: int(group[0]))
+            for chosen in groups:
+                yield from self._table_rows(walk, file, chosen.astype(np.int64), ended)
+        walk.drop_rows()
+
+    def _plan(self, walk: Walk, index: int, position: Position) -> RowPlan | None:
+        body = walk.data[int(walk.map_at[index]) + 19 : int(walk.map_end[index])].tobytes()
+        try:
+            shape = read_table_map(body, self._flavour)
+        except Corrupt as error:
+            raise Corrupt(error.fact, detail=error.detail, position=str(position)) from None
+        if not self._captured(shape.table):
+            return None
+        schema = self._schemas.find(shape.table, position)
+        key = (body, schema)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) > 10_000:
+                self._plans.clear()
+            plan = self._plans[key] = self._fresh_plan(shape, schema, position)
+        return plan
+
+    def _fresh_plan(self, shape: TableMap, schema: MySqlTable | None, position: Position) -> RowPlan:
+        try:
+            return plan_rows(shape, schema, self._options)
+        except SourceDrift as error:
+            raise SourceDrift(error.fact, detail=f"{error.detail} at {position}".strip(), hint=error.hint) from None
+
+    def _table_rows(self, walk: Walk, file: int, chosen: Longs, ended: Transactions) -> Iterator[ChangeBatch]:
+        first = int(chosen[0])
+        # A row event's own place decides which schema it was written with; its commit lies behind it, with no DDL between.
+        position = Position(file, int(walk.row_commit[first]), self._era)
+        plan = self._plan(walk, int(walk.row_map[first]), position)
+        if plan is None:
+            return
+        if np.any(walk.row_type[chosen] == 39):
+            plan = plan.with_raw_json()
+        columns = len(plan.columns)
+        absent = (columns + 7) // 8 if partial_images(walk.data, walk.row_at, walk.row_end, walk.row_type, chosen, columns) else 0
+        storage = [column.storage for column in plan.columns] + list(_SYSTEM_STORAGE) + ([Storage(absent)] if absent else [])
+        total = int((walk.row_end[chosen] - walk.row_at[chosen]).sum())
+        known = self._heaps.setdefault(plan.table.id, {})
+        # A small range gets small heaps; what a column was once seen to need it gets at once.
+        heaps = [
+            max(min(self._limits.heap_bytes, 4 * total + 4096), known.get(column.name, 0)) if column.storage.heap else 0
+            for column in plan.columns
+        ]
+        json_columns = sum(column.kind in (Kind.JSON, Kind.JSON_RAW) for column in plan.columns)
+        state = np.zeros(STATE_SLOTS, np.int64)
+        while True:
+            # An image has at least one byte, so no more rows than bytes can follow.
+            rows_max = min(self._limits.rows_per_batch, total + 2)
+            layout = Layout(storage, rows_max=rows_max, heap_bytes=[*heaps, *([0] * (len(storage) - columns))])
+            arena = Arena(self._pool, layout)
+            state[R.ROWS] = 0
+            filled = Filled(
+                fill(
+                    walk.data, walk.row_at, walk.row_end, walk.row_type, walk.row_commit, walk.row_ordinal, walk.row_time, chosen,
+                    plan.kind, plan.a, plan.b, layout.valid_at, layout.fixed_at, layout.heap_at, layout.heap_room, arena.heap_used,
+                    arena.memory, rows_max, absent, json_columns, state,
+                )
+            )  # fmt: skip
+            if filled is Filled.CORRUPT:
+                event = int(chosen[min(int(state[R.EVENT]), len(chosen) - 1)])
+                raise Corrupt(f"a row event of {plan.table.id} can't be read", position=f"{file}:{int(walk.row_commit[event])}")
+            if filled is Filled.HEAP_TOO_SMALL:
+                column = int(state[R.COLUMN])
+                need = self._need(plan, column, int(state[R.NEED]), position)
+                known[plan.columns[column].name] = heaps[column] = max(need, 2 * heaps[column])
+                continue
+            rows = int(state[R.ROWS])
+            if rows:
+                self.counters.changes += rows
+                yield ChangeBatch(plan.table, self._batch(plan, arena, rows, absent, position), ended)
+            if filled is Filled.DONE:
+                self.counters.nulled_dates += int(state[R.NULLED_DATES])
+                return
+
+    def _need(self, plan: RowPlan, column: int, need: int, position: Position) -> int:
+        """Room for a value that didn't fit an empty arena."""
+        if need > self._limits.row_bytes_max:
+            raise SourceDrift(
+                f"a row of {plan.table.id} is larger than the limit",
+                detail=f"column {plan.columns[column].name}, {need} bytes at {position}",
+                hint="raise row_bytes_max or exclude the table",
+            )
+        return need
+
+    def _batch(self, plan: RowPlan, arena: Arena, rows: int, absent: int, position: Position) -> pa.RecordBatch:
+        arrays: list[pa.Array] = []
+        fields: list[pa.Field] = []
+        for index, column in enumerate(plan.columns):
+            try:
+                array = self._finish(column, arena, index, rows)
+            except pa.ArrowInvalid:
+                raise Corrupt(f"column {column.name} of {plan.table.id} holds text that is not in its charset", position=str(position)) from None
+            arrays.append(array)
+            fields.append(pa.field(column.name, array.type))
+        for offset, system in enumerate(SYSTEM_FIELDS):
+            arrays.append(arena.array(len(plan.columns) + offset, system.type, rows, nulls=0))
+            fields.append(system)
+        if absent:
+            arrays.append(arena.array(len(plan.columns) + len(SYSTEM_FIELDS), pa.binary(absent), rows, nulls=0))
+            fields.append(pa.field(ABSENT, pa.binary(absent), nullable=False))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _finish(self, column: PlannedColumn, arena: Arena, index: int, rows: int) -> pa.Array:
+        match column.finish:
+            case Finish.NOTHING:
+                return arena.array(index, column.arrow, rows)
+            case Finish.UTF8:
+                array = arena.array(index, column.arrow, rows)
+                array.validate(full=True)
+                return array
+            case Finish.LABEL:
+                # Index 0 is the empty string that stands for a value that was refused.
+                labels = pa.array(["", *column.labels], pa.string())
+                return labels.take(arena.array(index, pa.int32(), rows))
+            case Finish.LABELS:
+                return set_lists(arena.array(index, pa.uint64(), rows), column.labels)
+            case Finish.BOOL:
+                return arena.array(index, pa.int8(), rows).cast(pa.bool_())
+            case Finish.TRANSCODE:
+                offsets, data = transcode(column.charset, *arena.heap(index, rows), rows, flavour=self._flavour)
+                if np.may_share_memory(data, arena.memory):
+                    # Nothing had to be converted; the arena's own buffers keep it lent.
+                    return arena.array(index, column.arrow, rows)
+                buffers = [arena.validity(index, rows), pa.py_buffer(offsets), pa.py_buffer(data)]
+                array = pa.Array.from_buffers(pa.string(), rows, buffers)
+                array.validate(full=True)
+                return array
+            case Finish.INFLATE:
+                return self._inflated(column, arena.array(index, pa.binary(), rows))
+            case Finish.JSON:
+                return _json_texts(arena.array(index, pa.binary(), rows))
+
+    def _inflated(self, column: PlannedColumn, packed: pa.Array) -> pa.Array:
+        """MariaDB's COMPRESSED columns: a byte of zero and the value, or zlib behind a header."""
+        values = [None if value is None else _plain_value(value) for value in packed.to_pylist()]
+        array = pa.array(values, pa.binary())
+        if pa.types.is_binary(column.arrow):
+            return array
+        _, offsets, data = array.buffers()
+        count = len(array)
+        if column.charset and column.charset not in ("utf8mb4", "utf8mb3", "ascii"):
+            places = np.frombuffer(offsets, np.int32)[: count + 1]
+            offsets_out, data_out = transcode(
+                column.charset, places, np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), count, flavour=self._flavour
+            )
+            return pa.Array.from_buffers(pa.string(), count, [array.buffers()[0], pa.py_buffer(offsets_out), pa.py_buffer(data_out)])
+        text = array.view(pa.string())
+        text.validate(full=True)
+        return text
+
+    def _statement(self, walk: Walk, position: Position) -> Iterator[LogItem]:
+        query = read_query(walk.body())
+        xa = _XA.match(query.sql)
+        time = int.from_bytes(walk.data[walk.state[S.EVENT_AT] : walk.state[S.EVENT_AT] + 4].tobytes(), "little")
+        if xa:
+            yield from self._xa_ended(xa[1].upper() == "COMMIT", _read_xid(xa[2]), position)
+            return
+        if _ROLLBACK_TO.match(query.sql):
+            raise SourceDrift(
+                "a transaction rolled back to a savepoint with changes that can't be undone",
+                detail=f"at {position}",
+                hint="it mixes transactional and other tables; snapshot them again",
+            )
+        rules = Rules(
+            flavour=self._flavour,
+            version=self._version,
+            sql_mode=query.sql_mode,
+            explicit_timestamps=query.explicit_timestamps,
+            lower_case_names=self._lower_case_names,
+        )
+        changes = read_statement(
+            query.sql,
+            database=query.database,
+            schemas=lambda table: self._schemas.find(table, position),
+            captured=self._captured,
+            defaults=lambda name: self._collations.get(name, rules.default_collation("utf8mb4")),
+            rules=rules,
+        )
+        for change in changes:
+            self._apply(change, position)
+        if any(not isinstance(change, Ignored) for change in changes):
+            yield SchemaChanged(position, time, query.sql, changes)
+
+    def _apply(self, change: SchemaChange, position: Position) -> None:
+        """Make the schema behind a statement the one in force."""
+        match change:
+            case CreateTable(table=table):
+                self._schemas.put(table.id, position, table)
+            case AlterColumns(table=name, after=after) | Rewrites(table=name, after=after):
+                self._schemas.put(name, position, after)
+            case DropTable(table=name):
+                self._schemas.put(name, position, None)
+            case RenameTable(old=old, new=new, after=after):
+                self._schemas.put(old, position, None)
+                self._schemas.put(new, position, after)
+            case DropDatabase(name=database):
+                for table in self._schemas.tables():
+                    if table.database == database:
+                        self._schemas.put(table, position, None)
+            case DatabaseDefaults(name=database, collation=collation):
+                if collation is None:
+                    self._collations.pop(database, None)
+                else:
+                    self._collations[database] = collation
+            case NotUnderstood(statement=statement, reason=reason):
+                raise SourceDrift(
+                    "a statement can't be understood",
+                    detail=f"{reason} at {position}: {statement[:500]}",
+                    hint="snapshot the table again, or exclude it",
+                )
+            case Truncate() | Ignored():
+                pass
+
+    def _prepared(self, walk: Walk, position: Position) -> None:
+        one_phase, xid = read_xa_prepare(walk.body())
+        if one_phase:
+            raise SourceDrift("XA COMMIT ONE PHASE is logged in a form that we don't know", detail=f"at {position}")
+        group, end = int(walk.state[S.GROUP_AT]), int(walk.state[S.AT])
+        data = walk.data[group:end].copy()
+        self.held[xid] = _Held(data, walk.checksum_bytes, self._position_before(walk, group, 0))
+        held = sum(entry.data.shape[0] for entry in self.held.values())
+        if held > self._limits.held_bytes_max:
+            raise SourceDrift("prepared XA transactions are larger than the limit", detail=f"{held} bytes at {position}")
+        walk.drop_group()
+
+    def _xa_ended(self, committed: bool, xid: Xid, position: Position) -> Iterator[LogItem]:
+        held = self.held.pop(xid, None)
+        if held is None:
+            if not committed:
+                return
+            raise SourceDrift(
+                "an XA transaction was committed whose rows were not captured",
+                detail=f"{xid} at {position}",
+                hint="it was prepared before the capture began; snapshot the captured tables again",
+            )
+        if committed:
+            walk = Walk(held.data, position=held.position, checksum_bytes=held.checksum_bytes)
+            stop = walk.go_on(commit_as=position.offset)
+            if stop is Stop.PACKED:
+                plain = unpack(held.data, checksum_bytes=held.checksum_bytes, where=f"{position.file}:{held.position}")
+                walk = Walk(plain, position=held.position, checksum_bytes=0)
+                stop = walk.go_on(commit_as=position.offset)
+            check(stop is Stop.END, "a held XA group reads otherwise than when it was prepared", str(stop))
+            yield from self._rows(walk, position.file)
+
+
+_XA = re.compile(r"^\s*XA\s+(COMMIT|ROLLBACK)\s+(.*)$", re.IGNORECASE | re.DOTALL)
+_ROLLBACK_TO = re.compile(r"^\s*ROLLBACK\s+TO\b", re.IGNORECASE)
+_XID = re.compile(r"^X'([0-9a-fA-F]*)'\s*,\s*X'([0-9a-fA-F]*)'\s*,\s*(\d+)", re.IGNORECASE)
+
+
+def _read_xid(text: str) -> Xid:
+    match = _XID.match(text)
+    if match is None:
+        raise Corrupt("the name of an XA transaction can't be read", detail=text[:200])
+    return Xid(int(match[3]), bytes.fromhex(match[1]), bytes.fromhex(match[2]))
+
+
+def _refusal(walk: Walk, stop: Stop, position: Position) -> Exception:
+    where = str(position)
+    if stop is Stop.INCIDENT:
+        return SourceDrift(
+            "the server lost events of its log", detail=f"{read_incident(walk.body())} at {where}", hint="snapshot the captured tables again"
+        )
+    if stop is Stop.UNKNOWN:
+        kind = int(walk.data[walk.state[S.EVENT_AT] + 4])
+        return SourceDrift("the log holds an event of a kind that we don't know", detail=f"type {kind} at {where}")
+    if stop is Stop.MAPS_FULL:
+        return SourceDrift("a range of the log maps more tables than the limit", detail=f"at {where}")
+    return Corrupt(_CORRUPT_TEXT[stop], position=where)
+
+
+_CORRUPT_TEXT = {
+    Stop.CUT_SHORT: "an event is cut short",
+    Stop.BAD_SIZE: "an event's size can't be",
+    Stop.BAD_CHECKSUM: "an event's checksum is wrong",
+    Stop.WENT_BACK: "the log's positions go back",
+    Stop.NO_MAP: "a row event's table was not mapped by its statement",
+    Stop.NO_GROUP: "rows or an end lie outside a transaction",
+    Stop.BAD_QUERY: "a statement's event can't be read",
+    Stop.OPEN_GROUP: "a transaction is not ended",
+}
+
+
+def _logged_as_statement(what: str, position: Position) -> SourceDrift:
+    return SourceDrift(
+        "a change was logged as a statement, not as rows",
+        detail=f"{what} at {position}",
+        hint="set binlog_format = ROW for all sessions and snapshot the captured tables again",
+    )
+
+
+def _plain_value(stored: bytes) -> bytes:
+    """A value of a COMPRESSED column: nothing, or a zero byte and the value, or compressed data."""
+    if not stored or stored[0] == 0:
+        return stored[1:]
+    return inflate(stored)
+
+
+def _json_texts(raw: pa.Array) -> pa.Array:
+    """Documents and differences as text. Differences apply to the document of the row before, which is the update's other half."""
+    texts: list[bytes | None] = []
+    before: bytes | None = None
+    for value in raw.to_pylist():
+        if value is None:
+            texts.append(None)
+            before = None
+        elif value[0] == 0:
+            texts.append(text_of(value[1:]))
+            before = value[1:]
+        else:
+            if before is None:
+                raise Corrupt("differences of a JSON document come without the document")
+            texts.append(apply_diffs(before, value[1:]))
+            before = None
+    return pa.array(texts, pa.binary()).cast(pa.string())

@@ -1,0 +1,762 @@
+"""From packets of the replication protocol to events of the log, and where transactions end.
+
+    packet   3 bytes of length, 1 of sequence number, payload; a payload of 0xFFFFFF bytes goes on in the next packet
+    payload  0x00 and an event; 0xFE: the server ends the stream; 0xFF: an error. A packet that goes on has no such byte
+    event    19 bytes of header (time 4, type 1, server 4, size 4, next position 4, flags 2), body, CRC-32 (4) if the
+             log's FORMAT_DESCRIPTION says so
+
+Laws:
+- Bytes are copied as the server sent them; nothing is stored that was not checked: sequence number, sizes, CRC-32, and that
+  the event begins where the one before it ended. MariaDB doesn't send ANNOTATE_ROWS, so there it may begin later.
+- An event may be cut anywhere. One that is whole in the receive buffer is taken at once; a larger one is streamed, so that no
+  buffer has to hold it.
+- The offset has 64 bits and is counted here, because the header's wraps at 4 GiB.
+- Events that the server makes up for the connection (flag ARTIFICIAL, heartbeats) are not in the log and not stored.
+- A place is a cut point when no transaction is open there. A MySQL group opens with a GTID event or with BEGIN, a MariaDB
+  group with its GTID event; it ends with XID, COMMIT, ROLLBACK, XA PREPARE, a compressed transaction, or, if it is one
+  statement, with that.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from snowmelt.columnar.crc32 import crc32
+from snowmelt.columnar.memory import JIT, big64, copy, load16, load32, load64
+from snowmelt.errors import Corrupt, check
+from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
+
+Bytes = npt.NDArray[np.uint8]
+
+HEADER_BYTES: Final = 19
+PACKET_MAX: Final = 0xFFFFFF
+STREAMED_MIN: Final = 96 << 10
+"""An event that is not whole is streamed once this much of it is there: enough for all that is looked at before its end. The
+text of a statement, behind at most 64 KiB of status variables, is the farthest."""
+RECEIVE_BYTES_MIN: Final = 2 * STREAMED_MIN
+CUT_EVERY_BYTES: Final = 1 << 20
+"""Cut points that are remembered lie at least this far apart."""
+_RUNS_MAX: Final = 1024
+_WRAP: Final = 1 << 32
+
+QUERY: Final = 2
+STOP: Final = 3
+ROTATE: Final = 4
+INTVAR: Final = 5
+CREATE_FILE: Final = 8
+APPEND_BLOCK: Final = 9
+RAND: Final = 13
+USER_VAR: Final = 14
+FORMAT_DESCRIPTION: Final = 15
+XID: Final = 16
+BEGIN_LOAD_QUERY: Final = 17
+EXECUTE_LOAD_QUERY: Final = 18
+TABLE_MAP: Final = 19
+WRITE_ROWS_V0: Final = 20
+DELETE_ROWS_V1: Final = 25
+INCIDENT: Final = 26
+HEARTBEAT: Final = 27
+ROWS_QUERY: Final = 29
+WRITE_ROWS_V2: Final = 30
+DELETE_ROWS_V2: Final = 32
+GTID: Final = 33
+ANONYMOUS_GTID: Final = 34
+PREVIOUS_GTIDS: Final = 35
+XA_PREPARE: Final = 38
+PARTIAL_UPDATE_ROWS: Final = 39
+TRANSACTION_PAYLOAD: Final = 40
+HEARTBEAT_V2: Final = 41
+GTID_TAGGED: Final = 42
+ANNOTATE_ROWS: Final = 160
+MARIADB_GTID: Final = 162
+MARIADB_GTID_LIST: Final = 163
+START_ENCRYPTION: Final = 164
+QUERY_COMPRESSED: Final = 165
+WRITE_ROWS_COMPRESSED_V1: Final = 166
+DELETE_ROWS_COMPRESSED_V2: Final = 171
+
+ARTIFICIAL: Final = 0x20
+_FL_STANDALONE: Final = 0x01
+_FL_COMPLETED_XA: Final = 0x80
+
+OUTSIDE: Final = 0
+"""No transaction is open: a cut point."""
+OPEN: Final = 1
+"""A group has begun and may yet be a single statement."""
+INSIDE: Final = 2
+"""In a transaction that ends by an event of its own."""
+
+MORE: Final = 0
+"""All is taken in; receive more."""
+ROOM: Final = 1
+"""The target is full."""
+CUT: Final = 2
+"""A cut point, and the segment is to be sealed at one."""
+EVENT: Final = 3
+"""An event that the caller must read was taken in; it lies in the source at `event_at`."""
+PIECE: Final = 4
+"""A piece of such an event, larger than the source; it lies at `piece_at`. `EVENT` follows the last one."""
+RUNS: Final = 5
+"""The list of GTIDs is full."""
+SERVER_END: Final = 6
+SERVER_ERROR: Final = 7
+"""An error packet; its payload, from the code on, lies in the source at `event_at`."""
+BAD_SEQUENCE: Final = 16
+BAD_PACKET: Final = 17
+BAD_HEADER: Final = 18
+BAD_CHECKSUM: Final = 19
+BAD_PLACE: Final = 20
+BAD_START: Final = 21
+BAD_GROUP: Final = 22
+
+_FAULTS: Final = {
+    BAD_SEQUENCE: "a packet of the log's stream is missing or repeated",
+    BAD_PACKET: "a packet of the log's stream can't be read",
+    BAD_HEADER: "an event's header can't be right",
+    BAD_CHECKSUM: "an event's checksum is wrong",
+    BAD_PLACE: "an event is not where the log says",
+    BAD_START: "the position lies inside an event",
+    BAD_GROUP: "a transaction has no end",
+}
+
+CUT_COMMIT: Final = 0
+CUT_STATEMENT: Final = 1
+CUT_FILE: Final = 2
+CUT_OTHER: Final = 3
+CUT_KINDS: Final = ("commit", "statement", "file", "other")
+
+STATE: Final = np.dtype(
+    [
+        # The connection: expected sequence number, and what is left of a packet that is streamed.
+        ("sequence", np.int64),
+        ("packet_left", np.int64),
+        ("packet_goes_on", np.int64),
+        # Where the source was read up to, and what the caller is to look at.
+        ("at", np.int64),
+        ("event_at", np.int64),
+        ("piece_at", np.int64),
+        ("piece_bytes", np.int64),
+        # The event at hand.
+        ("streaming", np.int64),
+        ("kind", np.int64),
+        ("time", np.int64),
+        ("size", np.int64),
+        ("left", np.int64),
+        ("end", np.int64),
+        ("artificial", np.int64),
+        ("stored", np.int64),
+        ("group_after", np.int64),
+        ("crc", np.int64),
+        ("trailer", np.int64),
+        # The log.
+        ("offset", np.int64),
+        ("restart", np.int64),
+        ("skip_until", np.int64),
+        ("exact", np.int64),
+        ("checksummed", np.int64),
+        ("group", np.int64),
+        # The GTID of the open transaction, and how many runs of finished ones are listed. A run has two words of a name and
+        # the first and last number; MariaDB's has domain, server and the last number.
+        ("gtid_kind", np.int64),
+        ("gtid_first", np.int64),
+        ("gtid_second", np.int64),
+        ("gtid_number", np.int64),
+        ("runs", np.int64),
+        # The segment that is being filled; `fill` is of the target.
+        ("fill", np.int64),
+        ("seal_bytes", np.int64),
+        ("segment_bytes", np.int64),
+        ("segment_crc", np.int64),
+        ("first_time", np.int64),
+        ("last_time", np.int64),
+        ("event_bytes_max", np.int64),
+        ("cuts", np.int64),
+        ("cut_kind", np.int64),
+        # Since the beginning.
+        ("events", np.int64),
+        ("transactions", np.int64),
+        ("heartbeats", np.int64),
+    ]
+)
+
+GTID_NONE: Final = 0
+GTID_MYSQL: Final = 1
+GTID_MARIADB: Final = 2
+GTID_NAMED: Final = 3
+"""The first word of the name is an index into the caller's list of names."""
+
+_WORD_BEGIN = np.frombuffer(b"BEGIN", np.uint8)
+_WORD_COMMIT = np.frombuffer(b"COMMIT", np.uint8)
+_WORD_ROLLBACK = np.frombuffer(b"ROLLBACK", np.uint8)
+_WORD_XA_START = np.frombuffer(b"XA START ", np.uint8)
+_WORD_XA_BEGIN = np.frombuffer(b"XA BEGIN ", np.uint8)
+_WORD_XA_COMMIT = np.frombuffer(b"XA COMMIT ", np.uint8)
+_WORD_XA_ROLLBACK = np.frombuffer(b"XA ROLLBACK ", np.uint8)
+
+
+@njit(**JIT)
+def _starts_with(source: Any, at: Any, end: Any, word: Any) -> Any:
+    if end - at < len(word):
+        return False
+    for i in range(len(word)):
+        byte = source[at + i]
+        if np.uint8(97) <= byte <= np.uint8(122):
+            byte -= np.uint8(32)
+        if byte != word[i]:
+            return False
+    return True
+
+
+@njit(**JIT)
+def _group_after_query(group: Any, source: Any, at: Any, body_end: Any) -> Any:
+    """The state after the statement whose body begins at `at`; −1 if its parts don't fit into it."""
+    if body_end - at < 13:
+        return -1
+    text = at + 13 + np.int64(load16(source, at + 11)) + np.int64(source[at + 8]) + 1
+    if text > body_end:
+        return -1
+    length = body_end - text
+    if (length == 5 and _starts_with(source, text, body_end, _WORD_BEGIN)) or (
+        length > 9
+        and (_starts_with(source, text, body_end, _WORD_XA_START) or _starts_with(source, text, body_end, _WORD_XA_BEGIN))
+    ):
+        return INSIDE
+    if group != INSIDE:
+        return OUTSIDE
+    ends = (
+        (length == 6 and _starts_with(source, text, body_end, _WORD_COMMIT))
+        or (length == 8 and _starts_with(source, text, body_end, _WORD_ROLLBACK))
+        or (length > 10 and _starts_with(source, text, body_end, _WORD_XA_COMMIT))
+        or (length > 12 and _starts_with(source, text, body_end, _WORD_XA_ROLLBACK))
+    )
+    return OUTSIDE if ends else INSIDE
+
+
+@njit(**JIT)
+def _group_after(s: Any, source: Any, body: Any, body_end: Any) -> Any:
+    """The state after the event at hand, whose body begins at `body`; −1 if it can't be read."""
+    kind = s.kind
+    group = s.group
+    if kind == TABLE_MAP or WRITE_ROWS_V2 <= kind <= DELETE_ROWS_V2 or WRITE_ROWS_V0 <= kind <= DELETE_ROWS_V1:
+        return INSIDE
+    if kind in (XID, XA_PREPARE, TRANSACTION_PAYLOAD, ROTATE, STOP, INCIDENT):
+        return OUTSIDE
+    if kind == QUERY:
+        return _group_after_query(group, source, body, body_end)
+    if kind == MARIADB_GTID:
+        return OPEN if source[body + 12] & np.uint8(_FL_STANDALONE | _FL_COMPLETED_XA) else INSIDE
+    if kind in (GTID, ANONYMOUS_GTID, GTID_TAGGED):
+        return OPEN
+    if kind == PARTIAL_UPDATE_ROWS or WRITE_ROWS_COMPRESSED_V1 <= kind <= DELETE_ROWS_COMPRESSED_V2:
+        return INSIDE
+    if kind in (QUERY_COMPRESSED, EXECUTE_LOAD_QUERY):
+        # COMMIT and ROLLBACK are too short to be compressed.
+        return INSIDE if group == INSIDE else OUTSIDE
+    if kind in (INTVAR, RAND, USER_VAR, BEGIN_LOAD_QUERY, APPEND_BLOCK, CREATE_FILE, ROWS_QUERY, ANNOTATE_ROWS):
+        # Of the statement that follows.
+        return max(group, OPEN)
+    return group
+
+
+@njit(**JIT)
+def _read_gtid(s: Any, source: Any, body: Any, body_end: Any, server: Any) -> Any:
+    """Remember the GTID that the event at hand gives to what follows. False if it is too short."""
+    if s.kind == GTID:
+        if body_end - body < 25:
+            return False
+        s.gtid_kind = GTID_MYSQL
+        s.gtid_first = np.int64(big64(source, body + 1))
+        s.gtid_second = np.int64(big64(source, body + 9))
+        s.gtid_number = np.int64(load64(source, body + 17))
+        return s.gtid_number > 0
+    if s.kind == MARIADB_GTID:
+        if body_end - body < 13:
+            return False
+        s.gtid_kind = GTID_MARIADB
+        s.gtid_number = np.int64(load64(source, body))
+        s.gtid_first = np.int64(load32(source, body + 8))
+        s.gtid_second = np.int64(server)
+        return s.gtid_number >= 0
+    s.gtid_kind = GTID_NONE
+    return True
+
+
+@njit(**JIT)
+def _begin(s: Any, source: Any, event: Any, size: Any) -> Any:
+    """Read and check the header of the event at `event`, of which enough is in the source. A fault, or 0."""
+    s.time = np.int64(load32(source, event))
+    s.kind = np.int64(source[event + 4])
+    server = load32(source, event + 5)
+    next_position = np.int64(load32(source, event + 13))
+    flags = np.int64(load16(source, event + 17))
+    s.size = size
+    made_up = s.kind in (ROTATE, FORMAT_DESCRIPTION, MARIADB_GTID_LIST, START_ENCRYPTION) and next_position == 0
+    if s.kind == ROTATE and (s.offset + size) % _WRAP == 0:
+        made_up = False
+    s.artificial = made_up or flags & ARTIFICIAL != 0 or s.kind in (HEARTBEAT, HEARTBEAT_V2)
+    s.group_after = s.group
+    s.stored = 0
+    if s.artificial:
+        return 0
+
+    end = s.offset // _WRAP * _WRAP + next_position
+    if end < s.offset + size:
+        end += _WRAP
+    begins = end - size
+    if begins < s.offset or (s.exact and begins != s.offset) or begins - s.offset > _WRAP // 2:
+        return BAD_PLACE
+    if begins < s.skip_until < end:
+        return BAD_START
+    s.end = end
+    s.stored = begins >= s.skip_until
+
+    body = event + HEADER_BYTES
+    body_end = event + size - 4 * s.checksummed
+    if s.kind in (GTID, ANONYMOUS_GTID, GTID_TAGGED, MARIADB_GTID):
+        if s.group != OUTSIDE:
+            return BAD_GROUP
+        if not _read_gtid(s, source, body, body_end, server):
+            return BAD_HEADER
+    if s.kind in (ROTATE, STOP) and s.group != OUTSIDE:
+        return BAD_GROUP
+    s.group_after = _group_after(s, source, body, body_end)
+    return 0 if s.group_after >= 0 else BAD_HEADER
+
+
+@njit(**JIT)
+def _list_gtid(s: Any, runs: Any) -> None:
+    """The transaction is whole: its GTID joins a run, or begins one."""
+    last = s.runs - 1
+    if s.gtid_kind == GTID_MARIADB:
+        for i in range(last, -1, -1):
+            if runs[i, 1] == s.gtid_first:
+                runs[i, 2] = s.gtid_second
+                runs[i, 4] = s.gtid_number
+                s.gtid_kind = GTID_NONE
+                return
+    elif (
+        last >= 0
+        and runs[last, 0] == s.gtid_kind
+        and runs[last, 1] == s.gtid_first
+        and runs[last, 2] == s.gtid_second
+        and runs[last, 4] + 1 == s.gtid_number
+    ):
+        runs[last, 4] = s.gtid_number
+        s.gtid_kind = GTID_NONE
+        return
+    runs[s.runs, 0] = s.gtid_kind
+    runs[s.runs, 1] = s.gtid_first
+    runs[s.runs, 2] = s.gtid_second
+    runs[s.runs, 3] = s.gtid_number
+    runs[s.runs, 4] = s.gtid_number
+    s.runs += 1
+    s.gtid_kind = GTID_NONE
+
+
+@njit(**JIT)
+def _finish(s: Any, cuts: Any, runs: Any) -> Any:
+    """The event at hand is whole and right. What the caller has to do about it, or MORE for nothing."""
+    s.events += 1
+    if s.artificial:
+        if s.kind in (HEARTBEAT, HEARTBEAT_V2):
+            s.heartbeats += 1
+        return EVENT if s.kind in (ROTATE, FORMAT_DESCRIPTION) else MORE
+    s.offset = s.end
+    if s.stored:
+        s.segment_bytes += s.size
+        if s.time:
+            if s.first_time == 0:
+                s.first_time = s.time
+            s.last_time = s.time
+        s.event_bytes_max = max(s.event_bytes_max, s.size)
+    before = s.group
+    s.group = s.group_after
+    if s.group == OUTSIDE:
+        if before != OUTSIDE or s.kind == QUERY:
+            s.transactions += 1
+        if s.gtid_kind != GTID_NONE:
+            _list_gtid(s, runs)
+        if s.end < _WRAP:
+            s.restart = s.end
+        if s.kind in (ROTATE, STOP):
+            s.cut_kind = CUT_FILE
+        elif before == INSIDE or s.kind in (XID, XA_PREPARE, TRANSACTION_PAYLOAD):
+            s.cut_kind = CUT_COMMIT
+        else:
+            s.cut_kind = CUT_STATEMENT if before == OPEN or s.kind == QUERY else CUT_OTHER
+        if s.stored and s.cuts < len(cuts) and s.segment_bytes - (cuts[s.cuts - 1, 0] if s.cuts else 0) >= CUT_EVERY_BYTES:
+            cuts[s.cuts, 0] = s.segment_bytes
+            cuts[s.cuts, 1] = s.end
+            cuts[s.cuts, 2] = s.time
+            cuts[s.cuts, 3] = s.cut_kind
+            s.cuts += 1
+    if s.kind in (ROTATE, FORMAT_DESCRIPTION, PREVIOUS_GTIDS, MARIADB_GTID_LIST, GTID_TAGGED):
+        return EVENT
+    if s.runs == len(runs):
+        return RUNS
+    return CUT if s.group == OUTSIDE and s.segment_bytes >= s.seal_bytes else MORE
+
+
+@njit(**JIT)
+def _stream(s: Any, source: Any, at: Any, end: Any, target: Any) -> Any:
+    """Take in a part of an event that is streamed. Where the source was read up to, and a reason to stop, or −1 at its end."""
+    while True:
+        if s.packet_left == 0:
+            if not s.packet_goes_on:
+                if s.left != 0:
+                    return at, BAD_PACKET
+                if s.checksummed and s.trailer != s.crc:
+                    return at, BAD_CHECKSUM
+                if s.stored and not s.checksummed:
+                    s.segment_crc = s.crc
+                s.streaming = 0
+                return at, -1
+            if end - at < 4:
+                return at, MORE
+            if np.int64(source[at + 3]) != s.sequence:
+                return at, BAD_SEQUENCE
+            s.sequence = (s.sequence + 1) & 0xFF
+            s.packet_left = np.int64(load32(source, at)) & PACKET_MAX
+            s.packet_goes_on = s.packet_left == PACKET_MAX
+            at += 4
+            if s.packet_left > s.left or (s.packet_goes_on == 0 and s.packet_left != s.left):
+                return at, BAD_PACKET
+            continue
+        take = min(s.packet_left, end - at)
+        if s.stored:
+            take = min(take, len(target) - s.fill)
+            if take == 0 and end > at:
+                return at, ROOM
+        if take == 0:
+            return at, MORE
+        if s.stored:
+            copy(target, s.fill, source, at, take)
+            s.fill += take
+        body = max(min(take, s.left - 4 * s.checksummed), 0)
+        s.crc = np.int64(crc32(source, at, at + body, np.uint32(s.crc)))
+        for i in range(at + body, at + take):
+            s.trailer = s.trailer >> 8 | np.int64(source[i]) << 24
+        s.piece_at = at
+        s.piece_bytes = take
+        s.left -= take
+        s.packet_left -= take
+        at += take
+        if s.kind in (PREVIOUS_GTIDS, MARIADB_GTID_LIST):
+            return at, PIECE
+
+
+@njit(**JIT)
+def _describes(s: Any, source: Any, event: Any, size: Any) -> Any:
+    """Whether events have a CRC-32, by the FORMAT_DESCRIPTION at `event`; −1 if it can't be read, −2 if it is damaged.
+
+    This event itself always has one. An old server that changes it for a connection leaves the old number in it where the
+    log has no checksums.
+    """
+    if size < HEADER_BYTES + 57 + QUERY + 1 + 4 or load16(source, event + 19) != 4 or source[event + 75] != HEADER_BYTES:
+        return -1
+    if source[event + 76 + QUERY - 1] != 13:
+        return -1
+    algorithm = source[event + size - 5]
+    if algorithm > 1:
+        return -1
+    right = crc32(source, event, event + size - 4, np.uint32(0)) == load32(source, event + size - 4)
+    if not right and not (algorithm == 0 and s.artificial):
+        return -2
+    return np.int64(algorithm)
+
+
+@njit(**JIT)
+def strip(source: Any, start: Any, end: Any, target: Any, states: Any, cuts: Any, runs: Any) -> Any:
+    """Take events out of source[start:end] and append their bytes to the target. Why it stopped; `at` says where."""
+    s = states[0]
+    at = start
+    while True:
+        if s.streaming:
+            at, reason = _stream(s, source, at, end, target)
+            s.at = at
+            if reason >= 0:
+                return reason
+            reason = _finish(s, cuts, runs)
+            if reason != MORE:
+                return reason
+            continue
+        s.at = at
+        there = end - at
+        if there < 5:
+            return MORE
+        length = np.int64(load32(source, at)) & PACKET_MAX
+        whole = there >= 4 + length
+        if np.int64(source[at + 3]) != s.sequence:
+            return BAD_SEQUENCE
+        if length == 0:
+            return BAD_PACKET
+        status = source[at + 4]
+        if status != 0:
+            if status == 0xFE and length < 9:
+                return SERVER_END
+            if status != 0xFF or length < 3 or length > STREAMED_MIN:
+                return BAD_PACKET
+            if not whole:
+                return MORE
+            s.event_at = at + 5
+            s.at = at + 4 + length
+            return SERVER_ERROR
+        if length < 1 + HEADER_BYTES:
+            return BAD_HEADER
+        if there < 5 + HEADER_BYTES:
+            return MORE
+        event = at + 5
+        size = np.int64(load32(source, event + 9))
+        if size < length - 1 or (length < PACKET_MAX and size != length - 1) or size < HEADER_BYTES + 4 * s.checksummed:
+            return BAD_HEADER
+        if not whole and there < STREAMED_MIN:
+            return MORE
+        fault = _begin(s, source, event, size)
+        if fault:
+            return fault
+
+        if not whole or length == PACKET_MAX:
+            # What the caller reads, or what is read here to its end, is never that large, but for lists of GTIDs.
+            if s.kind in (ROTATE, FORMAT_DESCRIPTION, GTID, ANONYMOUS_GTID, GTID_TAGGED, MARIADB_GTID):
+                return BAD_HEADER
+            s.sequence = (s.sequence + 1) & 0xFF
+            s.streaming = 1
+            s.left = size
+            s.packet_left = length - 1
+            s.packet_goes_on = length == PACKET_MAX
+            s.crc = 0 if s.checksummed or not s.stored else s.segment_crc
+            s.trailer = 0
+            at = event
+            continue
+
+        if s.stored and len(target) - s.fill < size:
+            return ROOM
+        if s.kind == FORMAT_DESCRIPTION:
+            described = _describes(s, source, event, size)
+            if described < 0:
+                return BAD_HEADER if described == -1 else BAD_CHECKSUM
+            s.checksummed = described
+        elif s.checksummed and crc32(source, event, event + size - 4, np.uint32(0)) != load32(source, event + size - 4):
+            return BAD_CHECKSUM
+        if s.stored:
+            if not s.checksummed:
+                s.segment_crc = np.int64(crc32(source, event, event + size, np.uint32(s.segment_crc)))
+            copy(target, s.fill, source, event, size)
+            s.fill += size
+        s.sequence = (s.sequence + 1) & 0xFF
+        s.event_at = event
+        at = event + size
+        s.at = at
+        reason = _finish(s, cuts, runs)
+        if reason != MORE:
+            return reason
+
+
+class Framer:
+    """The state of one log's stream: `strip` with names.
+
+    Order: `connect`, then `take` again and again. It holds no bytes; memory is the state, the cut points of a segment and a
+    bounded list of GTIDs. After `EVENT`, `PIECE` and `SERVER_ERROR` the caller reads the source before it moves it.
+    """
+
+    def __init__(self, *, exact: bool, segment_bytes: int) -> None:
+        self._states = np.zeros(1, STATE)
+        self.state = self._states[0]
+        self._cuts = np.zeros((segment_bytes // CUT_EVERY_BYTES + 2, 4), np.int64)
+        self._runs = np.zeros((_RUNS_MAX, 5), np.int64)
+        self._names: list[str] = []
+        self.log_name = ""
+        self.state["exact"] = exact
+        self.state["seal_bytes"] = segment_bytes
+
+    def __getitem__(self, name: str) -> int:
+        return int(self.state[name])
+
+    @property
+    def place(self) -> str:
+        return f"{self.log_name}:{self['offset']}"
+
+    @property
+    def at_cut(self) -> bool:
+        """Whether no event and no transaction is open."""
+        return not self["streaming"] and self["group"] == OUTSIDE
+
+    def connect(self, *, offset: int, skip_until: int = 0) -> None:
+        """A new stream begins at `offset` with packet 1; an event of which a part was taken in is forgotten.
+
+        The open transaction is kept if the stream goes on where the last one broke off, else it begins at a cut point.
+        Events that end at or before `skip_until` are checked but not stored.
+        """
+        state = self.state
+        if offset != state["offset"]:
+            state["group"] = OUTSIDE
+            state["gtid_kind"] = GTID_NONE
+        if offset < _WRAP and state["group"] == OUTSIDE:
+            state["restart"] = offset
+        state["offset"] = offset
+        state["skip_until"] = skip_until
+        state["sequence"] = 1
+        state["streaming"] = 0
+        # Before the first FORMAT_DESCRIPTION the server goes by what we said that we understand.
+        state["checksummed"] = 1
+
+    def rotate(self, log_name: str) -> bool:
+        """The stream goes on at the beginning of another file. False if a transaction was left without an end."""
+        whole = self["group"] == OUTSIDE
+        self.log_name = log_name
+        state = self.state
+        state["group"] = OUTSIDE
+        state["gtid_kind"] = GTID_NONE
+        state["offset"] = state["restart"] = 4
+        state["skip_until"] = 0
+        return whole
+
+    def take(self, source: Bytes, start: int, end: int, target: Bytes) -> int:
+        """Run `strip`. A fault is `Corrupt`; nothing of the faulty event counts."""
+        check(0 <= start <= end <= len(source) and len(source) >= RECEIVE_BYTES_MIN, "the receive buffer is too small")
+        check(0 <= self["fill"] <= len(target), "the target is overfull")
+        reason = int(strip(source, start, end, target, self._states, self._cuts, self._runs))
+        if reason in _FAULTS:
+            raise Corrupt(_FAULTS[reason], detail=f"event of type {self['kind']}", position=self.place)
+        return reason
+
+    def next_segment(self) -> None:
+        """What follows belongs to another segment."""
+        for name in ("segment_bytes", "segment_crc", "first_time", "last_time", "event_bytes_max", "cuts"):
+            self.state[name] = 0
+
+    def cuts(self) -> list[tuple[int, int, int, int]]:
+        """The segment's cut points that are remembered: offset in the segment, in the log, time, kind."""
+        return [(int(a), int(b), int(c), int(d)) for a, b, c, d in self._cuts[: self["cuts"]]]
+
+    def name_gtid(self, source: str, number: int) -> None:
+        """The open transaction's GTID, where its name is not a plain uuid."""
+        if source not in self._names:
+            self._names.append(source)
+        self.state["gtid_kind"] = GTID_NAMED
+        self.state["gtid_first"] = self._names.index(source)
+        self.state["gtid_second"] = 0
+        self.state["gtid_number"] = number
+
+    def gtids(self) -> GtidSet | None:
+        """The GTIDs of the transactions that ended since the last call, or None where there were none."""
+        runs = self._runs[: self["runs"]].tolist()
+        self.state["runs"] = 0
+        if not runs:
+            return None
+        if runs[0][0] == GTID_MARIADB:
+            return MariaDbGtidSet({domain: (server, number) for _, domain, server, _, number in sorted(runs)})
+        sets = MySqlGtidSet()
+        for kind, first, second, low, high in runs:
+            name = self._names[first] if kind == GTID_NAMED else str(uuid.UUID(bytes=struct.pack(">qq", first, second)))
+            sets = sets.union(MySqlGtidSet({name: ((low, high),)}))
+        return sets
+
+
+class _Reader:
+    """Little-endian numbers out of a body, bounds checked."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def take(self, count: int) -> bytes:
+        if not 0 <= count <= len(self._body) - self._at:
+            raise Corrupt("an event is shorter than its parts")
+        self._at += count
+        return self._body[self._at - count : self._at]
+
+    def number(self, count: int) -> int:
+        return int.from_bytes(self.take(count), "little")
+
+    def varying(self) -> int:
+        """As many bytes follow the first as it has one bits at its low end."""
+        first = self.number(1)
+        extra = 8
+        while extra and (first & ((1 << extra) - 1)) != (1 << extra) - 1:
+            extra -= 1
+        if extra == 8:
+            return self.number(8)
+        return (first | self.number(extra) << 8) >> (extra + 1)
+
+    @property
+    def left(self) -> int:
+        return len(self._body) - self._at
+
+
+def body_of(event: bytes, *, checksummed: bool) -> bytes:
+    """An event without header and checksum."""
+    return event[HEADER_BYTES : len(event) - (4 if checksummed else 0)]
+
+
+def read_rotate(body: bytes) -> tuple[str, int]:
+    """The file that the log goes on in, and where in it."""
+    reader = _Reader(body)
+    position = reader.number(8)
+    try:
+        name = reader.take(reader.left).decode("utf-8")
+    except UnicodeDecodeError:
+        raise Corrupt("the name of a log file can't be read") from None
+    return name.rsplit("/", 1)[-1], position
+
+
+def read_previous_gtids(body: bytes) -> MySqlGtidSet:
+    """What MySQL executed before the file began. Since 8.3 a set may have tags, then its first and last byte say so."""
+    reader = _Reader(body)
+    count = reader.number(8)
+    tagged = count >> 56 == 1
+    if tagged:
+        count = count >> 8 & 0xFFFFFFFFFFFF
+    intervals: dict[str, tuple[tuple[int, int], ...]] = {}
+    for _ in range(count):
+        source = str(uuid.UUID(bytes=reader.take(16)))
+        tag = reader.take(reader.varying()).decode("ascii", "replace") if tagged else ""
+        spans = reader.number(8)
+        if spans > reader.left // 16:
+            raise Corrupt("an event is shorter than its parts")
+        # The last number of an interval is not part of it.
+        found = tuple((reader.number(8), reader.number(8) - 1) for _ in range(spans))
+        intervals[f"{source}:{tag}" if tag else source] = found
+    return MySqlGtidSet().union(MySqlGtidSet(intervals))
+
+
+def read_gtid_list(body: bytes) -> MariaDbGtidSet:
+    """The last GTID of each domain before the file began, on MariaDB. Of several servers of a domain the last one counts."""
+    reader = _Reader(body)
+    last: dict[int, tuple[int, int]] = {}
+    for _ in range(reader.number(4) & 0x0FFFFFFF):
+        domain, server, number = reader.number(4), reader.number(4), reader.number(8)
+        if domain not in last or last[domain][1] < number:
+            last[domain] = (server, number)
+    return MariaDbGtidSet({domain: last[domain] for domain in sorted(last)})
+
+
+def read_tagged_gtid(body: bytes) -> tuple[str, int]:
+    """The name `uuid:tag` and number of a transaction, from MySQL's GTID event with a tag."""
+    reader = _Reader(body)
+    version, _, _ = reader.varying(), reader.varying(), reader.varying()
+    if version != 1:
+        raise Corrupt("a GTID event has an unknown version", detail=str(version))
+    field = reader.varying()
+    if field == 0:
+        reader.varying()
+        field = reader.varying()
+    if field != 1:
+        raise Corrupt("a GTID event has no source")
+    source = str(uuid.UUID(bytes=bytes(reader.varying() & 0xFF for _ in range(16))))
+    if reader.varying() != 2:
+        raise Corrupt("a GTID event has no number")
+    # Signed numbers have their sign in the lowest bit; a transaction's is positive.
+    number = reader.varying()
+    if number & 1 or number == 0:
+        raise Corrupt("a GTID event has no number")
+    tag = ""
+    if reader.left and reader.varying() == 3:
+        tag = reader.take(reader.varying()).decode("ascii", "replace")
+    return (f"{source}:{tag}" if tag else source), number >> 1

@@ -1,0 +1,336 @@
+"""How the row kernel reads each column of a table's images, and how what it leaves in the arena becomes an Arrow array.
+
+The log tells a column's stored form (`WireColumn`), the schema in force tells what it means (`MySqlColumn`). Where the two
+don't fit each other the schema is not the one that these rows were written with, and that stops: a value is never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+
+from snowmelt.columnar.arena import HEAP, Longs, Storage
+from snowmelt.databases.mysql.charsets import canonical_charset, is_utf8
+from snowmelt.databases.mysql.columns import (
+    BINARY_TYPES,
+    GEOMETRY_TYPES,
+    INTEGER_BITS,
+    TEXT_TYPES,
+    MySqlColumn,
+    MySqlTable,
+    TypeOptions,
+)
+from snowmelt.databases.mysql.tablemap import TableMap, Wire, WireColumn
+from snowmelt.errors import Corrupt, SourceDrift
+
+
+class Kind(IntEnum):
+    """What the kernel does with a column. `a` and `b` are its two parameters."""
+
+    INT8 = 0
+    UINT8 = 1
+    INT16 = 2
+    UINT16 = 3
+    INT24 = 4
+    UINT24 = 5
+    INT32 = 6
+    UINT32 = 7
+    INT64 = 8
+    UINT64 = 9
+    FLOAT = 10
+    DOUBLE = 11
+    SHORT_BYTES = 12
+    """One byte of length."""
+    LONG_BYTES = 13
+    """Two bytes of length."""
+    BLOB = 14
+    """`a` bytes of length."""
+    DECIMAL = 15
+    """`a` digits, `b` of them behind the point, as decimal128."""
+    DECIMAL_TEXT = 16
+    DATE = 17
+    DATETIME = 18
+    """Big-endian, `a` fractional digits."""
+    TIMESTAMP = 19
+    TIME = 20
+    DATE_TEXT = 21
+    DATETIME_TEXT = 22
+    TIMESTAMP_TEXT = 23
+    TIME_TEXT = 24
+    YEAR = 25
+    ENUM = 26
+    """Index in `a` bytes, at most `b`."""
+    SET = 27
+    """Mask in `a` bytes of `b` labels."""
+    BOOL = 28
+    BITS = 29
+    """`a` bytes."""
+    PADDED = 30
+    """BINARY(`a`): trailing zero bytes were cut; `b` bytes of length."""
+    JSON = 31
+    UUID = 32
+    INET6 = 33
+    INET4 = 34
+    OLD_DATETIME = 35
+    OLD_TIMESTAMP = 36
+    OLD_TIME = 37
+    JSON_RAW = 38
+    """As JSON, but the bytes as they are behind a byte that says whether they are a document (0) or differences (1)."""
+    OLD_DATETIME_TEXT = 39
+    OLD_TIMESTAMP_TEXT = 40
+    OLD_TIME_TEXT = 41
+
+
+class Finish(IntEnum):
+    """What is left to do once the arena is filled."""
+
+    NOTHING = 0
+    LABEL = 1
+    LABELS = 2
+    BOOL = 3
+    TRANSCODE = 4
+    INFLATE = 5
+    UTF8 = 6
+    JSON = 7
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedColumn:
+    name: str
+    kind: Kind
+    a: int
+    b: int
+    storage: Storage
+    arrow: pa.DataType
+    finish: Finish = Finish.NOTHING
+    charset: str = ""
+    labels: tuple[str, ...] = ()
+
+
+class RowPlan:
+    """A table's columns as arrays for the kernel."""
+
+    def __init__(self, table: MySqlTable, columns: Sequence[PlannedColumn]) -> None:
+        self.table = table
+        self.columns = tuple(columns)
+        self.kind: Longs = np.array([column.kind for column in columns], np.int64)
+        self.a: Longs = np.array([column.a for column in columns], np.int64)
+        self.b: Longs = np.array([column.b for column in columns], np.int64)
+
+    def with_raw_json(self) -> RowPlan:
+        """The same, for events that hold differences of JSON documents."""
+        columns = [
+            replace(column, kind=Kind.JSON_RAW, finish=Finish.JSON) if column.kind is Kind.JSON else column for column in self.columns
+        ]
+        return RowPlan(self.table, columns)
+
+
+def plan_rows(shape: TableMap, schema: MySqlTable | None, options: TypeOptions) -> RowPlan:
+    """How to read rows of `shape`. Without a schema the log itself must name the columns."""
+    if schema is None:
+        if not shape.named:
+            raise SourceDrift(
+                f"no schema of {shape.table} is known and the log doesn't name its columns",
+                hint="set binlog_row_metadata = FULL, or snapshot the table again",
+            )
+        schema = table_of_map(shape)
+    if len(schema.columns) != len(shape.columns):
+        raise _drift(shape, f"the log has {len(shape.columns)} columns, the schema {len(schema.columns)}")
+    return RowPlan(
+        schema, [_plan_column(shape, wire, column, options) for wire, column in zip(shape.columns, schema.columns, strict=True)]
+    )
+
+
+def _drift(shape: TableMap, detail: str) -> SourceDrift:
+    return SourceDrift(
+        f"rows of {shape.table} in the log don't fit its recorded schema",
+        detail=detail,
+        hint="a schema change was missed; snapshot the table again",
+    )
+
+
+_SIGNED = {Wire.TINY: Kind.INT8, Wire.SHORT: Kind.INT16, Wire.INT24: Kind.INT24, Wire.LONG: Kind.INT32, Wire.LONGLONG: Kind.INT64}
+_UNSIGNED = {Wire.TINY: Kind.UINT8, Wire.SHORT: Kind.UINT16, Wire.INT24: Kind.UINT24, Wire.LONG: Kind.UINT32, Wire.LONGLONG: Kind.UINT64}
+_INTEGER_WIDTH = {
+    Kind.INT8: 1, Kind.UINT8: 2, Kind.INT16: 2, Kind.UINT16: 4, Kind.INT24: 4, Kind.UINT24: 4,
+    Kind.INT32: 4, Kind.UINT32: 8, Kind.INT64: 8, Kind.UINT64: 16,
+}  # fmt: skip
+_TEMPORAL = {
+    Wire.DATE: (Kind.DATE, Kind.DATE_TEXT, 4),
+    Wire.NEWDATE: (Kind.DATE, Kind.DATE_TEXT, 4),
+    Wire.DATETIME2: (Kind.DATETIME, Kind.DATETIME_TEXT, 8),
+    Wire.TIMESTAMP2: (Kind.TIMESTAMP, Kind.TIMESTAMP_TEXT, 8),
+    Wire.TIME2: (Kind.TIME, Kind.TIME_TEXT, 8),
+    Wire.DATETIME: (Kind.OLD_DATETIME, Kind.OLD_DATETIME_TEXT, 8),
+    Wire.TIMESTAMP: (Kind.OLD_TIMESTAMP, Kind.OLD_TIMESTAMP_TEXT, 8),
+    Wire.TIME: (Kind.OLD_TIME, Kind.OLD_TIME_TEXT, 8),
+}
+_TEMPORAL_BASE = {
+    Wire.DATE: "date", Wire.NEWDATE: "date", Wire.DATETIME2: "datetime", Wire.DATETIME: "datetime", Wire.TIMESTAMP2: "timestamp",
+    Wire.TIMESTAMP: "timestamp", Wire.TIME2: "time", Wire.TIME: "time",
+}  # fmt: skip
+_INTEGER_BASE = {Wire.TINY: "tinyint", Wire.SHORT: "smallint", Wire.INT24: "mediumint", Wire.LONG: "int", Wire.LONGLONG: "bigint"}
+_FIXED_TEXT = {"uuid": (Kind.UUID, 16), "inet6": (Kind.INET6, 16), "inet4": (Kind.INET4, 4)}
+
+
+def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options: TypeOptions) -> PlannedColumn:
+    where = f"column {column.name} is {wire.type.name} in the log and {column.base} in the schema"
+    if wire.name is not None and wire.name != column.name:
+        raise _drift(shape, f"the log names a column {wire.name!r} where the schema has {column.name!r}")
+    if wire.unsigned is not None and column.base in INTEGER_BITS and wire.unsigned != column.unsigned:
+        raise _drift(shape, f"column {column.name} differs in its sign")
+    if wire.labels is not None and column.base in ("enum", "set") and wire.labels != column.labels:
+        raise _drift(shape, f"column {column.name} differs in its labels")
+    arrow = column.arrow(options)
+
+    def planned(kind: Kind, a: int, b: int, storage: Storage, finish: Finish = Finish.NOTHING) -> PlannedColumn:
+        return PlannedColumn(column.name, kind, a, b, storage, arrow, finish, labels=column.labels)
+
+    match wire.type:
+        case Wire.TINY | Wire.SHORT | Wire.INT24 | Wire.LONG | Wire.LONGLONG if column.base == _INTEGER_BASE[wire.type]:
+            kind = (_UNSIGNED if column.unsigned else _SIGNED)[wire.type]
+            return planned(kind, 0, 0, Storage(_INTEGER_WIDTH[kind]))
+        case Wire.FLOAT if column.base == "float":
+            return planned(Kind.FLOAT, 0, 0, Storage(4))
+        case Wire.DOUBLE if column.base == "double":
+            return planned(Kind.DOUBLE, 0, 0, Storage(8))
+        case Wire.YEAR if column.base == "year":
+            return planned(Kind.YEAR, 0, 0, Storage(4))
+        case Wire.NEWDECIMAL if column.base == "decimal":
+            precision, scale = wire.meta & 0xFF, wire.meta >> 8
+            if (precision, scale) != (column.precision or 10, column.scale or 0):
+                raise _drift(shape, f"column {column.name} has other digits in the log than in the schema")
+            if not 0 < precision <= 65 or scale > min(precision, 38):
+                raise Corrupt("TABLE_MAP holds impossible decimal digits", detail=f"{precision}, {scale}")
+            text = pa.types.is_string(arrow)
+            return planned(Kind.DECIMAL_TEXT if text else Kind.DECIMAL, precision, scale, HEAP if text else Storage(16))
+        case _ if wire.type in _TEMPORAL and _TEMPORAL_BASE[wire.type] == column.base:
+            return _plan_temporal(shape, wire, column, arrow)
+        case Wire.ENUM if column.base == "enum":
+            size = wire.meta >> 8
+            if size not in (1, 2):
+                raise Corrupt("TABLE_MAP holds an impossible ENUM", detail=str(size))
+            return planned(Kind.ENUM, size, len(column.labels), Storage(4), Finish.LABEL)
+        case Wire.SET if column.base == "set":
+            size = wire.meta >> 8
+            if size not in (1, 2, 3, 4, 8):
+                raise Corrupt("TABLE_MAP holds an impossible SET", detail=str(size))
+            return planned(Kind.SET, size, len(column.labels), Storage(8), Finish.LABELS)
+        case Wire.BIT if column.base == "bit":
+            bits = (wire.meta >> 8) * 8 + (wire.meta & 0xFF)
+            if not 0 < bits <= 64:
+                raise Corrupt("TABLE_MAP holds an impossible BIT", detail=str(bits))
+            if bits != (column.length or 1):
+                raise _drift(shape, where)
+            if bits == 1:
+                return planned(Kind.BOOL, 1, 0, Storage(1), Finish.BOOL)
+            return planned(Kind.BITS, (bits + 7) // 8, bits, HEAP)
+        case Wire.JSON if column.base == "json":
+            return planned(Kind.JSON, _length_bytes(wire), 0, HEAP, Finish.UTF8)
+        case Wire.GEOMETRY if column.base in GEOMETRY_TYPES:
+            return planned(Kind.BLOB, _length_bytes(wire), 0, HEAP)
+        case Wire.VECTOR if column.base == "vector":
+            return planned(Kind.BLOB, _length_bytes(wire), 0, HEAP)
+        case Wire.STRING if column.base in _FIXED_TEXT:
+            kind, size = _FIXED_TEXT[column.base]
+            return planned(kind, size, _string_length_bytes(wire), HEAP)
+        case Wire.STRING if column.base == "binary":
+            size = column.length if column.length is not None else 1
+            return planned(Kind.PADDED, size, _string_length_bytes(wire), HEAP)
+        case Wire.STRING | Wire.VARCHAR | Wire.VAR_STRING | Wire.VARCHAR_COMPRESSED if column.base in (
+            "char", "varchar", "varbinary", "binary",
+        ):  # fmt: skip
+            long = wire.meta > 255 if wire.type is not Wire.STRING else _string_length_bytes(wire) == 2
+            return _plan_text(wire, column, arrow, Kind.LONG_BYTES if long else Kind.SHORT_BYTES, 0)
+        case Wire.BLOB | Wire.TINY_BLOB | Wire.MEDIUM_BLOB | Wire.LONG_BLOB | Wire.BLOB_COMPRESSED if (
+            column.base in TEXT_TYPES or column.base in BINARY_TYPES or column.base in ("json", *GEOMETRY_TYPES)
+        ):
+            return _plan_text(wire, column, arrow, Kind.BLOB, _length_bytes(wire))
+        case _:
+            raise _drift(shape, where)
+
+
+def _plan_temporal(shape: TableMap, wire: WireColumn, column: MySqlColumn, arrow: pa.DataType) -> PlannedColumn:
+    fsp = wire.meta if wire.type in (Wire.DATETIME2, Wire.TIMESTAMP2, Wire.TIME2) else 0
+    if fsp > 6:
+        raise Corrupt("TABLE_MAP holds an impossible number of fractional digits", detail=str(fsp))
+    if column.base != "date" and fsp != column.fsp:
+        raise _drift(shape, f"column {column.name} has {fsp} fractional digits in the log and {column.fsp} in the schema")
+    plain, text, width = _TEMPORAL[wire.type]
+    if pa.types.is_string(arrow):
+        return PlannedColumn(column.name, text, fsp, 0, HEAP, arrow)
+    return PlannedColumn(column.name, plain, fsp, 0, Storage(width), arrow)
+
+
+def _plan_text(wire: WireColumn, column: MySqlColumn, arrow: pa.DataType, kind: Kind, a: int) -> PlannedColumn:
+    compressed = wire.type in (Wire.VARCHAR_COMPRESSED, Wire.BLOB_COMPRESSED)
+    if compressed:
+        finish = Finish.INFLATE
+    elif pa.types.is_binary(arrow):
+        finish = Finish.NOTHING
+    elif is_utf8(charset := canonical_charset(wire.charset or column.charset or "utf8mb4")) or column.base == "json":
+        finish = Finish.UTF8
+    else:
+        return PlannedColumn(column.name, kind, a, 0, HEAP, arrow, Finish.TRANSCODE, charset)
+    charset = "" if pa.types.is_binary(arrow) else canonical_charset(wire.charset or column.charset or "utf8mb4")
+    return PlannedColumn(column.name, kind, a, 0, HEAP, arrow, finish, charset)
+
+
+def _length_bytes(wire: WireColumn) -> int:
+    if not 1 <= wire.meta <= 4:
+        raise Corrupt("TABLE_MAP holds an impossible BLOB", detail=str(wire.meta))
+    return wire.meta
+
+
+def _string_length_bytes(wire: WireColumn) -> int:
+    # Lengths over 255 borrow two bits of the type's byte.
+    first, second = wire.meta & 0xFF, wire.meta >> 8
+    length = second | ((first & 0x30) ^ 0x30) << 4
+    return 2 if length > 255 else 1
+
+
+_BLOB_BASE = {1: "tinyblob", 2: "blob", 3: "mediumblob", 4: "longblob"}
+_TEXT_BASE = {1: "tinytext", 2: "text", 3: "mediumtext", 4: "longtext"}
+
+
+def table_of_map(shape: TableMap) -> MySqlTable:
+    """A schema made of nothing but the log's own words (binlog_row_metadata = FULL)."""
+    columns = tuple(_column_of_wire(wire) for wire in shape.columns)
+    key = tuple(columns[index].name for index in shape.key or ())
+    return MySqlTable(id=shape.table, columns=columns, key=key)
+
+
+def _column_of_wire(wire: WireColumn) -> MySqlColumn:
+    assert wire.name is not None
+    column = MySqlColumn(name=wire.name, base="", nullable=wire.nullable, charset=wire.charset)
+    binary = wire.charset == "binary"
+    match wire.type:
+        case Wire.TINY | Wire.SHORT | Wire.INT24 | Wire.LONG | Wire.LONGLONG:
+            return replace(column, base=_INTEGER_BASE[wire.type], unsigned=bool(wire.unsigned))
+        case Wire.FLOAT | Wire.DOUBLE | Wire.YEAR:
+            return replace(column, base=wire.type.name.lower())
+        case Wire.NEWDECIMAL:
+            return replace(column, base="decimal", precision=wire.meta & 0xFF, scale=wire.meta >> 8, unsigned=bool(wire.unsigned))
+        case _ if wire.type in _TEMPORAL_BASE:
+            fsp = wire.meta if wire.type in (Wire.DATETIME2, Wire.TIMESTAMP2, Wire.TIME2) else 0
+            return replace(column, base=_TEMPORAL_BASE[wire.type], fsp=fsp)
+        case Wire.ENUM | Wire.SET:
+            return replace(column, base=wire.type.name.lower(), labels=wire.labels or ())
+        case Wire.BIT:
+            return replace(column, base="bit", length=(wire.meta >> 8) * 8 + (wire.meta & 0xFF))
+        case Wire.JSON | Wire.GEOMETRY | Wire.VECTOR:
+            return replace(column, base=wire.type.name.lower())
+        case Wire.STRING:
+            first, second = wire.meta & 0xFF, wire.meta >> 8
+            length = second | ((first & 0x30) ^ 0x30) << 4
+            return replace(column, base="binary" if binary else "char", length=length)
+        case Wire.VARCHAR | Wire.VAR_STRING | Wire.VARCHAR_COMPRESSED:
+            return replace(column, base="varbinary" if binary else "varchar", length=wire.meta)
+        case Wire.BLOB | Wire.BLOB_COMPRESSED | Wire.TINY_BLOB | Wire.MEDIUM_BLOB | Wire.LONG_BLOB:
+            return replace(column, base=(_BLOB_BASE if binary else _TEXT_BASE)[_length_bytes(wire)])
+        case _:
+            raise Corrupt("TABLE_MAP holds a column type that rows never have", detail=wire.type.name)

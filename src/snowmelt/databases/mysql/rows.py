@@ -1,0 +1,909 @@
+"""The row kernel: row images of any table into an arena. One compiled function serves all tables.
+
+Each read is checked against the end of its event, each write against the room of its heap, and a row image must end exactly
+where its event's data do. A row that doesn't fit ends the batch: it is taken back whole, together with its other half if it is
+an update, and begins the next one.
+
+Kinds of row changes are Paimon's: 0 insert, 1 update before, 2 update after, 3 delete.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numba import njit
+
+from snowmelt.columnar.memory import (
+    JIT,
+    big16,
+    big32,
+    copy,
+    load16,
+    load32,
+    load64,
+    store8,
+    store16,
+    store32,
+    store64,
+)
+from snowmelt.databases.mysql.json import json_text
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 0, 1, 2, 3
+
+
+class Filled(IntEnum):
+    """How a call of the kernel ended."""
+
+    DONE = 0
+    BATCH_FULL = 1
+    HEAP_TOO_SMALL = 2
+    """A single row doesn't fit an empty arena: state says which column needs how much."""
+    CORRUPT = 3
+
+
+class R(IntEnum):
+    """Slots of the kernel's state."""
+
+    EVENT = 0
+    AT = 1
+    """Offset inside the event, 0 at its beginning."""
+    ROWS = 2
+    COLUMN = 3
+    NEED = 4
+    NULLED_DATES = 5
+    """Dates that no calendar has, which became NULL."""
+
+
+STATE_SLOTS = 8
+SYSTEM_COLUMNS = 4
+
+_POW10 = np.array([10**i for i in range(19)], np.int64)
+_DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
+_MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+TEXT_ROOM = 80
+"""No temporal, decimal or network value is longer as text."""
+
+
+@njit(**JIT)  # type: ignore[misc]
+def days_of(year, month, day):  # type: ignore[no-untyped-def]
+    """Days since 1970-01-01 in the proleptic Gregorian calendar."""
+    if month <= 2:
+        year -= 1
+    era = year // 400
+    year_of_era = year - era * 400
+    shifted = month - 3 if month > 2 else month + 9
+    day_of_year = (153 * shifted + 2) // 5 + day - 1
+    return era * 146097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719468
+
+
+@njit(**JIT)  # type: ignore[misc]
+def is_date(year, month, day):  # type: ignore[no-untyped-def]
+    """Whether the calendar has this day. Year 0 is a year, as the server has it."""
+    if month < 1 or month > 12 or day < 1:
+        return False
+    if month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0):
+        return day <= 29
+    return day <= _MONTH_DAYS[month]
+
+
+@njit(**JIT)  # type: ignore[misc]
+def put_digits(memory, at, value, digits):  # type: ignore[no-untyped-def]
+    """`value` in exactly `digits` decimal digits."""
+    for i in range(digits):
+        memory[at + digits - 1 - i] = 48 + value % 10
+        value //= 10
+    return at + digits
+
+
+@njit(**JIT)  # type: ignore[misc]
+def put_date(memory, at, year, month, day):  # type: ignore[no-untyped-def]
+    at = put_digits(memory, at, year, 4)
+    memory[at] = 45
+    at = put_digits(memory, at + 1, month, 2)
+    memory[at] = 45
+    return put_digits(memory, at + 1, day, 2)
+
+
+@njit(**JIT)  # type: ignore[misc]
+def put_clock(memory, at, hour, minute, second, micros, fsp):  # type: ignore[no-untyped-def]
+    at = put_digits(memory, at, hour, 3 if hour > 99 else 2)
+    memory[at] = 58
+    at = put_digits(memory, at + 1, minute, 2)
+    memory[at] = 58
+    at = put_digits(memory, at + 1, second, 2)
+    if fsp > 0:
+        memory[at] = 46
+        at = put_digits(memory, at + 1, micros // _POW10[6 - fsp], fsp)
+    return at
+
+
+@njit(**JIT)  # type: ignore[misc]
+def _fraction(buffer, at, fsp):  # type: ignore[no-untyped-def]
+    """Microseconds of the (fsp + 1) / 2 bytes that follow a temporal value."""
+    if fsp == 0:
+        return np.int64(0)
+    if fsp <= 2:
+        return np.int64(buffer[at]) * 10000
+    if fsp <= 4:
+        return np.int64(big16(buffer, at)) * 100
+    return np.int64(buffer[at]) << 16 | np.int64(big16(buffer, at + 1))
+
+
+@njit(**JIT)  # type: ignore[misc]
+def _times_plus(high, low, factor, addend):  # type: ignore[no-untyped-def]
+    """(high:low) * factor + addend in 128 bits; factor < 2^30."""
+    bits = np.uint64(0xFFFFFFFF)
+    half = np.uint64(32)
+    a = (low & bits) * factor + addend
+    b = (low >> half) * factor + (a >> half)
+    return high * factor + (b >> half), (b << half) | (a & bits)
+
+
+@njit(**JIT)  # type: ignore[misc]
+def decimal_bytes(precision, scale):  # type: ignore[no-untyped-def]
+    whole = precision - scale
+    return _DIGIT_BYTES[whole % 9] + whole // 9 * 4 + scale // 9 * 4 + _DIGIT_BYTES[scale % 9]
+
+
+@njit(**JIT)  # type: ignore[misc]
+def _decimal_group(buffer, at, size, digits, flip, first):  # type: ignore[no-untyped-def]
+    """One group of digits, or a value that is too large for them if the bytes are wrong."""
+    value = np.uint64(0)
+    for i in range(size):
+        byte = np.uint64(buffer[at + i]) ^ flip
+        if first and i == 0:
+            byte ^= np.uint64(0x80)
+        value = (value << np.uint64(8)) | byte
+    return value
+
+
+@njit(**JIT)  # type: ignore[misc]
+def put_decimal128(buffer, at, precision, scale, memory, target):  # type: ignore[no-untyped-def]
+    """A stored decimal as 16 little-endian bytes of its unscaled value; False if the bytes are no decimal."""
+    negative = buffer[at] & 0x80 == 0
+    flip = np.uint64(0xFF) if negative else np.uint64(0)
+    whole = precision - scale
+    whole_groups = whole // 9
+    groups = whole_groups + scale // 9 + 2
+    high = np.uint64(0)
+    low = np.uint64(0)
+    first = True
+    for group in range(groups):
+        if group == 0:
+            digits = whole - whole_groups * 9
+        elif group < groups - 1:
+            digits = 9
+        else:
+            digits = scale % 9
+        if digits == 0:
+            continue
+        size = _DIGIT_BYTES[digits]
+        value = _decimal_group(buffer, at, size, digits, flip, first)
+        first = False
+        at += size
+        power = np.uint64(_POW10[digits])
+        if value >= power:
+            return False
+        if precision <= 18:
+            low = low * power + value
+        else:
+            high, low = _times_plus(high, low, power, value)
+    if negative:
+        low = ~low + np.uint64(1)
+        high = ~high
+        if low == np.uint64(0):
+            high += np.uint64(1)
+    store64(memory, target, low)
+    store64(memory, target + 8, high)
+    return True
+
+
+@njit(**JIT)  # type: ignore[misc]
+def put_decimal_text(buffer, at, precision, scale, memory, target):  # type: ignore[no-untyped-def]
+    """A stored decimal as the server prints it; returns the end of the text, or -1 if the bytes are no decimal."""
+    negative = buffer[at] & 0x80 == 0
+    flip = np.uint64(0xFF) if negative else np.uint64(0)
+    whole = precision - scale
+    whole_groups = whole // 9
+    groups = whole_groups + scale // 9 + 2
+    if negative:
+        memory[target] = 45
+        target += 1
+    start = target
+    first = True
+    written = False
+    for group in range(groups):
+        if group == 0:
+            digits = whole - whole_groups * 9
+        elif group < groups - 1:
+            digits = 9
+        else:
+            digits = scale % 9
+        if group == whole_groups + 1 and scale > 0:
+            if not written:
+                memory[target] = 48
+                target += 1
+            memory[target] = 46
+            target += 1
+            written = True
+        if digits == 0:
+            continue
+        size = _DIGIT_BYTES[digits]
+        value = np.int64(_decimal_group(buffer, at, size, digits, flip, first))
+        first = False
+        at += size
+        if value >= _POW10[digits]:
+            return np.int64(-1)
+        if written:
+            target = put_digits(memory, target, value, digits)
+        elif value > 0:
+            used = 1
+            while used < digits and value >= _POW10[used]:
+                used += 1
+            target = put_digits(memory, target, value, used)
+            written = True
+    if target == start:
+        memory[target] = 48
+        target += 1
+    return target
+
+
+@njit(**JIT)  # type: ignore[misc]
+def put_uuid(stored, memory, target):  # type: ignore[no-untyped-def]
+    """The text of a UUID. MariaDB keeps the parts of versions 1 to 5 last to first, so that an index follows their time."""
+    swapped = stored[6] & 0x80 != 0 and 0 < stored[8] < 0x60
+    for i in range(16):
+        if i == 4 or i == 6 or i == 8 or i == 10:
+            memory[target] = 45
+            target += 1
+        source = i
+        if swapped:
+            if i < 4:
+                source = 12 + i
+            elif i < 6:
+                source = 6 + i
+            elif i < 8:
+                source = 2 + i
+            elif i < 10:
+                source = i - 2
+            else:
+                source = i - 10
+        byte = stored[source]
+        memory[target] = _HEX[byte >> 4]
+        memory[target + 1] = _HEX[byte & 15]
+        target += 2
+    return target
+
+
+@njit(**JIT)  # type: ignore[misc]
+def put_inet4(stored, start, memory, target):  # type: ignore[no-untyped-def]
+    for i in range(4):
+        if i:
+            memory[target] = 46
+            target += 1
+        value = np.int64(stored[start + i])
+        target = put_digits(memory, target, value, 3 if value > 99 else 2 if value > 9 else 1)
+    return target
+
+
+@njit(**JIT)  # type: ignore[misc]
+def put_inet6(stored, memory, target):  # type: ignore[no-untyped-def]
+    """The text of an IPv6 address: the longest run of zero words is shortened, mapped IPv4 addresses are dotted."""
+    best = -1
+    best_words = 0
+    run = -1
+    for word in range(9):
+        zero = word < 8 and stored[2 * word] == 0 and stored[2 * word + 1] == 0
+        if zero and run < 0:
+            run = word
+        if not zero and run >= 0:
+            if word - run > best_words:
+                best = run
+                best_words = word - run
+            run = -1
+    dotted = best == 0 and (best_words == 6 or (best_words == 5 and stored[10] == 255 and stored[11] == 255))
+    word = 0
+    while word < 8:
+        if word == best:
+            memory[target] = 58
+            memory[target + 1] = 58
+            target += 2
+            word += best_words
+            continue
+        if dotted and word == 6:
+            return put_inet4(stored, 12, memory, target)
+        value = np.int64(stored[2 * word]) << 8 | np.int64(stored[2 * word + 1])
+        digits = 4 if value > 0xFFF else 3 if value > 0xFF else 2 if value > 0xF else 1
+        for i in range(digits):
+            memory[target + i] = _HEX[value >> (4 * (digits - 1 - i)) & 15]
+        target += digits
+        word += 1
+        if word < 8 and word != best:
+            memory[target] = 58
+            target += 1
+    return target
+
+
+@njit(**JIT)  # type: ignore[misc]
+def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PLR0911, C901
+    buffer, event_at, event_end, event_type, event_commit, event_ordinal, event_time, chosen,
+    kind, a, b, valid_at, fixed_at, heap_at, heap_room, heap_used, memory, rows_max, absent_bytes, json_columns, state,
+):  # fmt: skip
+    """Decode the chosen row events, all of one table, from where state says. Returns a `Filled`."""
+    columns = kind.shape[0]
+    bitmap = (columns + 7) >> 3
+    row = state[2]
+    scratch = np.empty(16, np.uint8)
+    index = state[0]
+    resume = state[1]
+    while index < chosen.shape[0]:
+        event = chosen[index]
+        at = event_at[event]
+        end = event_end[event]
+        code = event_type[event]
+        state[0] = index
+        # Header of the event's data: extra data, number of columns, one or two bitmaps of the columns that images hold.
+        q = at + 27
+        if code >= 30:
+            if end - q < 2:
+                return 3
+            extra = np.int64(load16(buffer, q))
+            if extra < 2 or extra > end - q:
+                return 3
+            q += extra
+        if end - q < 1:
+            return 3
+        count = np.int64(buffer[q])
+        q += 1
+        if count == 252:
+            if end - q < 2:
+                return 3
+            count = np.int64(load16(buffer, q))
+            q += 2
+        elif count > 252:
+            return 3
+        if count != columns:
+            return 3
+        update = code == 24 or code == 31 or code == 39
+        delete = code == 25 or code == 32
+        present_before = q
+        q += bitmap
+        present_after = q
+        if update:
+            q += bitmap
+        if q > end:
+            return 3
+        held_before = 0
+        held_after = 0
+        for i in range(columns):
+            held_before += buffer[present_before + (i >> 3)] >> (i & 7) & 1
+            held_after += buffer[present_after + (i >> 3)] >> (i & 7) & 1 if update else 0
+        if resume:
+            q = at + resume
+            resume = 0
+        while q < end:
+            unit_at = q
+            unit_row = row
+            full = 0
+            if row + 2 > rows_max:
+                state[1] = unit_at - at
+                state[2] = row
+                return 1
+            for half in range(2 if update else 1):
+                present = present_after if half else present_before
+                held = held_after if half else held_before
+                partial_at = np.int64(-1)
+                if half and code == 39:
+                    # Value options, then which JSON columns of the table hold differences.
+                    if q >= end:
+                        return 3
+                    options = buffer[q]
+                    q += 1
+                    if options > 1:
+                        return 3
+                    if options == 1:
+                        partial_at = q
+                        q += (json_columns + 7) >> 3
+                nulls = q
+                q += (held + 7) >> 3
+                if q > end:
+                    return 3
+                whole = held == columns
+                bit = 0
+                json_index = -1
+                for c in range(columns):
+                    k = kind[c]
+                    if k == 38 or k == 31:
+                        json_index += 1
+                    here = bit
+                    if whole:
+                        here = c
+                    elif buffer[present + (c >> 3)] >> (c & 7) & 1 == 0:
+                        here = -1
+                    else:
+                        bit += 1
+                    f = fixed_at[c]
+                    if here < 0 or buffer[nulls + (here >> 3)] >> (here & 7) & 1:
+                        # NULL, or not in this image; the bitmap of absent columns tells the two apart.
+                        if heap_room[c] > 0:
+                            store32(memory, f + 4 * (row + 1), np.uint64(heap_used[c]))
+                        elif k == 26:
+                            store32(memory, f + 4 * row, np.uint64(0))
+                        elif k == 27:
+                            store64(memory, f + 8 * row, np.uint64(0))
+                        elif k == 28:
+                            memory[f + row] = 0
+                        continue
+                    valid = True
+                    if k == 8 or k == 11:
+                        if end - q < 8:
+                            return 3
+                        store64(memory, f + 8 * row, load64(buffer, q))
+                        q += 8
+                    elif k == 6 or k == 10:
+                        if end - q < 4:
+                            return 3
+                        store32(memory, f + 4 * row, np.uint64(load32(buffer, q)))
+                        q += 4
+                    elif 12 <= k <= 14:
+                        if k == 12:
+                            if end - q < 1:
+                                return 3
+                            n = np.int64(buffer[q])
+                            q += 1
+                        elif k == 13:
+                            if end - q < 2:
+                                return 3
+                            n = np.int64(load16(buffer, q))
+                            q += 2
+                        else:
+                            size = a[c]
+                            if end - q < size:
+                                return 3
+                            n = np.int64(0)
+                            for i in range(size):
+                                n |= np.int64(buffer[q + i]) << (8 * i)
+                            q += size
+                        if n > end - q:
+                            return 3
+                        used = heap_used[c]
+                        if used + n > heap_room[c]:
+                            full = 1
+                            state[3] = c
+                            state[4] = n
+                            break
+                        copy(memory, heap_at[c] + used, buffer, q, n)
+                        used += n
+                        heap_used[c] = used
+                        store32(memory, f + 4 * (row + 1), np.uint64(used))
+                        q += n
+                    elif k == 0:
+                        if end - q < 1:
+                            return 3
+                        memory[f + row] = buffer[q]
+                        q += 1
+                    elif k == 1:
+                        if end - q < 1:
+                            return 3
+                        store16(memory, f + 2 * row, np.uint64(buffer[q]))
+                        q += 1
+                    elif k == 2:
+                        if end - q < 2:
+                            return 3
+                        store16(memory, f + 2 * row, np.uint64(load16(buffer, q)))
+                        q += 2
+                    elif k == 3:
+                        if end - q < 2:
+                            return 3
+                        store32(memory, f + 4 * row, np.uint64(load16(buffer, q)))
+                        q += 2
+                    elif k == 4 or k == 5:
+                        if end - q < 3:
+                            return 3
+                        v = np.int64(load16(buffer, q)) | np.int64(buffer[q + 2]) << 16
+                        if k == 4 and v & 0x800000:
+                            v -= 0x1000000
+                        store32(memory, f + 4 * row, np.uint64(v))
+                        q += 3
+                    elif k == 7:
+                        if end - q < 4:
+                            return 3
+                        store64(memory, f + 8 * row, np.uint64(load32(buffer, q)))
+                        q += 4
+                    elif k == 9:
+                        if end - q < 8:
+                            return 3
+                        store64(memory, f + 16 * row, load64(buffer, q))
+                        store64(memory, f + 16 * row + 8, np.uint64(0))
+                        q += 8
+                    elif k == 15:
+                        n = decimal_bytes(a[c], b[c])
+                        if end - q < n:
+                            return 3
+                        if not put_decimal128(buffer, q, a[c], b[c], memory, f + 16 * row):
+                            return 3
+                        q += n
+                    elif k == 17 or k == 21:
+                        if end - q < 3:
+                            return 3
+                        v = np.int64(load16(buffer, q)) | np.int64(buffer[q + 2]) << 16
+                        q += 3
+                        year = v >> 9
+                        month = v >> 5 & 15
+                        day = v & 31
+                        if k == 21:
+                            used = heap_used[c]
+                            if used + 80 > heap_room[c]:
+                                full = 1
+                                state[3] = c
+                                state[4] = 80
+                                break
+                            if year > 9999:
+                                return 3
+                            used = put_date(memory, heap_at[c] + used, year, month, day) - heap_at[c]
+                            heap_used[c] = used
+                            store32(memory, f + 4 * (row + 1), np.uint64(used))
+                        elif is_date(year, month, day):
+                            if year > 9999:
+                                return 3
+                            store32(memory, f + 4 * row, np.uint64(days_of(year, month, day)))
+                        else:
+                            valid = False
+                            state[5] += 1
+                    elif k == 18 or k == 22 or k == 35 or k == 39:
+                        fsp = a[c]
+                        micros = np.int64(0)
+                        if k == 35 or k == 39:
+                            if end - q < 8:
+                                return 3
+                            v = np.int64(load64(buffer, q))
+                            q += 8
+                            if v < 0:
+                                return 3
+                            day_part = v // 1000000
+                            clock = v - day_part * 1000000
+                            year = day_part // 10000
+                            month = day_part // 100 % 100
+                            day = day_part % 100
+                            hour = clock // 10000
+                            minute = clock // 100 % 100
+                            second = clock % 100
+                        else:
+                            n = 5 + ((fsp + 1) >> 1)
+                            if end - q < n:
+                                return 3
+                            v = (np.int64(buffer[q]) << 32 | np.int64(big32(buffer, q + 1))) - 0x8000000000
+                            if v < 0:
+                                return 3
+                            micros = _fraction(buffer, q + 5, fsp)
+                            q += n
+                            months = v >> 22
+                            year = months // 13
+                            month = months % 13
+                            day = v >> 17 & 31
+                            hour = v >> 12 & 31
+                            minute = v >> 6 & 63
+                            second = v & 63
+                        if year > 9999 or month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59 or micros > 999999:
+                            return 3
+                        if k == 22 or k == 39:
+                            used = heap_used[c]
+                            if used + 80 > heap_room[c]:
+                                full = 1
+                                state[3] = c
+                                state[4] = 80
+                                break
+                            target = put_date(memory, heap_at[c] + used, year, month, day)
+                            memory[target] = 32
+                            used = put_clock(memory, target + 1, hour, minute, second, micros, fsp) - heap_at[c]
+                            heap_used[c] = used
+                            store32(memory, f + 4 * (row + 1), np.uint64(used))
+                        elif is_date(year, month, day):
+                            seconds = days_of(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
+                            store64(memory, f + 8 * row, np.uint64(seconds * 1000000 + micros))
+                        else:
+                            valid = False
+                            state[5] += 1
+                    elif k == 19 or k == 23 or k == 36 or k == 40:
+                        fsp = a[c]
+                        n = 4 + ((fsp + 1) >> 1)
+                        if end - q < n:
+                            return 3
+                        if k == 36 or k == 40:
+                            v = np.int64(load32(buffer, q))
+                        else:
+                            v = np.int64(big32(buffer, q))
+                        micros = _fraction(buffer, q + 4, fsp)
+                        q += n
+                        if micros > 999999:
+                            return 3
+                        if k == 23 or k == 40:
+                            used = heap_used[c]
+                            if used + 80 > heap_room[c]:
+                                full = 1
+                                state[3] = c
+                                state[4] = 80
+                                break
+                            target = heap_at[c] + used
+                            clock = np.int64(0)
+                            if v == 0 and micros == 0:
+                                target = put_date(memory, target, 0, 0, 0)
+                            else:
+                                days = v // 86400
+                                clock = v - days * 86400
+                                # Days to a civil date, by eras of 400 years that begin on the first of March.
+                                shifted = days + 719468
+                                era = shifted // 146097
+                                day_of_era = shifted - era * 146097
+                                year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36524 - day_of_era // 146096) // 365
+                                day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+                                shifted_month = (5 * day_of_year + 2) // 153
+                                day = day_of_year - (153 * shifted_month + 2) // 5 + 1
+                                month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
+                                year = year_of_era + era * 400 + (1 if month <= 2 else 0)
+                                target = put_date(memory, target, year, month, day)
+                            memory[target] = 32
+                            used = put_clock(memory, target + 1, clock // 3600, clock // 60 % 60, clock % 60, micros, fsp) - heap_at[c]
+                            heap_used[c] = used
+                            store32(memory, f + 4 * (row + 1), np.uint64(used))
+                        elif v == 0 and micros == 0:
+                            valid = False
+                            state[5] += 1
+                        else:
+                            store64(memory, f + 8 * row, np.uint64(v * 1000000 + micros))
+                    elif k == 20 or k == 24 or k == 37 or k == 41:
+                        fsp = a[c]
+                        n = 3 + ((fsp + 1) >> 1)
+                        if end - q < n:
+                            return 3
+                        negative = False
+                        if k == 37 or k == 41:
+                            v = np.int64(load16(buffer, q)) | np.int64(buffer[q + 2]) << 16
+                            if v & 0x800000:
+                                v -= 0x1000000
+                            negative = v < 0
+                            v = abs(v)
+                            hour = v // 10000
+                            minute = v // 100 % 100
+                            second = v % 100
+                            micros = np.int64(0)
+                        else:
+                            if fsp > 4:
+                                v = (np.int64(big32(buffer, q)) << 16 | np.int64(big16(buffer, q + 4))) - 0x800000000000
+                            else:
+                                v = (np.int64(buffer[q]) << 16 | np.int64(big16(buffer, q + 1))) - 0x800000
+                                if fsp == 0:
+                                    v <<= 24
+                                elif fsp <= 2:
+                                    v = (v << 8 | np.int64(buffer[q + 3]))
+                                    sign = -1 if v < 0 else 1
+                                    v = abs(v)
+                                    v = sign * ((v >> 8 << 24) + (v & 0xFF) * 10000)
+                                else:
+                                    v = (v << 16 | np.int64(big16(buffer, q + 3)))
+                                    sign = -1 if v < 0 else 1
+                                    v = abs(v)
+                                    v = sign * ((v >> 16 << 24) + (v & 0xFFFF) * 100)
+                            negative = v < 0
+                            v = abs(v)
+                            hour = v >> 36 & 1023
+                            minute = v >> 30 & 63
+                            second = v >> 24 & 63
+                            micros = v & 0xFFFFFF
+                        q += n
+                        if hour > 838 or minute > 59 or second > 59 or micros > 999999:
+                            return 3
+                        if k == 24 or k == 41:
+                            used = heap_used[c]
+                            if used + 80 > heap_room[c]:
+                                full = 1
+                                state[3] = c
+                                state[4] = 80
+                                break
+                            target = heap_at[c] + used
+                            if negative:
+                                memory[target] = 45
+                                target += 1
+                            used = put_clock(memory, target, hour, minute, second, micros, fsp) - heap_at[c]
+                            heap_used[c] = used
+                            store32(memory, f + 4 * (row + 1), np.uint64(used))
+                        else:
+                            v = (hour * 3600 + minute * 60 + second) * 1000000 + micros
+                            store64(memory, f + 8 * row, np.uint64(-v if negative else v))
+                    elif k == 25:
+                        if end - q < 1:
+                            return 3
+                        v = np.int64(buffer[q])
+                        store32(memory, f + 4 * row, np.uint64(v + 1900 if v else 0))
+                        q += 1
+                    elif k == 26:
+                        size = a[c]
+                        if end - q < size:
+                            return 3
+                        v = np.int64(buffer[q]) if size == 1 else np.int64(load16(buffer, q))
+                        if v > b[c]:
+                            return 3
+                        store32(memory, f + 4 * row, np.uint64(v))
+                        q += size
+                    elif k == 27:
+                        size = a[c]
+                        if end - q < size:
+                            return 3
+                        mask = np.uint64(0)
+                        for i in range(size):
+                            mask |= np.uint64(buffer[q + i]) << np.uint64(8 * i)
+                        if b[c] < 64 and mask >> np.uint64(b[c]):
+                            return 3
+                        store64(memory, f + 8 * row, mask)
+                        q += size
+                    elif k == 28:
+                        if end - q < 1 or buffer[q] > 1:
+                            return 3
+                        memory[f + row] = buffer[q]
+                        q += 1
+                    elif k == 29:
+                        n = a[c]
+                        if end - q < n:
+                            return 3
+                        if b[c] & 7 and buffer[q] >> (b[c] & 7):
+                            return 3
+                        used = heap_used[c]
+                        if used + n > heap_room[c]:
+                            full = 1
+                            state[3] = c
+                            state[4] = n
+                            break
+                        copy(memory, heap_at[c] + used, buffer, q, n)
+                        used += n
+                        heap_used[c] = used
+                        store32(memory, f + 4 * (row + 1), np.uint64(used))
+                        q += n
+                    elif k == 30 or (32 <= k <= 34):
+                        size = b[c]
+                        if end - q < size:
+                            return 3
+                        n = np.int64(buffer[q]) if size == 1 else np.int64(load16(buffer, q))
+                        q += size
+                        if n > end - q or n > a[c]:
+                            return 3
+                        used = heap_used[c]
+                        room = a[c] if k == 30 else np.int64(80)
+                        if used + room > heap_room[c]:
+                            full = 1
+                            state[3] = c
+                            state[4] = room
+                            break
+                        if k == 30:
+                            copy(memory, heap_at[c] + used, buffer, q, n)
+                            for i in range(n, a[c]):
+                                memory[heap_at[c] + used + i] = 0
+                            used += a[c]
+                        else:
+                            for i in range(16):
+                                scratch[i] = buffer[q + i] if i < n else 0
+                            if k == 32:
+                                used = put_uuid(scratch, memory, heap_at[c] + used) - heap_at[c]
+                            elif k == 33:
+                                used = put_inet6(scratch, memory, heap_at[c] + used) - heap_at[c]
+                            else:
+                                used = put_inet4(scratch, 0, memory, heap_at[c] + used) - heap_at[c]
+                        heap_used[c] = used
+                        store32(memory, f + 4 * (row + 1), np.uint64(used))
+                        q += n
+                    elif k == 16:
+                        n = decimal_bytes(a[c], b[c])
+                        if end - q < n:
+                            return 3
+                        used = heap_used[c]
+                        if used + 80 > heap_room[c]:
+                            full = 1
+                            state[3] = c
+                            state[4] = 80
+                            break
+                        target = put_decimal_text(buffer, q, a[c], b[c], memory, heap_at[c] + used)
+                        if target < 0:
+                            return 3
+                        used = target - heap_at[c]
+                        heap_used[c] = used
+                        store32(memory, f + 4 * (row + 1), np.uint64(used))
+                        q += n
+                    elif k == 31 or k == 38:
+                        size = a[c]
+                        if end - q < size:
+                            return 3
+                        n = np.int64(0)
+                        for i in range(size):
+                            n |= np.int64(buffer[q + i]) << (8 * i)
+                        q += size
+                        if n > end - q:
+                            return 3
+                        used = heap_used[c]
+                        differences = partial_at >= 0 and buffer[partial_at + (json_index >> 3)] >> (json_index & 7) & 1 == 1
+                        if k == 38:
+                            if used + n + 1 > heap_room[c]:
+                                full = 1
+                                state[3] = c
+                                state[4] = n + 1
+                                break
+                            memory[heap_at[c] + used] = 1 if differences else 0
+                            copy(memory, heap_at[c] + used + 1, buffer, q, n)
+                            used += n + 1
+                        else:
+                            if differences:
+                                return 3
+                            written = json_text(buffer, q, n, memory, heap_at[c] + used, heap_room[c] - used)
+                            if written == -2:
+                                full = 1
+                                state[3] = c
+                                state[4] = max(2 * (heap_room[c] - used), 4 * n + 80)
+                                break
+                            if written < 0:
+                                return 3
+                            used += written
+                        heap_used[c] = used
+                        store32(memory, f + 4 * (row + 1), np.uint64(used))
+                        q += n
+                    else:
+                        return 3
+                    if valid:
+                        memory[valid_at[c] + (row >> 3)] |= np.uint8(1 << (row & 7))
+                if full:
+                    break
+                if not whole and absent_bytes == 0:
+                    return 3
+                change = 3 if delete else ((2 if half else 1) if update else 0)
+                memory[fixed_at[columns] + row] = change
+                store64(memory, fixed_at[columns + 1] + 8 * row, np.uint64(event_commit[event]))
+                store32(memory, fixed_at[columns + 2] + 4 * row, np.uint64(event_ordinal[event]))
+                store64(memory, fixed_at[columns + 3] + 8 * row, np.uint64(event_time[event] * 1000000))
+                for i in range(absent_bytes):
+                    spare = 0xFF if (i + 1) * 8 <= columns else (1 << (columns & 7)) - 1
+                    memory[fixed_at[columns + 4] + absent_bytes * row + i] = ~buffer[present + i] & spare
+                row += 1
+            if full:
+                # Take the unit back whole: heaps end where its first row began, its validity bits are cleared.
+                for c in range(columns):
+                    if heap_room[c] > 0:
+                        heap_used[c] = np.int64(load32(memory, fixed_at[c] + 4 * unit_row))
+                    for i in range(unit_row, unit_row + 2):
+                        memory[valid_at[c] + (i >> 3)] &= ~np.uint8(1 << (i & 7))
+                state[1] = unit_at - at
+                state[2] = unit_row
+                return 1 if unit_row > 0 else 2
+            if q == unit_at:
+                # Images without a byte: nothing is held of any column.
+                return 3
+        if q != end:
+            return 3
+        index += 1
+    state[0] = index
+    state[1] = 0
+    state[2] = row
+    return 0
+
+
+@njit(**JIT)  # type: ignore[misc]
+def partial_images(buffer, event_at, event_end, event_type, chosen, columns):  # type: ignore[no-untyped-def]
+    """Whether some image of the chosen events lacks a column. Events that are cut short are left to `fill` to refuse."""
+    bitmap = (columns + 7) >> 3
+    for index in range(chosen.shape[0]):
+        event = chosen[index]
+        code = event_type[event]
+        end = event_end[event]
+        q = event_at[event] + 27
+        if code >= 30:
+            if end - q < 2:
+                return False
+            q += np.int64(load16(buffer, q))
+        q += 1 if columns < 251 else 3
+        bitmaps = 2 if code == 24 or code == 31 or code == 39 else 1
+        if q + bitmaps * bitmap > end:
+            return False
+        for i in range(bitmaps):
+            for c in range(columns):
+                if buffer[q + i * bitmap + (c >> 3)] >> (c & 7) & 1 == 0:
+                    return True
+    return False

@@ -1,0 +1,1 @@
+"""Frozen values that every room speaks in. No I/O, no clock, no chance."""

@@ -1,0 +1,121 @@
+"""Servers for tests, one of each kind a session (with pytest-xdist: a session of each worker).
+
+A test that only needs its own tables takes `mariadb`, `mysql8`, `mysql56` or, to run on all three, `any_server`, and a
+database of its own by `database(server)`. A test that needs settings, restarts or a kill takes `fresh_mariadb`,
+`fresh_mysql8` or `fresh_mysql56` and calls it with the settings.
+
+MariaDB must be there. A MySQL that can't be fetched is reported as not run, by name, at the end of the session.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import Fresh, NotRun, Server, Setting, start_mariadb, start_mysql8, start_mysql56
+
+
+def _remove(server: Server) -> None:
+    server.stop()
+    # pytest keeps the folders of old sessions, and a data folder is some 200 MB.
+    shutil.rmtree(server.folder, ignore_errors=True)
+
+
+def _session_server(start: Callable[..., Server], folder: Path) -> Iterator[Server]:
+    try:
+        server = start(folder)
+    except NotRun as reason:
+        pytest.skip(str(reason))
+    yield server
+    _remove(server)
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from _session_server(start_mariadb, tmp_path_factory.mktemp("mariadb"))
+
+
+@pytest.fixture(scope="session")
+def mysql8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from _session_server(start_mysql8, tmp_path_factory.mktemp("mysql8"))
+
+
+@pytest.fixture(scope="session")
+def mysql56(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from _session_server(start_mysql56, tmp_path_factory.mktemp("mysql56"))
+
+
+@pytest.fixture(params=["mariadb", "mysql8", "mysql56"])
+def any_server(request: pytest.FixtureRequest) -> Server:
+    server: Server = request.getfixturevalue(request.param)
+    return server
+
+
+def _fresh(start: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
+    servers: list[Server] = []
+
+    def fresh(**settings: Setting) -> Server:
+        try:
+            server = start(tmp_path_factory.mktemp("fresh"), **settings)
+        except NotRun as reason:
+            pytest.skip(str(reason))
+        servers.append(server)
+        return server
+
+    yield fresh
+    for server in servers:
+        _remove(server)
+
+
+@pytest.fixture
+def fresh_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
+    yield from _fresh(start_mariadb, tmp_path_factory)
+
+
+@pytest.fixture
+def fresh_mysql8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
+    yield from _fresh(start_mysql8, tmp_path_factory)
+
+
+@pytest.fixture
+def fresh_mysql56(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
+    yield from _fresh(start_mysql56, tmp_path_factory)
+
+
+_database_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def database() -> Iterator[Callable[[Server], str]]:
+    """`database(server)` gives the name of a new, empty database, dropped when the test ends."""
+    made: list[tuple[Server, str]] = []
+
+    def create(server: Server) -> str:
+        name = f"test_{next(_database_numbers)}"
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {name}")
+        made.append((server, name))
+        return name
+
+    yield create
+    for server, name in made:
+        if server.running:
+            with server.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    # Read from the reports, because with pytest-xdist the servers are other processes' business.
+    reasons = [
+        str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)
+    ]
+    not_run = sorted({reason.removeprefix("Skipped: ") for reason in reasons if " not run: " in reason})
+    if not_run:
+        terminalreporter.section("servers not run")
+        for reason in not_run:
+            terminalreporter.line(reason)
