@@ -285,9 +285,9 @@ def _start(
     password = secrets.token_hex(12)
     first = folder / "first.sql"
     first.write_text(accounts.format(password=password))
-    server = Server(
-        kind, folder, program, settings | {"init_file": str(first)}, password, _free_port(), _socket_path(folder), base
-    )
+    port = _free_port()
+    settings = settings | {"init_file": str(first)}
+    server = Server(kind, folder, program, settings, password, port, _socket_path(folder, port), base)
     server.start()
     del server.settings["init_file"]
     return server
@@ -381,8 +381,6 @@ def _free_port() -> int:
             return port
 
 
-def _socket_path(folder: Path) -> Path:
+def _socket_path(folder: Path, port: int) -> Path:
     path = folder / "socket"
-    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
-        return path
-    return Path(tempfile.mkdtemp(prefix="snowmelt-", dir="/tmp")) / "socket"
+    return path if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX else Path(f"/tmp/snowmelt-{port}.socket")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from snowmelt.errors import InvalidConfig
 
-_ENVIRONMENT = re.compile(r"^\$\{([A-Za-z_][A-Za-z0-9_]*)\}$")
+_ENVIRONMENT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Secret:
     reference: str = ""
 
     def __post_init__(self) -> None:
-        if self.reference and not self.reference.startswith("file:") and not _ENVIRONMENT.match(self.reference):
+        if self.reference and not self.reference.startswith("file:") and not _ENVIRONMENT.fullmatch(self.reference):
             # The text itself may be the secret, so the error doesn't repeat it.
             raise InvalidConfig(
                 "a secret must be given by reference", hint="write ${NAME} for an environment variable or file:/path for a file"
@@ -33,7 +33,7 @@ class Secret:
         """The secret itself. Hand it straight to whoever needs it; don't keep it."""
         if not self.reference:
             return ""
-        match = _ENVIRONMENT.match(self.reference)
+        match = _ENVIRONMENT.fullmatch(self.reference)
         if match:
             value = os.environ.get(match[1])
             if value is None:
@@ -44,6 +44,8 @@ class Secret:
             return path.read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
         except OSError as error:
             raise InvalidConfig(f"the secret's file {path} can't be read", detail=error.strerror or "") from None
+        except UnicodeDecodeError:
+            raise InvalidConfig(f"the secret's file {path} can't be read", detail="it is not UTF-8") from None
 
     def __repr__(self) -> str:
         return f"Secret({self.reference!r})"

@@ -74,7 +74,7 @@ def check_printed(cursor: Any, log: Log) -> None:
         expected = shown[key].encode()
         assert text_of(document) == expected
         assert len(expected) <= text_room(len(document))
-        source, target = np.frombuffer(document, np.uint8), np.full(len(expected) + 8, 255, np.uint8)
+        source, target = np.frombuffer(bytearray(document), np.uint8), np.full(len(expected) + 8, 255, np.uint8)
         assert json_text(source, 0, len(source), target, 4, len(expected)) == len(expected)
         assert target[4:-4].tobytes() == expected
         assert json_text(source, 0, len(source), target, 4, len(expected) - 1) == ROOM_TOO_SMALL
@@ -83,34 +83,41 @@ def check_printed(cursor: Any, log: Log) -> None:
 
 
 SCALARS = [
-    *("NULL", "TRUE", "FALSE", "''", "'text'", "'a\"b\\\\c/d\\n\\t\\r\\b'", "CHAR(0, 1, 8, 11, 12, 27, 31, 127 USING utf8mb4)"),
-    *("'é€\U0001f600'", "_utf8mb4 x'E280A8'", "REPEAT('0123456789é\"', 20000)", "REPEAT('x', 127)", "REPEAT('x', 128)", "REPEAT('x', 16384)"),
-    *("0", "-1", "32767", "32768", "-32768", "-32769", "65535", "65536", "2147483647", "2147483648", "-2147483648", "-2147483649"),
-    *("4294967295", "4294967296", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "18446744073709551615"),
-    *("CAST(5 AS UNSIGNED)", "CAST(40000 AS UNSIGNED)", "CAST(70000 AS UNSIGNED)", "CAST(5000000000 AS UNSIGNED)"),
-    *("CAST(1.50 AS DECIMAL(5, 2))", "CAST(-0.5 AS DECIMAL(5, 2))", "CAST(0 AS DECIMAL(5, 2))", "CAST(-7 AS DECIMAL(65, 0))"),
-    *("CAST(REPEAT('9', 65) AS DECIMAL(65, 0))", "CAST(CONCAT('-', REPEAT('9', 35), '.', REPEAT('9', 30)) AS DECIMAL(65, 30))"),
-    *("CAST('0.000000000000000000000000000001' AS DECIMAL(30, 30))", "CAST('1000000000.000000001' AS DECIMAL(19, 9))"),
-    *("CAST('100000000000000000000' AS DECIMAL(40, 3))", "CAST('-123456789.1' AS DECIMAL(10, 1))", "0.1", "-12345678901234567890.5"),
-    *("DATE'2020-01-02'", "DATE'9999-12-31'", "DATE'0001-01-01'", "CAST('0000-00-00' AS DATE)", "CAST('2020-00-00' AS DATE)"),
-    *("TIME'00:00:00'", "TIME'23:59:59.999999'", "TIME'-00:00:00.000001'", "TIME'-12:34:56.7'", "TIME'31:00:00'", "TIME'32:00:00'"),
-    *("TIME'100:02:03'", "TIME'-100:02:03.5'", "TIME'838:59:59'", "TIME'-838:59:59'"),
-    *("TIMESTAMP'2020-01-02 03:04:05'", "TIMESTAMP'2020-01-02 23:59:59.123456'", "CAST('0000-00-00 00:00:00' AS DATETIME)"),
-    *("x''", "x'00'", "x'00FF'", "x'00FF10'", "REPEAT(x'41', 56)", "REPEAT(x'41', 57)", "REPEAT(x'41', 58)", "REPEAT(x'FB', 114)"),
-    *("REPEAT(x'41', 115)", "REPEAT(x'00', 70000)", "ST_GeomFromText('POINT(1 2)')"),
+    scalar
+    for line in r"""
+        NULL; TRUE; FALSE; ''; 'text'; 'a"b\\c/d\n\t\r\b'; CHAR(0, 1, 8, 11, 12, 27, 31, 127 USING utf8mb4)
+        'é€😀'; _utf8mb4 x'E280A8'; REPEAT('0123456789é"', 20000); REPEAT('x', 127); REPEAT('x', 128); REPEAT('x', 16384)
+        0; -1; 32767; 32768; -32768; -32769; 65535; 65536; 2147483647; 2147483648; -2147483648; -2147483649
+        4294967295; 4294967296; 9223372036854775807; 9223372036854775808; -9223372036854775808; 18446744073709551615
+        CAST(5 AS UNSIGNED); CAST(40000 AS UNSIGNED); CAST(70000 AS UNSIGNED); CAST(5000000000 AS UNSIGNED)
+        CAST(1.50 AS DECIMAL(5, 2)); CAST(-0.5 AS DECIMAL(5, 2)); CAST(0 AS DECIMAL(5, 2)); CAST(-7 AS DECIMAL(65, 0))
+        CAST(REPEAT('9', 65) AS DECIMAL(65, 0)); CAST(CONCAT('-', REPEAT('9', 35), '.', REPEAT('9', 30)) AS DECIMAL(65, 30))
+        CAST('0.000000000000000000000000000001' AS DECIMAL(30, 30)); CAST('1000000000.000000001' AS DECIMAL(19, 9))
+        CAST('100000000000000000000' AS DECIMAL(40, 3)); CAST('-123456789.1' AS DECIMAL(10, 1)); 0.1; -12345678901234567890.5
+        DATE'2020-01-02'; DATE'9999-12-31'; DATE'0001-01-01'; CAST('0000-00-00' AS DATE); CAST('2020-00-00' AS DATE)
+        TIME'00:00:00'; TIME'23:59:59.999999'; TIME'-00:00:00.000001'; TIME'-12:34:56.7'; TIME'31:00:00'; TIME'32:00:00'
+        TIME'100:02:03'; TIME'-100:02:03.5'; TIME'838:59:59'; TIME'-838:59:59'
+        TIMESTAMP'2020-01-02 03:04:05'; TIMESTAMP'2020-01-02 23:59:59.123456'; CAST('0000-00-00 00:00:00' AS DATETIME)
+        x''; x'00'; x'00FF'; x'00FF10'; REPEAT(x'41', 56); REPEAT(x'41', 57); REPEAT(x'41', 58); REPEAT(x'FB', 114)
+        REPEAT(x'41', 115); REPEAT(x'00', 70000); ST_GeomFromText('POINT(1 2)')
+    """.strip().splitlines()
+    for scalar in line.strip().split("; ")
 ]
 """SQL expressions, each cast to JSON by itself and as a member of a small and of a large container."""
 
-DOUBLES = [0.0, -0.0, 1.0, 0.1, 1 / 3, 100 / 3, 5e-324, 2.2250738585072014e-308, 2.225073858507201e-308, 1e308, 1.7976931348623157e308]
+DOUBLES = [0.0, -0.0, 1.0, 0.1, 1 / 3, 100 / 3, 1e308, 1.7976931348623157e308]
+DOUBLES += [5e-324, 2.2250738585072014e-308, 2.225073858507201e-308]
 DOUBLES += [123456789012345680.0, 1234567890123456.8, 9007199254740991.0, 9007199254740993.0, 1e22, 1e23, 0.1 + 0.2, -2.5]
-DOUBLES += [sign * float(f"{digits}e{power}") for sign in (1, -1) for digits in ("1", "1.5", "1.2345678901234567") for power in range(-25, 25)]
+DOUBLES += [float(f"{digits}e{power}") for digits in ("1", "-1.5", "1.2345678901234567") for power in range(-25, 25)]
 
 
 def test_every_kind_of_scalar_prints_as_select_shows_it(mysql8: Server, database: Callable[[Server], str]) -> None:
     with table(mysql8, database(mysql8)) as (cursor, log):
         cursor.execute("SET sql_mode = ''")
         for number, scalar in enumerate(SCALARS):
-            alone = f"CAST({scalar} AS JSON)" if not scalar.startswith(("'", "CHAR", "_utf8", "NULL", "REPEAT('")) else f"JSON_ARRAY({scalar})"
+            # A cast would parse a text, and makes SQL's NULL of NULL.
+            textual = scalar.startswith(("'", "CHAR", "_utf8", "NULL", "REPEAT('"))
+            alone = f"JSON_ARRAY({scalar})" if textual else f"CAST({scalar} AS JSON)"
             cursor.execute(
                 f"INSERT INTO documents VALUES (%s, {alone}), (%s, JSON_ARRAY({scalar}, {scalar})), "
                 f"(%s, JSON_OBJECT('key', {scalar}, 'a', 1)), (%s, JSON_OBJECT('key', {scalar}, 'long', REPEAT('x', 70000)))",
@@ -120,9 +127,10 @@ def test_every_kind_of_scalar_prints_as_select_shows_it(mysql8: Server, database
 
 
 def test_columns_of_every_type_print_as_select_shows_them_in_json(mysql8: Server, database: Callable[[Server], str]) -> None:
-    columns = "ts TIMESTAMP(6), bl BLOB, bi BIT(9), ge GEOMETRY, en ENUM('x'), se SET('a', 'b'), ye YEAR, fl FLOAT, vb VARBINARY(9), "
-    columns += "tb TINYBLOB, mb MEDIUMBLOB, lb LONGBLOB, bn BINARY(3), js JSON"
-    values = "'2020-02-03 04:05:06.7', x'0102', b'100000001', POINT(1, 2), 'x', 'a,b', 1999, 1.1, x'01', x'02', x'03', x'04', x'05', '[1]'"
+    columns = "ts TIMESTAMP(6), bl BLOB, bi BIT(9), ge GEOMETRY, en ENUM('x'), se SET('a', 'b'), ye YEAR, fl FLOAT, "
+    columns += "vb VARBINARY(9), tb TINYBLOB, mb MEDIUMBLOB, lb LONGBLOB, bn BINARY(3), js JSON"
+    values = "'2020-02-03 04:05:06.7', x'0102', b'100000001', POINT(1, 2), 'x', 'a,b', 1999, 1.1, "
+    values += "x'01', x'02', x'03', x'04', x'05', '[1]'"
     with table(mysql8, database(mysql8)) as (cursor, log):
         cursor.execute(f"CREATE TABLE origin ({columns})")
         cursor.execute(f"INSERT INTO origin VALUES ({values})")
@@ -159,7 +167,9 @@ def random_value(chance: random.Random, depth: int) -> Any:
         case 1:
             return chance.randrange(-(2 ** chance.randrange(64)), 2 ** chance.randrange(1, 65))
         case 2:
-            return chance.choice([chance.random(), float(chance.randrange(10**6)), chance.random() * 10.0 ** chance.randrange(-300, 300)])
+            return chance.choice(
+                [chance.random(), float(chance.randrange(10**6)), chance.random() * 10.0 ** chance.randrange(-300, 300)]
+            )
         case 3 | 4 | 5:
             return random_text(chance)
         case 6:
@@ -189,7 +199,9 @@ def test_large_documents_print_as_select_shows_them(mysql8: Server, database: Ca
 
 
 @pytest.mark.parametrize("padding", ["", "x" * 70_000])
-def test_the_deepest_documents_print_as_select_shows_them(mysql8: Server, database: Callable[[Server], str], padding: str) -> None:
+def test_the_deepest_documents_print_as_select_shows_them(
+    mysql8: Server, database: Callable[[Server], str], padding: str
+) -> None:
     arrays = "[" * 99 + f'{{"{padding[:60_000]}": "{padding}"}}' + "]" * 99
     objects = '{"a":' * 100 + "1" + "}" * 100
     with table(mysql8, database(mysql8)) as (cursor, log):
@@ -197,7 +209,9 @@ def test_the_deepest_documents_print_as_select_shows_them(mysql8: Server, databa
         check_printed(cursor, log)
 
 
-def test_the_default_of_a_not_null_column_is_no_bytes_and_prints_as_null(mysql8: Server, database: Callable[[Server], str]) -> None:
+def test_the_default_of_a_not_null_column_is_no_bytes_and_prints_as_null(
+    mysql8: Server, database: Callable[[Server], str]
+) -> None:
     with table(mysql8, database(mysql8), "id INT PRIMARY KEY, document JSON NOT NULL") as (cursor, log):
         cursor.execute("INSERT IGNORE INTO documents (id) VALUES (1)")
         assert log.inserted() == {1: b""}
@@ -275,6 +289,7 @@ def sql_path(chance: random.Random, value: Any) -> str:
     return path
 
 
+SQL_VALUES = ["1.50", "DATE'2020-02-03'", "TIME'-12:00:01'", "x'00FF'", "NULL", "1e300", "TRUE"]
 NAMES = ["a", "b", "bb", "é", 'q"b\\', "a b", "", "last", "1a", "\n\x01", "$", "x.y[0]"]
 
 
@@ -299,7 +314,7 @@ def random_update(chance: random.Random, document: Any) -> tuple[str, list[str]]
                 expression = f"JSON_REMOVE({expression}, %s)"
                 parameters.append(path)
             else:
-                value = chance.choice(["CAST(%s AS JSON)", "CAST(%s AS JSON)", "1.50", "DATE'2020-02-03'", "TIME'-12:00:01'", "x'00FF'", "NULL", "1e300", "TRUE"])
+                value = chance.choice(["CAST(%s AS JSON)", "CAST(%s AS JSON)", *SQL_VALUES])
                 expression = f"{function}({expression}, %s, {value})"
                 parameters.append(path)
                 if "%s" in value:
@@ -308,7 +323,9 @@ def random_update(chance: random.Random, document: Any) -> tuple[str, list[str]]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_differences_give_what_select_shows_after_the_update(mysql8: Server, database: Callable[[Server], str], seed: int) -> None:
+def test_differences_give_what_select_shows_after_the_update(
+    mysql8: Server, database: Callable[[Server], str], seed: int
+) -> None:
     chance = random.Random(seed)
     operations: set[int] = set()
     applied = 0
@@ -319,8 +336,8 @@ def test_differences_give_what_select_shows_after_the_update(mysql8: Server, dat
             if "ppp" not in shown or chance.random() < 0.05:
                 # Padding makes differences shorter than the document, else the server does not write them.
                 padding: dict[str, Any] = {"padding": "p" * chance.choice([3000, 70_000])}
-                document: Any = {"bb": random_tree(chance, 3), "a": random_tree(chance, 4), "c": [random_tree(chance, 2) for _ in range(3)]}
-                document |= padding
+                trees = [random_tree(chance, 2) for _ in range(3)]
+                document: Any = padding | {"bb": random_tree(chance, 3), "a": random_tree(chance, 4), "c": trees}
                 if chance.random() < 0.3:
                     document = [document, *document["c"]]
                 cursor.execute("REPLACE INTO documents VALUES (1, %s)", [json.dumps(document)])
@@ -366,7 +383,8 @@ def test_the_partial_bitmap_counts_the_json_columns_of_the_table(mysql8: Server,
 
         for row_image in ("FULL", "MINIMAL"):
             cursor.execute(f"SET binlog_row_image = {row_image}")
-            rows = update("j9 = JSON_SET(j9, '$.a', COALESCE(k9, 0) + id + 7), k9 = COALESCE(k9, 0) + 10, j0 = IF(id = 1, '[]', '{}'), j1 = '[5]'")
+            changed = "j9 = JSON_SET(j9, '$.a', COALESCE(k9, 0) + id + 7), k9 = COALESCE(k9, 0) + 10"
+            rows = update(f"{changed}, j0 = IF(id = 1, '[]', '{{}}'), j1 = '[5]'")
             assert len(rows) == 2
             for before, after, partial in rows:
                 assert of("j9") in partial
@@ -394,13 +412,14 @@ def test_mutated_documents_of_a_server_are_printed_or_refused(mysql8: Server, da
     for _ in range(3000):
         mutant = bytearray(chance.choice(documents))
         for _ in range(chance.choice([1, 1, 2, 5])):
-            mutant[chance.randrange(min(len(mutant), chance.choice([8, 100, 20_000])))] = chance.choice([0, 1, 2, 255, chance.randrange(256)])
+            place = chance.randrange(min(len(mutant), chance.choice([8, 100, 20_000])))
+            mutant[place] = chance.choice([0, 1, 2, 255, chance.randrange(256)])
         if chance.random() < 0.2:
             del mutant[chance.randrange(len(mutant)) :]
         room = text_room(len(mutant))
         target = np.full(room + 8, 255, np.uint8)
         # The bytes behind the document belong to somebody else; they must not show.
-        source = np.frombuffer(bytes(mutant) + b"\xee" * 64, np.uint8)
+        source = np.frombuffer(mutant + b"\xee" * 64, np.uint8)
         written = json_text(source, 0, len(mutant), target, 0, room)
         assert written != ROOM_TOO_SMALL
         assert (target[room:] == 255).all()

@@ -6,8 +6,11 @@ of a uint8 array at a byte offset; `store*` write the low bytes of a uint64.
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -65,6 +68,17 @@ def copy(_context: Any, target: Any, target_offset: Any, source: Any, source_off
         return context.get_dummy_value()
 
     return signature, generate
+
+
+def kernel_view(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The same bytes in the form that kernels are compiled for. Kernels only read what they get here, but a read-only array is
+    another type to the compiler, and compiling everything twice costs seconds."""
+    if data.flags.writeable or not data.shape[0]:
+        return data
+    raw = (ctypes.c_uint8 * data.shape[0]).from_address(data.ctypes.data)
+    # An address alone keeps nothing alive; the view holds `raw`, and `raw` the bytes.
+    raw.owner = data  # type: ignore[attr-defined]
+    return np.ctypeslib.as_array(raw)
 
 
 load16 = _load(types.uint16, 16, swap=False)

@@ -5,8 +5,6 @@ in the arena they go. The kernel checks every length against its packet before i
 does not fit; a row that has no room in the arena is taken back as if it had never begun.
 """
 
-# ruff: noqa: PLR1714, SIM109  (in compiled code a comparison is one instruction, a tuple a loop)
-
 from __future__ import annotations
 
 from typing import Any

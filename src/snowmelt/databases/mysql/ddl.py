@@ -167,16 +167,21 @@ class Rules:
         return bool(self.sql_mode & flag)
 
     def charset(self, name: str) -> str:
-        """A character set by its one name: utf8 is utf8mb3, as the catalogue's reader has it too."""
+        """A character set as this server's catalogue names it."""
         name = name.lower()
-        return "utf8mb3" if name == "utf8" else name
+        if name in ("utf8", "utf8mb3"):
+            return "utf8mb3" if self.version >= ((10, 6, 0) if self.mariadb else (8, 0, 24)) else "utf8"
+        return name
 
     def collation(self, name: str, charset: str | None = None) -> str:
-        """A collation by its one name; `charset` completes MariaDB's names without one."""
+        """A collation as this server's catalogue names it; `charset` completes MariaDB's names without one."""
         name = name.lower()
         if name.startswith("uca1400_") and charset:
             return f"{charset}_{name}"
-        return f"utf8mb3_{name.removeprefix('utf8_')}" if name.startswith("utf8_") else name
+        prefix, _, rest = name.partition("_")
+        if prefix in ("utf8", "utf8mb3"):
+            return f"{'utf8mb3' if self.version >= ((10, 6, 0) if self.mariadb else (8, 0, 30)) else 'utf8'}_{rest}"
+        return name
 
     def charset_of(self, collation: str) -> str:
         return self.charset(collation.partition("_")[0])
@@ -190,19 +195,19 @@ class Rules:
             return f"{charset}_uca1400_ai_ci"
         if charset == "utf8mb4" and not self.mariadb and self.version >= (8, 0, 0):
             return "utf8mb4_0900_ai_ci"
-        return "binary" if charset == "binary" else f"{charset}_{_DEFAULT_COLLATIONS.get(charset, 'general_ci')}"
+        return "binary" if charset == "binary" else self.collation(f"{charset}_{_DEFAULT_COLLATIONS.get(charset, 'general_ci')}")
 
 
 _DEFAULT_COLLATIONS = {
-    "big5": "chinese_ci", "dec8": "swedish_ci", "hp8": "english_ci", "latin1": "swedish_ci", "swe7": "swedish_ci",
-    "ujis": "japanese_ci", "sjis": "japanese_ci", "tis620": "thai_ci", "euckr": "korean_ci", "gb2312": "chinese_ci",
-    "gbk": "chinese_ci", "cp932": "japanese_ci", "eucjpms": "japanese_ci", "gb18030": "chinese_ci",
+    "big5": "chinese_ci", "dec8": "swedish_ci", "hp8": "english_ci", "latin1": "swedish_ci", "latin5": "turkish_ci",
+    "swe7": "swedish_ci", "ujis": "japanese_ci", "sjis": "japanese_ci", "tis620": "thai_ci", "euckr": "korean_ci",
+    "gb2312": "chinese_ci", "gbk": "chinese_ci", "cp932": "japanese_ci", "eucjpms": "japanese_ci", "gb18030": "chinese_ci",
 }  # fmt: skip
 """Where the default collation is not `general_ci`."""
 
 _CHARSET_BYTES_MAX = {
-    "utf8mb4": 4, "utf8mb3": 3, "ucs2": 2, "utf16": 4, "utf16le": 4, "utf32": 4, "big5": 2, "ujis": 3, "sjis": 2, "euckr": 2,
-    "gb2312": 2, "gbk": 2, "cp932": 2, "eucjpms": 3, "gb18030": 4,
+    "utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "ucs2": 2, "utf16": 4, "utf16le": 4, "utf32": 4, "big5": 2, "ujis": 3, "sjis": 2,
+    "euckr": 2, "gb2312": 2, "gbk": 2, "cp932": 2, "eucjpms": 3, "gb18030": 4,
 }  # fmt: skip
 """Bytes of a character, where they can be more than one."""
 
@@ -516,12 +521,14 @@ class _Definition:
     primary: bool = False
     unique: bool = False
     cascades: bool = False
-    versioning: bool = False
+    period: Literal["START", "END"] | None = None
+    """Which end of a MariaDB row's time it holds, where the table declares it."""
 
 
 _SYNONYMS = {
     "TINYINT": "tinyint", "INT1": "tinyint", "SMALLINT": "smallint", "INT2": "smallint", "MEDIUMINT": "mediumint",
-    "INT3": "mediumint", "MIDDLEINT": "mediumint", "INT": "int", "INTEGER": "int", "INT4": "int", "BIGINT": "bigint", "INT8": "bigint",
+    "INT3": "mediumint", "MIDDLEINT": "mediumint", "INT": "int", "INTEGER": "int", "INT4": "int",
+    "BIGINT": "bigint", "INT8": "bigint",
     "DECIMAL": "decimal", "DEC": "decimal", "NUMERIC": "decimal", "FIXED": "decimal",
     "FLOAT": "float", "FLOAT4": "float", "DOUBLE": "double", "FLOAT8": "double",
     "DATE": "date", "YEAR": "year", "BIT": "bit", "JSON": "json", "ENUM": "enum", "SET": "set",
@@ -531,7 +538,8 @@ _SYNONYMS = {
     "BINARY": "binary", "VARBINARY": "varbinary",
     "TINYBLOB": "tinyblob", "BLOB": "blob", "MEDIUMBLOB": "mediumblob", "LONGBLOB": "longblob",
     "GEOMETRY": "geometry", "POINT": "point", "LINESTRING": "linestring", "POLYGON": "polygon", "MULTIPOINT": "multipoint",
-    "MULTILINESTRING": "multilinestring", "MULTIPOLYGON": "multipolygon", "GEOMETRYCOLLECTION": "geometrycollection",
+    "MULTILINESTRING": "multilinestring", "MULTIPOLYGON": "multipolygon",
+    "GEOMETRYCOLLECTION": "geometrycollection",
     "GEOMCOLLECTION": "geometrycollection", "UUID": "uuid", "INET4": "inet4", "INET6": "inet6", "VECTOR": "vector",
 }  # fmt: skip
 _BINARY_TWIN = {
@@ -539,7 +547,6 @@ _BINARY_TWIN = {
     "tinytext": "tinyblob", "text": "blob", "mediumtext": "mediumblob", "longtext": "longblob",
 }  # fmt: skip
 _TEXT_SIZES = (("tiny", 0xFF), ("", 0xFFFF), ("medium", 0xFFFFFF), ("long", 0xFFFFFFFF))
-_VARCHAR_BYTES_MAX = 65535
 
 
 def _read_definition(words: _Words, name: str, rules: Rules) -> _Definition:
@@ -559,7 +566,7 @@ def _read_type(words: _Words, column: _Definition, rules: Rules) -> None:
         word = words.take().text.upper()
     if word == "NCHAR" or (national and word in ("CHAR", "CHARACTER")):
         column.base = "varchar" if words.skip_any("VARYING", "VARCHAR", "VARCHARACTER") else "char"
-    elif word in ("NVARCHAR", "VARCHARACTER") or (national and word == "VARCHAR") or (word in ("CHAR", "CHARACTER") and words.skip("VARYING")):
+    elif word == "NVARCHAR" or (word in ("CHAR", "CHARACTER") and words.skip("VARYING")):
         column.base = "varchar"
     elif word == "LONG":
         binary = words.skip("VARBINARY")
@@ -574,10 +581,8 @@ def _read_type(words: _Words, column: _Definition, rules: Rules) -> None:
         column.base, column.unsigned, column.nullable, column.auto_increment, column.unique = "bigint", True, False, True, True
     elif word == "REAL":
         column.base = "float" if rules.mode(SqlMode.REAL_AS_FLOAT) else "double"
-    elif rules.mariadb and rules.mode(SqlMode.ORACLE) and word in _ORACLE_TYPES:
-        column.base = _ORACLE_TYPES[word]
-        if word == "NUMBER":
-            column.base = "decimal" if words.sees("(") else "double"
+    elif rules.mariadb and rules.mode(SqlMode.ORACLE) and (word, words.sees("(")) in _ORACLE_TYPES:
+        column.base = _ORACLE_TYPES[word, words.sees("(")]
     elif word in _SYNONYMS:
         column.base = _SYNONYMS[word]
     else:
@@ -595,8 +600,10 @@ def _read_type(words: _Words, column: _Definition, rules: Rules) -> None:
 
 
 _ORACLE_TYPES = {
-    "DATE": "datetime", "NUMBER": "decimal", "VARCHAR2": "varchar", "CLOB": "longtext", "RAW": "varbinary", "BLOB": "longblob",
+    ("DATE", False): "datetime", ("NUMBER", False): "double", ("NUMBER", True): "decimal", ("VARCHAR2", True): "varchar",
+    ("CLOB", False): "longtext", ("CLOB", True): "longtext", ("RAW", True): "varbinary", ("BLOB", False): "longblob",
 }  # fmt: skip
+"""What MariaDB makes of types in Oracle's mode, by whether a size follows."""
 
 
 def _read_size(words: _Words, column: _Definition, rules: Rules) -> None:
@@ -686,8 +693,9 @@ def _read_attributes(words: _Words, column: _Definition, rules: Rules) -> None:
         elif words.skip("AS"):
             column.generated = "virtual"
             if words.skip("ROW"):
-                words.take()
-                column.generated, column.nullable, column.versioning = "stored", False, True
+                column.generated, column.nullable = "stored", False
+                column.period = "START" if words.skip("START") else "END"
+                words.skip("END")
             else:
                 words.skip_parentheses()
         elif words.skip_any("STORED", "PERSISTENT"):
@@ -724,7 +732,7 @@ def _read_attributes(words: _Words, column: _Definition, rules: Rules) -> None:
             raise _Unreadable(f"{words.peek().text[:40]!r} is not known after the type of column {column.name}")
 
 
-_DEFINITION_ENDS = frozenset({",", ")", "FIRST", "AFTER", ";"})
+_DEFINITION_ENDS = frozenset({",", ")", ";", "FIRST", "AFTER", "PARTITION", "REMOVE"})
 
 
 def _read_default(words: _Words) -> _Default:
@@ -826,9 +834,13 @@ def _complete(raw: _Definition, table_collation: str, rules: Rules) -> MySqlColu
     width = _CHARSET_BYTES_MAX.get(charset or "", 1)
     if base in ("text", "blob") and length is not None:
         base, length = _sized(base, length * width), None
-    if base in ("varchar", "varbinary") and length is not None and length * width > _VARCHAR_BYTES_MAX:
+    # Beyond a row's size a VARCHAR becomes a TEXT, unless the mode is strict and the statement fails.
+    if base in ("varchar", "varbinary") and length is not None and length * width > (65532 if rules.mariadb else 65535):
         base, length = _sized("text" if base == "varchar" else "blob", length * width), None
     labels = tuple(_label(token, raw.name, charset) for token in raw.labels)
+    if charset == "binary" and not rules.mariadb and rules.version >= (8, 0, 0):
+        # The catalogue of MySQL 8 names no character set for an ENUM or SET of bytes.
+        charset = collation = None
     nullable = raw.nullable
     if nullable is None:
         nullable = raw.generated is not None or rules.explicit_timestamps or base != "timestamp"
@@ -852,10 +864,10 @@ def _complete(raw: _Definition, table_collation: str, rules: Rules) -> MySqlColu
 
 
 def _charset_and_collation(raw: _Definition, table_collation: str, rules: Rules) -> tuple[str, str]:
-    charset = raw.charset
-    if charset == "default":
-        charset = None
-    if raw.collation is not None and raw.collation.lower() != "default":
+    charset = None if raw.charset == "default" else raw.charset
+    if raw.collation is not None and raw.collation.lower() == "default":
+        charset = charset or rules.charset_of(table_collation)
+    elif raw.collation is not None:
         collation = rules.collation(raw.collation, charset or rules.charset_of(table_collation))
         return rules.charset_of(collation), collation
     if charset is None and not raw.binary:
@@ -876,7 +888,7 @@ def _sized(base: str, size: int) -> str:
 def _label(token: _Token, column: str, charset: str | None) -> str:
     text = token.text
     if token.kind == "bytes":
-        codec = {"utf8mb4": "utf-8", "utf8mb3": "utf-8", "latin1": "cp1252"}.get(charset or "", "ascii")
+        codec = {"utf8mb4": "utf-8", "utf8mb3": "utf-8", "utf8": "utf-8", "latin1": "cp1252"}.get(charset or "", "ascii")
         try:
             text = text.encode("latin1").decode(codec)
         except UnicodeDecodeError:
@@ -940,7 +952,7 @@ class _NotConstant(Exception):
     """Old rows hold in a new column what only the server knows; the message says why."""
 
 
-def _filled(column: MySqlColumn, raw: _Definition) -> str | bytes | None:
+def _filled(column: MySqlColumn, raw: _Definition, rules: Rules) -> str | bytes | None:
     """What rows that are stored already hold in an added column."""
     default = raw.default
     if raw.generated or raw.auto_increment:
@@ -950,6 +962,8 @@ def _filled(column: MySqlColumn, raw: _Definition) -> str | bytes | None:
     if default is None or default.kind == "null":
         if column.nullable:
             return None
+        if column.base == "timestamp" and not rules.explicit_timestamps:
+            raise _NotConstant(f"column {column.name} may hold the time of the statement")
         return _zero(column)
     if default.kind == "bytes":
         return _converted_bytes(column, default.text.encode("latin1"))
@@ -1109,8 +1123,8 @@ _FREE = frozenset(
         "ANALYZE", "OPTIMIZE", "CHECK", "CHECKSUM", "REPAIR", "CACHE", "INSTALL", "UNINSTALL", "KILL", "RESET", "PURGE",
         "CHANGE", "STOP", "LOCK", "UNLOCK", "HANDLER", "HELP", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PREPARE", "EXECUTE",
         "DEALLOCATE", "SIGNAL", "BINLOG", "SHUTDOWN", "RESTART", "CLONE", "BACKUP", "DO", "SELECT", "CALL", "VALUES",
-    }  # fmt: skip
-)
+    }
+)  # fmt: skip
 """Statements that change no rows of tables and no shapes."""
 _ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH", "MERGE", "IMPORT"})
 """Statements that change rows; in the log as text only where the session's binlog_format is not ROW."""
@@ -1121,8 +1135,8 @@ _OPTION_NAMES = frozenset(
         "INSERT_METHOD", "KEY_BLOCK_SIZE", "MAX_ROWS", "MIN_ROWS", "PACK_KEYS", "PAGE_CHECKSUM", "PAGE_COMPRESSED",
         "PAGE_COMPRESSION_LEVEL", "PASSWORD", "ROW_FORMAT", "STATS_AUTO_RECALC", "STATS_PERSISTENT", "STATS_SAMPLE_PAGES",
         "TABLESPACE", "TRANSACTIONAL", "STORAGE", "NODEGROUP", "ALGORITHM", "LOCK", "SECONDARY_ENGINE", "WAIT",
-    }  # fmt: skip
-)
+    }
+)  # fmt: skip
 _KEEPING_ENGINES = frozenset({"innodb", "myisam", "aria", "rocksdb", "tokudb", "ndb", "ndbcluster", "xtradb"})
 _ELEMENT_KEYS = frozenset({"CONSTRAINT", "PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"})
 _DATABASE_OPTIONS = frozenset({"DEFAULT", "CHARSET", "CHARACTER", "COLLATE", "UPGRADE", "READ", "ENCRYPTION", "COMMENT"})
@@ -1353,8 +1367,13 @@ class _Statement:
         collation = options.resolved(self.defaults(table.database), rules)
         columns = _with_key_not_null([_complete(raw, collation, rules) for raw in definitions], keys.primary or ())
         key, is_primary = _first_key(columns, keys)
-        if options.versioned and not any(raw.versioning for raw in definitions):
-            columns, key = [*columns, *_IMPLICIT_PERIOD], (*key, "row_end") if key else ()
+        if options.versioned:
+            ends = [raw.name for raw in definitions if raw.period == "END"]
+            if not ends:
+                columns += _IMPLICIT_PERIOD
+                ends = ["row_end"]
+            # Versions of a row share its key, so the server adds the row's end to it.
+            key = (*key, *ends) if key else ()
         shape = MySqlTable(
             id=table,
             columns=tuple(columns),
@@ -1829,21 +1848,29 @@ def _apply(before: MySqlTable, alteration: _Alteration, rules: Rules, sql: str) 
     inherited = before.collation or "utf8mb4_general_ci"
     collation = (alteration.convert or alteration.options).resolved(inherited, rules)
     columns = list(before.columns)
+    opaque = alteration.opaque
+    definitions = [(placed, _complete(placed.raw, collation, rules)) for placed in alteration.placed]
     if alteration.convert is not None:
         if alteration.convert.charset in (None, "default") and alteration.convert.collation is None:
             return Rewrites(before.id, None, "it is converted to the database's character set", sql)
+        # What becomes of text that is defined in the same statement differs by server, down to a shorter type; so does the
+        # default that wins where the statement sets it too.
+        opaque |= any(column.charset is not None for _, column in definitions)
+        opaque |= alteration.options.charset is not None or alteration.options.collation is not None
         columns = [_converted_to(column, collation, rules) for column in columns]
-        if columns != list(before.columns):
+        if columns == list(before.columns) and not opaque:
+            if not rules.mariadb and rules.version < (5, 7, 0) and alteration == _Alteration(convert=alteration.convert):
+                # Old servers take it for no change at all, the default included.
+                return None
+        else:
             reasons.append("it is converted to another character set or collation")
-
-    definitions = [(placed, _complete(placed.raw, collation, rules)) for placed in alteration.placed]
     after, renamed, more = _rearranged(columns, before, alteration, definitions, rules)
     reasons += more
     filled: dict[str, str | bytes | None] = {}
     for placed, column in definitions:
         if placed.old is None:
             try:
-                filled[column.name] = _filled(column, placed.raw)
+                filled[column.name] = _filled(column, placed.raw, rules)
             except _NotConstant as why:
                 reasons.append(str(why))
 
@@ -1852,7 +1879,10 @@ def _apply(before: MySqlTable, alteration: _Alteration, rules: Rules, sql: str) 
         _note_keys(placed.raw, keys)
     after = _with_key_not_null(after, keys.primary or ())
     key, known = _key_after(before, after, renamed, alteration, rules)
+    # A primary key's column is NOT NULL even where its new definition does not say so.
     is_primary = bool(key) and (keys.primary is not None or (bool(before.key) and before.key_is_primary))
+    if is_primary:
+        after = _with_key_not_null(after, key)
     expected = tuple(renamed.get(name, name) for name in before.key)
     if not known or key != expected or (before.key and is_primary != before.key_is_primary):
         reasons.append("the key that identifies rows changes")
@@ -1869,7 +1899,7 @@ def _apply(before: MySqlTable, alteration: _Alteration, rules: Rules, sql: str) 
     if reasons:
         # A reason may come twice, by the column and by its key.
         text = "; ".join(dict.fromkeys(reasons))
-        return Rewrites(before.id, None if alteration.opaque or not known else shape, text, sql)
+        return Rewrites(before.id, None if opaque or not known else shape, text, sql)
     if shape == before and not renamed and not alteration.cascades:
         return None
     return AlterColumns(before.id, before, shape, renamed, filled, alteration.cascades)
@@ -1884,8 +1914,8 @@ def _rearranged(
 ) -> tuple[list[MySqlColumn], dict[str, str], list[str]]:
     """The columns in their new order, who was renamed, and why values change.
 
-    The server walks the old columns first: dropped ones go, changed ones without a place stay where they are, the rest is
-    kept. Then what has a place is put there, in the order of the statement, beside names of the new table.
+    The server walks the old columns first: dropped ones go, the others stay where they are, changed or not. Then what has a
+    place is moved there, in the order of the statement, beside names of the new table.
     """
     strict = bool(rules.sql_mode & (SqlMode.STRICT_TRANS_TABLES | SqlMode.STRICT_ALL_TABLES)) and not alteration.ignore
     in_key = {name.casefold() for name in before.key}
@@ -1897,7 +1927,8 @@ def _rearranged(
     result: list[MySqlColumn] = []
     renamed: dict[str, str] = {}
     reasons: list[str] = []
-    for column in columns:
+    hidden = columns[-2:] if tuple(columns[-2:]) == _IMPLICIT_PERIOD else []
+    for column in columns[: len(columns) - len(hidden)]:
         name = column.name.casefold()
         if name in alteration.dropped:
             continue
@@ -1909,8 +1940,6 @@ def _rearranged(
                 reasons.append(f"NULLs of column {column.name} are numbered")
             if new.name != column.name:
                 renamed[column.name] = new.name
-            if placed.first or placed.place is not None:
-                continue
             result.append(new)
             continue
         kept = alteration.altered[name](column) if name in alteration.altered else column
@@ -1919,13 +1948,16 @@ def _rearranged(
             renamed[column.name] = kept.name
         result.append(kept)
     for placed, column in definitions:
+        moved = placed.first or placed.place is not None
+        if moved and placed.old is not None:
+            result.remove(column)
         if placed.first:
             result.insert(0, column)
         elif placed.place is not None:
             result.insert(_place(result, placed.place, renamed) + 1, column)
         elif placed.old is None:
             result.append(column)
-    return result, renamed, reasons
+    return result + hidden, renamed, reasons
 
 
 def _place(columns: list[MySqlColumn], name: str, renamed: Mapping[str, str]) -> int:
@@ -1942,7 +1974,7 @@ def _key_after(
     """The key afterwards, and whether it can be told: a shape records one key, so others that may take its place are unknown."""
     keys = alteration.keys
     if keys.primary is not None:
-        return _spelled(tuple(keys.primary), after), True
+        return _spelled((*keys.primary, *_row_end(before)), after), True
     now = {column.name: column for column in after}
     kept = tuple(renamed.get(name, name) for name in before.key if name.casefold() not in alteration.dropped)
     if before.key and before.key_is_primary:
@@ -1958,6 +1990,12 @@ def _key_after(
     # MySQL takes a dropped column out of its keys, and what remains may be unique and never NULL.
     narrowed = not rules.mariadb and any(old.nullable and old.name.casefold() in alteration.dropped for old in before.columns)
     return added, not tightened and not narrowed
+
+
+def _row_end(table: MySqlTable) -> tuple[str, ...]:
+    """The column that versioning adds to a key, if this key has one."""
+    last = table.column(table.key[-1]) if table.key else None
+    return (last.name,) if last is not None and last.base == "timestamp" and last.generated == "stored" else ()
 
 
 def _converted_to(column: MySqlColumn, collation: str, rules: Rules) -> MySqlColumn:

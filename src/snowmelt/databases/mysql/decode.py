@@ -41,7 +41,7 @@ from snowmelt.databases.mysql.ddl import (
 from snowmelt.databases.mysql.events import Gtid, Xid, read_gtid, read_incident, read_query, read_xa_prepare
 from snowmelt.databases.mysql.json import apply_diffs, text_of
 from snowmelt.databases.mysql.rowplan import Finish, Kind, PlannedColumn, RowPlan, plan_rows
-from snowmelt.databases.mysql.rows import STATE_SLOTS, Filled, R, fill, partial_images
+from snowmelt.databases.mysql.rows import STATE_SLOTS, Filled, R, fill
 from snowmelt.databases.mysql.scan import S, Stop, Walk
 from snowmelt.databases.mysql.sets import set_lists
 from snowmelt.databases.mysql.tablemap import TableMap, read_table_map
@@ -267,7 +267,7 @@ class LogReader:
         if np.any(walk.row_type[chosen] == 39):
             plan = plan.with_raw_json()
         columns = len(plan.columns)
-        absent = (columns + 7) // 8 if partial_images(walk.data, walk.row_at, walk.row_end, walk.row_type, chosen, columns) else 0
+        absent = (columns + 7) // 8 if np.any(walk.row_partial[chosen]) else 0
         storage = [column.storage for column in plan.columns] + list(_SYSTEM_STORAGE) + ([Storage(absent)] if absent else [])
         total = int((walk.row_end[chosen] - walk.row_at[chosen]).sum())
         known = self._heaps.setdefault(plan.table.id, {})
@@ -282,7 +282,7 @@ class LogReader:
             # An image has at least one byte, so no more rows than bytes can follow.
             rows_max = min(self._limits.rows_per_batch, total + 2)
             layout = Layout(storage, rows_max=rows_max, heap_bytes=[*heaps, *([0] * (len(storage) - columns))])
-            arena = Arena(self._pool, layout)
+            arena = Arena(self._pool, layout, valid=True)
             state[R.ROWS] = 0
             filled = Filled(
                 fill(
@@ -477,6 +477,19 @@ class LogReader:
                 stop = walk.go_on(commit_as=position.offset)
             check(stop is Stop.END, "a held XA group reads otherwise than when it was prepared", str(stop))
             yield from self._rows(walk, position.file)
+
+
+def warm() -> None:
+    """Compile the kernels, or load them from the cache on disk, before the first batch waits for them."""
+    walk = Walk(np.zeros(0, np.uint8), position=4, checksum_bytes=4)
+    check(walk.go_on() is Stop.END, "an empty range has nothing in it")
+    none, layout = np.zeros(0, np.int64), Layout(_SYSTEM_STORAGE, rows_max=2, heap_bytes=[0] * len(_SYSTEM_STORAGE))
+    arena = Arena(ArenaPool(), layout, valid=True)
+    fill(
+        walk.data, walk.row_at, walk.row_end, walk.row_type, walk.row_commit, walk.row_ordinal, walk.row_time, none,
+        none, none, none, layout.valid_at, layout.fixed_at, layout.heap_at, layout.heap_room, arena.heap_used,
+        arena.memory, 2, 0, 0, np.zeros(STATE_SLOTS, np.int64),
+    )  # fmt: skip
 
 
 _XA = re.compile(r"^\s*XA\s+(COMMIT|ROLLBACK)\s+(.*)$", re.IGNORECASE | re.DOTALL)

@@ -29,12 +29,12 @@ from numba import njit
 
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.columnar.memory import JIT, big64, copy, load16, load32, load64
+from snowmelt.databases.mysql.events import FLAG_ARTIFICIAL, HEADER_BYTES, Event, Reader
 from snowmelt.errors import Corrupt, check
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 
 Bytes = npt.NDArray[np.uint8]
 
-HEADER_BYTES: Final = 19
 PACKET_MAX: Final = 0xFFFFFF
 STREAMED_MIN: Final = 96 << 10
 """An event that is not whole is streamed once this much of it is there: enough for all that is looked at before its end. The
@@ -45,43 +45,42 @@ CUT_EVERY_BYTES: Final = 1 << 20
 _RUNS_MAX: Final = 1024
 _WRAP: Final = 1 << 32
 
-QUERY: Final = 2
-STOP: Final = 3
-ROTATE: Final = 4
-INTVAR: Final = 5
-CREATE_FILE: Final = 8
-APPEND_BLOCK: Final = 9
-RAND: Final = 13
-USER_VAR: Final = 14
-FORMAT_DESCRIPTION: Final = 15
-XID: Final = 16
-BEGIN_LOAD_QUERY: Final = 17
-EXECUTE_LOAD_QUERY: Final = 18
-TABLE_MAP: Final = 19
+# Compiled code takes plain numbers.
+QUERY: Final = int(Event.QUERY)
+STOP: Final = int(Event.STOP)
+ROTATE: Final = int(Event.ROTATE)
+INTVAR: Final = int(Event.INTVAR)
+APPEND_BLOCK: Final = int(Event.APPEND_BLOCK)
+RAND: Final = int(Event.RAND)
+USER_VAR: Final = int(Event.USER_VAR)
+FORMAT_DESCRIPTION: Final = int(Event.FORMAT_DESCRIPTION)
+XID: Final = int(Event.XID)
+BEGIN_LOAD_QUERY: Final = int(Event.BEGIN_LOAD_QUERY)
+EXECUTE_LOAD_QUERY: Final = int(Event.EXECUTE_LOAD_QUERY)
+TABLE_MAP: Final = int(Event.TABLE_MAP)
 WRITE_ROWS_V0: Final = 20
-DELETE_ROWS_V1: Final = 25
-INCIDENT: Final = 26
-HEARTBEAT: Final = 27
-ROWS_QUERY: Final = 29
-WRITE_ROWS_V2: Final = 30
-DELETE_ROWS_V2: Final = 32
-GTID: Final = 33
-ANONYMOUS_GTID: Final = 34
-PREVIOUS_GTIDS: Final = 35
-XA_PREPARE: Final = 38
-PARTIAL_UPDATE_ROWS: Final = 39
-TRANSACTION_PAYLOAD: Final = 40
-HEARTBEAT_V2: Final = 41
-GTID_TAGGED: Final = 42
-ANNOTATE_ROWS: Final = 160
-MARIADB_GTID: Final = 162
-MARIADB_GTID_LIST: Final = 163
-START_ENCRYPTION: Final = 164
-QUERY_COMPRESSED: Final = 165
-WRITE_ROWS_COMPRESSED_V1: Final = 166
-DELETE_ROWS_COMPRESSED_V2: Final = 171
+DELETE_ROWS_V1: Final = int(Event.DELETE_ROWS_V1)
+INCIDENT: Final = int(Event.INCIDENT)
+HEARTBEAT: Final = int(Event.HEARTBEAT)
+ROWS_QUERY: Final = int(Event.ROWS_QUERY)
+WRITE_ROWS: Final = int(Event.WRITE_ROWS)
+DELETE_ROWS: Final = int(Event.DELETE_ROWS)
+GTID: Final = int(Event.GTID)
+ANONYMOUS_GTID: Final = int(Event.ANONYMOUS_GTID)
+PREVIOUS_GTIDS: Final = int(Event.PREVIOUS_GTIDS)
+XA_PREPARE: Final = int(Event.XA_PREPARE)
+PARTIAL_UPDATE_ROWS: Final = int(Event.PARTIAL_UPDATE_ROWS)
+TRANSACTION_PAYLOAD: Final = int(Event.TRANSACTION_PAYLOAD)
+HEARTBEAT_V2: Final = int(Event.HEARTBEAT_V2)
+GTID_TAGGED: Final = int(Event.GTID_TAGGED)
+ANNOTATE: Final = int(Event.ANNOTATE)
+GTID_MARIADB: Final = int(Event.GTID_MARIADB)
+GTID_LIST: Final = int(Event.GTID_LIST)
+START_ENCRYPTION: Final = int(Event.START_ENCRYPTION)
+QUERY_COMPRESSED: Final = int(Event.QUERY_COMPRESSED)
+WRITE_ROWS_COMPRESSED_V1: Final = int(Event.WRITE_ROWS_COMPRESSED_V1)
+DELETE_ROWS_COMPRESSED: Final = int(Event.DELETE_ROWS_COMPRESSED)
 
-ARTIFICIAL: Final = 0x20
 _FL_STANDALONE: Final = 0x01
 _FL_COMPLETED_XA: Final = 0x80
 
@@ -178,6 +177,9 @@ STATE: Final = np.dtype(
         ("event_bytes_max", np.int64),
         ("cuts", np.int64),
         ("cut_kind", np.int64),
+        ("cut_bytes", np.int64),
+        ("cut_crc", np.int64),
+        ("cut_offset", np.int64),
         # Since the beginning.
         ("events", np.int64),
         ("transactions", np.int64),
@@ -185,10 +187,10 @@ STATE: Final = np.dtype(
     ]
 )
 
-GTID_NONE: Final = 0
-GTID_MYSQL: Final = 1
-GTID_MARIADB: Final = 2
-GTID_NAMED: Final = 3
+NO_NAME: Final = 0
+NAME_MYSQL: Final = 1
+NAME_MARIADB: Final = 2
+NAME_LISTED: Final = 3
 """The first word of the name is an index into the caller's list of names."""
 
 _WORD_BEGIN = np.frombuffer(b"BEGIN", np.uint8)
@@ -243,22 +245,22 @@ def _group_after(s: Any, source: Any, body: Any, body_end: Any) -> Any:
     """The state after the event at hand, whose body begins at `body`; −1 if it can't be read."""
     kind = s.kind
     group = s.group
-    if kind == TABLE_MAP or WRITE_ROWS_V2 <= kind <= DELETE_ROWS_V2 or WRITE_ROWS_V0 <= kind <= DELETE_ROWS_V1:
+    if kind == TABLE_MAP or WRITE_ROWS <= kind <= DELETE_ROWS or WRITE_ROWS_V0 <= kind <= DELETE_ROWS_V1:
         return INSIDE
     if kind in (XID, XA_PREPARE, TRANSACTION_PAYLOAD, ROTATE, STOP, INCIDENT):
         return OUTSIDE
     if kind == QUERY:
         return _group_after_query(group, source, body, body_end)
-    if kind == MARIADB_GTID:
+    if kind == GTID_MARIADB:
         return OPEN if source[body + 12] & np.uint8(_FL_STANDALONE | _FL_COMPLETED_XA) else INSIDE
     if kind in (GTID, ANONYMOUS_GTID, GTID_TAGGED):
         return OPEN
-    if kind == PARTIAL_UPDATE_ROWS or WRITE_ROWS_COMPRESSED_V1 <= kind <= DELETE_ROWS_COMPRESSED_V2:
+    if kind == PARTIAL_UPDATE_ROWS or WRITE_ROWS_COMPRESSED_V1 <= kind <= DELETE_ROWS_COMPRESSED:
         return INSIDE
     if kind in (QUERY_COMPRESSED, EXECUTE_LOAD_QUERY):
         # COMMIT and ROLLBACK are too short to be compressed.
         return INSIDE if group == INSIDE else OUTSIDE
-    if kind in (INTVAR, RAND, USER_VAR, BEGIN_LOAD_QUERY, APPEND_BLOCK, CREATE_FILE, ROWS_QUERY, ANNOTATE_ROWS):
+    if kind in (INTVAR, RAND, USER_VAR, BEGIN_LOAD_QUERY, APPEND_BLOCK, ROWS_QUERY, ANNOTATE):
         # Of the statement that follows.
         return max(group, OPEN)
     return group
@@ -270,20 +272,20 @@ def _read_gtid(s: Any, source: Any, body: Any, body_end: Any, server: Any) -> An
     if s.kind == GTID:
         if body_end - body < 25:
             return False
-        s.gtid_kind = GTID_MYSQL
+        s.gtid_kind = NAME_MYSQL
         s.gtid_first = np.int64(big64(source, body + 1))
         s.gtid_second = np.int64(big64(source, body + 9))
         s.gtid_number = np.int64(load64(source, body + 17))
         return s.gtid_number > 0
-    if s.kind == MARIADB_GTID:
+    if s.kind == GTID_MARIADB:
         if body_end - body < 13:
             return False
-        s.gtid_kind = GTID_MARIADB
+        s.gtid_kind = NAME_MARIADB
         s.gtid_number = np.int64(load64(source, body))
         s.gtid_first = np.int64(load32(source, body + 8))
         s.gtid_second = np.int64(server)
         return s.gtid_number >= 0
-    s.gtid_kind = GTID_NONE
+    s.gtid_kind = NO_NAME
     return True
 
 
@@ -296,10 +298,10 @@ def _begin(s: Any, source: Any, event: Any, size: Any) -> Any:
     next_position = np.int64(load32(source, event + 13))
     flags = np.int64(load16(source, event + 17))
     s.size = size
-    made_up = s.kind in (ROTATE, FORMAT_DESCRIPTION, MARIADB_GTID_LIST, START_ENCRYPTION) and next_position == 0
+    made_up = s.kind in (ROTATE, FORMAT_DESCRIPTION, GTID_LIST, START_ENCRYPTION) and next_position == 0
     if s.kind == ROTATE and (s.offset + size) % _WRAP == 0:
         made_up = False
-    s.artificial = made_up or flags & ARTIFICIAL != 0 or s.kind in (HEARTBEAT, HEARTBEAT_V2)
+    s.artificial = made_up or flags & FLAG_ARTIFICIAL != 0 or s.kind in (HEARTBEAT, HEARTBEAT_V2)
     s.group_after = s.group
     s.stored = 0
     if s.artificial:
@@ -318,7 +320,7 @@ def _begin(s: Any, source: Any, event: Any, size: Any) -> Any:
 
     body = event + HEADER_BYTES
     body_end = event + size - 4 * s.checksummed
-    if s.kind in (GTID, ANONYMOUS_GTID, GTID_TAGGED, MARIADB_GTID):
+    if s.kind in (GTID, ANONYMOUS_GTID, GTID_TAGGED, GTID_MARIADB):
         if s.group != OUTSIDE:
             return BAD_GROUP
         if not _read_gtid(s, source, body, body_end, server):
@@ -333,12 +335,12 @@ def _begin(s: Any, source: Any, event: Any, size: Any) -> Any:
 def _list_gtid(s: Any, runs: Any) -> None:
     """The transaction is whole: its GTID joins a run, or begins one."""
     last = s.runs - 1
-    if s.gtid_kind == GTID_MARIADB:
+    if s.gtid_kind == NAME_MARIADB:
         for i in range(last, -1, -1):
             if runs[i, 1] == s.gtid_first:
                 runs[i, 2] = s.gtid_second
                 runs[i, 4] = s.gtid_number
-                s.gtid_kind = GTID_NONE
+                s.gtid_kind = NO_NAME
                 return
     elif (
         last >= 0
@@ -348,7 +350,7 @@ def _list_gtid(s: Any, runs: Any) -> None:
         and runs[last, 4] + 1 == s.gtid_number
     ):
         runs[last, 4] = s.gtid_number
-        s.gtid_kind = GTID_NONE
+        s.gtid_kind = NO_NAME
         return
     runs[s.runs, 0] = s.gtid_kind
     runs[s.runs, 1] = s.gtid_first
@@ -356,7 +358,7 @@ def _list_gtid(s: Any, runs: Any) -> None:
     runs[s.runs, 3] = s.gtid_number
     runs[s.runs, 4] = s.gtid_number
     s.runs += 1
-    s.gtid_kind = GTID_NONE
+    s.gtid_kind = NO_NAME
 
 
 @njit(**JIT)
@@ -380,10 +382,14 @@ def _finish(s: Any, cuts: Any, runs: Any) -> Any:
     if s.group == OUTSIDE:
         if before != OUTSIDE or s.kind == QUERY:
             s.transactions += 1
-        if s.gtid_kind != GTID_NONE:
+        if s.gtid_kind != NO_NAME:
             _list_gtid(s, runs)
         if s.end < _WRAP:
             s.restart = s.end
+        if s.stored:
+            s.cut_bytes = s.segment_bytes
+            s.cut_crc = s.segment_crc
+            s.cut_offset = s.end
         if s.kind in (ROTATE, STOP):
             s.cut_kind = CUT_FILE
         elif before == INSIDE or s.kind in (XID, XA_PREPARE, TRANSACTION_PAYLOAD):
@@ -396,7 +402,7 @@ def _finish(s: Any, cuts: Any, runs: Any) -> Any:
             cuts[s.cuts, 2] = s.time
             cuts[s.cuts, 3] = s.cut_kind
             s.cuts += 1
-    if s.kind in (ROTATE, FORMAT_DESCRIPTION, PREVIOUS_GTIDS, MARIADB_GTID_LIST, GTID_TAGGED):
+    if s.kind in (ROTATE, FORMAT_DESCRIPTION, PREVIOUS_GTIDS, GTID_LIST, GTID_TAGGED):
         return EVENT
     if s.runs == len(runs):
         return RUNS
@@ -447,7 +453,7 @@ def _stream(s: Any, source: Any, at: Any, end: Any, target: Any) -> Any:
         s.left -= take
         s.packet_left -= take
         at += take
-        if s.kind in (PREVIOUS_GTIDS, MARIADB_GTID_LIST):
+        if s.kind in (PREVIOUS_GTIDS, GTID_LIST):
             return at, PIECE
 
 
@@ -523,7 +529,7 @@ def strip(source: Any, start: Any, end: Any, target: Any, states: Any, cuts: Any
 
         if not whole or length == PACKET_MAX:
             # What the caller reads, or what is read here to its end, is never that large, but for lists of GTIDs.
-            if s.kind in (ROTATE, FORMAT_DESCRIPTION, GTID, ANONYMOUS_GTID, GTID_TAGGED, MARIADB_GTID):
+            if s.kind in (ROTATE, FORMAT_DESCRIPTION, GTID, ANONYMOUS_GTID, GTID_TAGGED, GTID_MARIADB):
                 return BAD_HEADER
             s.sequence = (s.sequence + 1) & 0xFF
             s.streaming = 1
@@ -596,9 +602,11 @@ class Framer:
         state = self.state
         if offset != state["offset"]:
             state["group"] = OUTSIDE
-            state["gtid_kind"] = GTID_NONE
+            state["gtid_kind"] = NO_NAME
         if offset < _WRAP and state["group"] == OUTSIDE:
             state["restart"] = offset
+        if state["segment_bytes"] == 0:
+            state["cut_offset"] = max(offset, skip_until)
         state["offset"] = offset
         state["skip_until"] = skip_until
         state["sequence"] = 1
@@ -606,16 +614,24 @@ class Framer:
         # Before the first FORMAT_DESCRIPTION the server goes by what we said that we understand.
         state["checksummed"] = 1
 
-    def rotate(self, log_name: str) -> bool:
-        """The stream goes on at the beginning of another file. False if a transaction was left without an end."""
-        whole = self["group"] == OUTSIDE
+    def rotate(self, log_name: str) -> None:
+        """The stream goes on at the beginning of another file. The caller has gone back to a cut point if need be."""
+        check(self.at_cut, "a log file ends inside a transaction", self.place)
         self.log_name = log_name
+        self.state["offset"] = self.state["restart"] = 4
+        self.state["skip_until"] = 0
+
+    def back_to_cut(self) -> None:
+        """Forget the events behind the last cut point. A server that died inside a transaction leaves such a file behind, and
+        that transaction never was."""
         state = self.state
+        state["segment_bytes"] = state["cut_bytes"]
+        state["segment_crc"] = state["cut_crc"]
+        state["event_bytes_max"] = min(state["event_bytes_max"], state["cut_bytes"])
+        state["offset"] = state["cut_offset"]
+        state["streaming"] = 0
         state["group"] = OUTSIDE
-        state["gtid_kind"] = GTID_NONE
-        state["offset"] = state["restart"] = 4
-        state["skip_until"] = 0
-        return whole
+        state["gtid_kind"] = NO_NAME
 
     def take(self, source: Bytes, start: int, end: int, target: Bytes) -> int:
         """Run `strip`. A fault is `Corrupt`; nothing of the faulty event counts."""
@@ -628,7 +644,16 @@ class Framer:
 
     def next_segment(self) -> None:
         """What follows belongs to another segment."""
-        for name in ("segment_bytes", "segment_crc", "first_time", "last_time", "event_bytes_max", "cuts"):
+        for name in (
+            "segment_bytes",
+            "segment_crc",
+            "first_time",
+            "last_time",
+            "event_bytes_max",
+            "cuts",
+            "cut_bytes",
+            "cut_crc",
+        ):
             self.state[name] = 0
 
     def cuts(self) -> list[tuple[int, int, int, int]]:
@@ -639,7 +664,7 @@ class Framer:
         """The open transaction's GTID, where its name is not a plain uuid."""
         if source not in self._names:
             self._names.append(source)
-        self.state["gtid_kind"] = GTID_NAMED
+        self.state["gtid_kind"] = NAME_LISTED
         self.state["gtid_first"] = self._names.index(source)
         self.state["gtid_second"] = 0
         self.state["gtid_number"] = number
@@ -650,44 +675,13 @@ class Framer:
         self.state["runs"] = 0
         if not runs:
             return None
-        if runs[0][0] == GTID_MARIADB:
+        if runs[0][0] == NAME_MARIADB:
             return MariaDbGtidSet({domain: (server, number) for _, domain, server, _, number in sorted(runs)})
         sets = MySqlGtidSet()
         for kind, first, second, low, high in runs:
-            name = self._names[first] if kind == GTID_NAMED else str(uuid.UUID(bytes=struct.pack(">qq", first, second)))
+            name = self._names[first] if kind == NAME_LISTED else str(uuid.UUID(bytes=struct.pack(">qq", first, second)))
             sets = sets.union(MySqlGtidSet({name: ((low, high),)}))
         return sets
-
-
-class _Reader:
-    """Little-endian numbers out of a body, bounds checked."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._at = 0
-
-    def take(self, count: int) -> bytes:
-        if not 0 <= count <= len(self._body) - self._at:
-            raise Corrupt("an event is shorter than its parts")
-        self._at += count
-        return self._body[self._at - count : self._at]
-
-    def number(self, count: int) -> int:
-        return int.from_bytes(self.take(count), "little")
-
-    def varying(self) -> int:
-        """As many bytes follow the first as it has one bits at its low end."""
-        first = self.number(1)
-        extra = 8
-        while extra and (first & ((1 << extra) - 1)) != (1 << extra) - 1:
-            extra -= 1
-        if extra == 8:
-            return self.number(8)
-        return (first | self.number(extra) << 8) >> (extra + 1)
-
-    @property
-    def left(self) -> int:
-        return len(self._body) - self._at
 
 
 def body_of(event: bytes, *, checksummed: bool) -> bytes:
@@ -697,66 +691,36 @@ def body_of(event: bytes, *, checksummed: bool) -> bytes:
 
 def read_rotate(body: bytes) -> tuple[str, int]:
     """The file that the log goes on in, and where in it."""
-    reader = _Reader(body)
-    position = reader.number(8)
-    try:
-        name = reader.take(reader.left).decode("utf-8")
-    except UnicodeDecodeError:
-        raise Corrupt("the name of a log file can't be read") from None
-    return name.rsplit("/", 1)[-1], position
+    reader = Reader(body, "ROTATE")
+    offset = reader.number(8)
+    return reader.text(reader.left).rsplit("/", 1)[-1], offset
 
 
 def read_previous_gtids(body: bytes) -> MySqlGtidSet:
-    """What MySQL executed before the file began. Since 8.3 a set may have tags, then its first and last byte say so."""
-    reader = _Reader(body)
+    """What MySQL executed before the file began. Since 8.3 sources may have tags; then the count's outer bytes say so."""
+    reader = Reader(body, "PREVIOUS_GTIDS")
     count = reader.number(8)
     tagged = count >> 56 == 1
     if tagged:
         count = count >> 8 & 0xFFFFFFFFFFFF
-    intervals: dict[str, tuple[tuple[int, int], ...]] = {}
+    found: dict[str, tuple[tuple[int, int], ...]] = {}
     for _ in range(count):
         source = str(uuid.UUID(bytes=reader.take(16)))
-        tag = reader.take(reader.varying()).decode("ascii", "replace") if tagged else ""
+        if tagged and (tag := reader.text(reader.number(1) >> 1)):
+            source += f":{tag}"
         spans = reader.number(8)
         if spans > reader.left // 16:
-            raise Corrupt("an event is shorter than its parts")
-        # The last number of an interval is not part of it.
-        found = tuple((reader.number(8), reader.number(8) - 1) for _ in range(spans))
-        intervals[f"{source}:{tag}" if tag else source] = found
-    return MySqlGtidSet().union(MySqlGtidSet(intervals))
+            raise Corrupt("PREVIOUS_GTIDS is cut short")
+        # The number behind an interval's last one is written.
+        found[source] = tuple((reader.number(8), reader.number(8) - 1) for _ in range(spans))
+    return MySqlGtidSet().union(MySqlGtidSet(found))
 
 
 def read_gtid_list(body: bytes) -> MariaDbGtidSet:
-    """The last GTID of each domain before the file began, on MariaDB. Of several servers of a domain the last one counts."""
-    reader = _Reader(body)
-    last: dict[int, tuple[int, int]] = {}
+    """The last GTID of each domain before the file began, on MariaDB. Of several servers in a domain the latest counts."""
+    reader = Reader(body, "GTID_LIST")
+    gtids = MariaDbGtidSet()
     for _ in range(reader.number(4) & 0x0FFFFFFF):
         domain, server, number = reader.number(4), reader.number(4), reader.number(8)
-        if domain not in last or last[domain][1] < number:
-            last[domain] = (server, number)
-    return MariaDbGtidSet({domain: last[domain] for domain in sorted(last)})
-
-
-def read_tagged_gtid(body: bytes) -> tuple[str, int]:
-    """The name `uuid:tag` and number of a transaction, from MySQL's GTID event with a tag."""
-    reader = _Reader(body)
-    version, _, _ = reader.varying(), reader.varying(), reader.varying()
-    if version != 1:
-        raise Corrupt("a GTID event has an unknown version", detail=str(version))
-    field = reader.varying()
-    if field == 0:
-        reader.varying()
-        field = reader.varying()
-    if field != 1:
-        raise Corrupt("a GTID event has no source")
-    source = str(uuid.UUID(bytes=bytes(reader.varying() & 0xFF for _ in range(16))))
-    if reader.varying() != 2:
-        raise Corrupt("a GTID event has no number")
-    # Signed numbers have their sign in the lowest bit; a transaction's is positive.
-    number = reader.varying()
-    if number & 1 or number == 0:
-        raise Corrupt("a GTID event has no number")
-    tag = ""
-    if reader.left and reader.varying() == 3:
-        tag = reader.take(reader.varying()).decode("ascii", "replace")
-    return (f"{source}:{tag}" if tag else source), number >> 1
+        gtids = gtids.add(domain, server, number)
+    return gtids

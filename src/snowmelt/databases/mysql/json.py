@@ -71,7 +71,7 @@ INT16, UINT16, INT32, UINT32, INT64, UINT64, DOUBLE, STRING, OPAQUE = 5, 6, 7, 8
 TIMESTAMP, DATE, TIME, DATETIME, DECIMAL = 7, 10, 11, 12, 246
 
 DECIMAL_DIGITS_MAX = 81
-"""A DECIMAL has 65 digits at most, but inside JSON its precision is that of whole groups of nine, of which the server has nine."""
+"""A DECIMAL has 65 digits at most, but JSON counts those of whole groups of nine, and the server has nine groups."""
 DECIMAL_SCALE_MAX = 30
 NUMBER_ROOM = DECIMAL_DIGITS_MAX + 3
 """No number is longer: the digits, a sign, a point and perhaps a zero before it."""
@@ -85,6 +85,8 @@ _NULL, _TRUE, _FALSE = _words(b"null"), _words(b"true"), _words(b"false")
 _BASE64_PREFIX = _words(b'"base64:type')
 _BASE64 = _words(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
 _BASE64_LINE = 76
+_PAIRS = _words(b"".join(b"%02d" % number for number in range(100)))
+_ZEROS = ((8, 100_000_000), (4, 10_000), (2, 100), (1, 10))
 _HEX = _words(b"0123456789abcdef")
 _SHORT_ESCAPES = np.zeros(32, np.uint8)
 for _code, _letter in ((8, b"b"), (9, b"t"), (10, b"n"), (12, b"f"), (13, b"r")):
@@ -162,20 +164,29 @@ def shortest_decimal(bits: Any) -> Any:
     return digits + np.uint64(middle > half or (middle == half and digits & np.uint64(1) == 1)), k
 
 
-@njit(**JIT)
+@njit(**JIT, forceinline=True)
 def _put_digits(target: Any, at: Any, value: Any, width: Any) -> Any:
     """`value` in `width` decimal digits."""
-    for place in range(at + width - 1, at - 1, -1):
-        target[place] = np.uint8(48) + np.uint8(value % np.uint64(10))
-        value //= np.uint64(10)
+    hundred = np.uint64(100)
+    place = at + width
+    while place - at >= 2:
+        rest = value // hundred
+        pair = np.int64(value - rest * hundred) * 2
+        place -= 2
+        target[place], target[place + 1] = _PAIRS[pair], _PAIRS[pair + 1]
+        value = rest
+    if place > at:
+        target[at] = np.uint8(48) + np.uint8(value)
     return at + width
 
 
-@njit(**JIT)
+@njit(**JIT, forceinline=True)
 def _digits_of(value: Any) -> Any:
     count = 1
-    while value >= np.uint64(10):
-        value //= np.uint64(10)
+    limit = np.uint64(10)
+    # A uint64 has 20 digits at most, and 10**20 is none.
+    while value >= limit and count < 20:
+        limit *= np.uint64(10)
         count += 1
     return count
 
@@ -193,9 +204,10 @@ def _put_double(target: Any, at: Any, bits: Any) -> Any:
         target[at], target[at + 1], target[at + 2] = 48, 46, 48
         return at + 3
     digits, exponent = shortest_decimal(bits)
-    while digits % np.uint64(10) == 0:
-        digits //= np.uint64(10)
-        exponent += 1
+    for zeros, power in _ZEROS:
+        while digits % np.uint64(power) == 0:
+            digits //= np.uint64(power)
+            exponent += zeros
     count = _digits_of(digits)
     point = count + exponent
     if -15 < point <= 0:
@@ -233,7 +245,7 @@ def _put_double(target: Any, at: Any, bits: Any) -> Any:
     return _put_digits(target, at, np.uint64(power), _digits_of(np.uint64(power)))
 
 
-@njit(**JIT)
+@njit(**JIT, forceinline=True)
 def _put_integer(target: Any, at: Any, value: Any, negative: Any) -> Any:
     """A uint64; of a negative number its two's complement."""
     if negative:
@@ -243,7 +255,7 @@ def _put_integer(target: Any, at: Any, value: Any, negative: Any) -> Any:
     return _put_digits(target, at, value, _digits_of(value))
 
 
-@njit(**JIT)
+@njit(**JIT, forceinline=True)
 def _put_word(word: Any, target: Any, at: Any, end: Any) -> Any:
     if end - at < len(word):
         return ROOM_TOO_SMALL
@@ -487,7 +499,7 @@ def _put_temporal(kind: Any, source: Any, at: Any, length: Any, target: Any, to:
     return to + 1
 
 
-@njit(**JIT)
+@njit(**JIT, forceinline=True)
 def _put_number(kind: Any, source: Any, at: Any, end: Any, target: Any, to: Any) -> Any:
     """An integer, a double or an opaque DECIMAL, into NUMBER_ROOM; (where its text ends, its bytes)."""
     if kind == OPAQUE:
@@ -515,7 +527,7 @@ def _put_number(kind: Any, source: Any, at: Any, end: Any, target: Any, to: Any)
     return _put_integer(target, to, value, negative), wide
 
 
-@njit(**JIT)
+@njit(**JIT, forceinline=True)
 def _put_scalar(kind: Any, source: Any, at: Any, end: Any, target: Any, to: Any, room_end: Any) -> Any:
     """Any value that is no container; (where its text ends or a negative code, its bytes)."""
     if kind == LITERAL:
@@ -568,8 +580,8 @@ def json_text(source: Any, start: Any, length: Any, target: Any, at: Any, room: 
         return to if to < 0 else to - at
     # What parts of the document have not yet been accounted for. Parts don't overlap, so it never falls below 0.
     budget = np.int64(length) - 1
-    bases, headers, sizes = np.empty(DEPTH_MAX, np.int64), np.empty(DEPTH_MAX, np.int64), np.empty(DEPTH_MAX, np.int64)
-    counts, indexes, kinds = np.empty(DEPTH_MAX, np.int64), np.empty(DEPTH_MAX, np.int64), np.empty(DEPTH_MAX, np.int64)
+    # Of each open container: where it starts, its header's length, its size, its members, the next of them, its type.
+    frames = np.empty((DEPTH_MAX, 6), np.int64)
     depth = 0
     while True:
         if kind <= LARGE_ARRAY:
@@ -586,11 +598,12 @@ def json_text(source: Any, start: Any, length: Any, target: Any, at: Any, room: 
                 return ROOM_TOO_SMALL
             target[to] = 123 if kind <= LARGE_OBJECT else 91
             to += 1
-            bases[depth], headers[depth], sizes[depth] = position, header, size
-            counts[depth], indexes[depth], kinds[depth] = count, 0, kind
+            frames[depth, 0], frames[depth, 1], frames[depth, 2] = position, header, size
+            frames[depth, 3], frames[depth, 4], frames[depth, 5] = count, 0, kind
             depth += 1
         top = depth - 1
-        base, header, size, count, index, outer = bases[top], headers[top], sizes[top], counts[top], indexes[top], kinds[top]
+        base, header, size = frames[top, 0], frames[top, 1], frames[top, 2]
+        count, index, outer = frames[top, 3], frames[top, 4], frames[top, 5]
         if index == count:
             if to >= room_end:
                 return ROOM_TOO_SMALL
@@ -601,7 +614,7 @@ def json_text(source: Any, start: Any, length: Any, target: Any, at: Any, room: 
                 return to - at
             kind = np.int64(LITERAL)
             continue
-        indexes[top] = index + 1
+        frames[top, 4] = index + 1
         wide = 4 if outer & 1 else 2
         if index:
             if room_end - to < 2:
@@ -626,20 +639,19 @@ def json_text(source: Any, start: Any, length: Any, target: Any, at: Any, room: 
             entry += count * (wide + 2)
         entry += index * (wide + 1)
         kind = np.int64(source[entry])
-        if LITERAL <= kind <= (UINT32 if wide == 4 else UINT16):
-            to, _ = _put_scalar(kind, source, entry + 1, entry + 1 + wide, target, to, room_end)
-            if to < 0:
-                return to
-            continue
-        offset = np.int64(load32(source, entry + 1)) if wide == 4 else np.int64(load16(source, entry + 1))
-        if offset < header or offset >= size:
-            return CORRUPT
-        position, limit = base + offset, base + size
+        inlined = LITERAL <= kind <= (UINT32 if wide == 4 else UINT16)
+        if inlined:
+            position, limit = entry + 1, entry + 1 + wide
+        else:
+            offset = np.int64(load32(source, entry + 1)) if wide == 4 else np.int64(load16(source, entry + 1))
+            if offset < header or offset >= size:
+                return CORRUPT
+            position, limit = base + offset, base + size
         if kind > LARGE_ARRAY:
             to, used = _put_scalar(kind, source, position, limit, target, to, room_end)
             if to < 0:
                 return to
-            budget -= used
+            budget -= 0 if inlined else used
             if budget < 0:
                 return CORRUPT
 
@@ -650,7 +662,9 @@ def text_room(length: int) -> int:
 
 
 REPLACE, INSERT, REMOVE = 0, 1, 2
-_LEG = re.compile(rb'\.(?P<quoted>"(?:[^"\\]|\\.)*")|\.(?P<name>[^."\[]+)|\[(?:(?P<cell>\d{1,10})|(?P<last>last)(?:-(?P<back>\d{1,10}))?)\]', re.DOTALL)
+_MEMBER = rb'\.(?P<quoted>"(?:[^"\\]|\\.)*")|\.(?P<name>[^."\[]+)'
+_CELL = rb"\[(?:(?P<cell>\d{1,10})|(?P<last>last)(?:-(?P<back>\d{1,10}))?)\]"
+_LEG = re.compile(_MEMBER + b"|" + _CELL, re.DOTALL)
 
 Node: TypeAlias = "bytes | list[Node] | dict[bytes, Node]"
 """A value of a document that differences apply to; a scalar is its text."""
@@ -660,7 +674,9 @@ def text_of(document: bytes) -> bytes:
     """The text of one document, as UTF-8. For rare paths; rows go through the kernel."""
     room = text_room(len(document))
     target = np.empty(room, np.uint8)
-    written = json_text(np.frombuffer(document, np.uint8), 0, len(document), target, 0, room)
+    # A copy that may be written to has the type that the row decoder compiles the kernel for.
+    source = np.frombuffer(bytearray(document), np.uint8)
+    written = json_text(source, 0, len(document), target, 0, room)
     if written < 0:
         raise Corrupt("a JSON value is not a document", detail=f"{len(document)} bytes")
     return target[:written].tobytes()
@@ -715,8 +731,8 @@ def _counted(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _legs(path: bytes) -> list[bytes | int]:
-    """A path's members, as names, and array cells, as numbers; negative ones count from the end, -1 is the last. The server writes
-    the path that the statement had, but nothing with a wildcard, a range or blanks.
+    """A path's members, as names, and array cells, as numbers; negative ones count from the end, -1 is the last. The server
+    writes the path that the statement had, without blanks; it makes no difference of a wildcard or a range.
     """
     if path[:1] != b"$":
         raise _misfit("not a path")
@@ -742,7 +758,7 @@ def _legs(path: bytes) -> list[bytes | int]:
 
 
 def _place(root: list[Node], legs: list[bytes | int]) -> tuple[list[Node] | dict[bytes, Node], bytes | int]:
-    """The container and the key in it that a path leads to. The first or last cell of what is no array is that value itself."""
+    """The container and the key in it that a path leads to. The server writes no cell of what is no array."""
     holder: list[Node] | dict[bytes, Node] = root
     key: bytes | int = 0
     for leg in legs:
@@ -752,8 +768,6 @@ def _place(root: list[Node], legs: list[bytes | int]) -> tuple[list[Node] | dict
                 holder, key = node, leg
             case int(), list() if -len(node) <= leg < len(node):
                 holder, key = node, leg
-            case 0 | -1, bytes() | dict():
-                pass
             case _:
                 raise _misfit("no such place")
     return holder, key

@@ -28,6 +28,7 @@ from snowmelt.columnar.memory import (
     store64,
 )
 from snowmelt.databases.mysql.json import json_text
+from snowmelt.databases.mysql.scan import held_columns
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 0, 1, 2, 3
 
@@ -149,14 +150,22 @@ def decimal_bytes(precision, scale):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)  # type: ignore[misc]
-def _decimal_group(buffer, at, size, digits, flip, first):  # type: ignore[no-untyped-def]
+def _decimal_group(buffer, at, size, negative, first):  # type: ignore[no-untyped-def]
     """One group of digits, or a value that is too large for them if the bytes are wrong."""
-    value = np.uint64(0)
-    for i in range(size):
-        byte = np.uint64(buffer[at + i]) ^ flip
-        if first and i == 0:
-            byte ^= np.uint64(0x80)
-        value = (value << np.uint64(8)) | byte
+    if size == 4:
+        value = np.uint64(big32(buffer, at))
+    elif size == 1:
+        value = np.uint64(buffer[at])
+    elif size == 2:
+        value = np.uint64(big16(buffer, at))
+    else:
+        value = np.uint64(buffer[at]) << np.uint64(16) | np.uint64(big16(buffer, at + 1))
+    bits = np.uint64(8 * size)
+    if first:
+        # The highest bit of all is the sign, turned over so that bytes compare as numbers do.
+        value ^= np.uint64(0x80) << (bits - np.uint64(8))
+    if negative:
+        value ^= (np.uint64(1) << bits) - np.uint64(1)
     return value
 
 
@@ -164,7 +173,6 @@ def _decimal_group(buffer, at, size, digits, flip, first):  # type: ignore[no-un
 def put_decimal128(buffer, at, precision, scale, memory, target):  # type: ignore[no-untyped-def]
     """A stored decimal as 16 little-endian bytes of its unscaled value; False if the bytes are no decimal."""
     negative = buffer[at] & 0x80 == 0
-    flip = np.uint64(0xFF) if negative else np.uint64(0)
     whole = precision - scale
     whole_groups = whole // 9
     groups = whole_groups + scale // 9 + 2
@@ -181,7 +189,7 @@ def put_decimal128(buffer, at, precision, scale, memory, target):  # type: ignor
         if digits == 0:
             continue
         size = _DIGIT_BYTES[digits]
-        value = _decimal_group(buffer, at, size, digits, flip, first)
+        value = _decimal_group(buffer, at, size, negative, first)
         first = False
         at += size
         power = np.uint64(_POW10[digits])
@@ -205,7 +213,6 @@ def put_decimal128(buffer, at, precision, scale, memory, target):  # type: ignor
 def put_decimal_text(buffer, at, precision, scale, memory, target):  # type: ignore[no-untyped-def]
     """A stored decimal as the server prints it; returns the end of the text, or -1 if the bytes are no decimal."""
     negative = buffer[at] & 0x80 == 0
-    flip = np.uint64(0xFF) if negative else np.uint64(0)
     whole = precision - scale
     whole_groups = whole // 9
     groups = whole_groups + scale // 9 + 2
@@ -232,7 +239,7 @@ def put_decimal_text(buffer, at, precision, scale, memory, target):  # type: ign
         if digits == 0:
             continue
         size = _DIGIT_BYTES[digits]
-        value = np.int64(_decimal_group(buffer, at, size, digits, flip, first))
+        value = np.int64(_decimal_group(buffer, at, size, negative, first))
         first = False
         at += size
         if value >= _POW10[digits]:
@@ -328,6 +335,16 @@ def put_inet6(stored, memory, target):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)  # type: ignore[misc]
+def copy_bytes(memory, target, buffer, source, count):  # type: ignore[no-untyped-def]
+    """Copy to a heap. Short values, which most are, go as whole words: heaps have room behind their end for the surplus."""
+    if count <= 16 and source + 16 <= buffer.shape[0]:
+        store64(memory, target, load64(buffer, source))
+        store64(memory, target + 8, load64(buffer, source + 8))
+    else:
+        copy(memory, target, buffer, source, count)
+
+
+@njit(**JIT)  # type: ignore[misc]
 def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PLR0911, C901
     buffer, event_at, event_end, event_type, event_commit, event_ordinal, event_time, chosen,
     kind, a, b, valid_at, fixed_at, heap_at, heap_room, heap_used, memory, rows_max, absent_bytes, json_columns, state,
@@ -376,11 +393,8 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
             q += bitmap
         if q > end:
             return 3
-        held_before = 0
-        held_after = 0
-        for i in range(columns):
-            held_before += buffer[present_before + (i >> 3)] >> (i & 7) & 1
-            held_after += buffer[present_after + (i >> 3)] >> (i & 7) & 1 if update else 0
+        held_before = held_columns(buffer, present_before, columns)
+        held_after = held_columns(buffer, present_after, columns) if update else 0
         if resume:
             q = at + resume
             resume = 0
@@ -428,6 +442,7 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                     f = fixed_at[c]
                     if here < 0 or buffer[nulls + (here >> 3)] >> (here & 7) & 1:
                         # NULL, or not in this image; the bitmap of absent columns tells the two apart.
+                        memory[valid_at[c] + (row >> 3)] &= ~np.uint8(1 << (row & 7))
                         if heap_room[c] > 0:
                             store32(memory, f + 4 * (row + 1), np.uint64(heap_used[c]))
                         elif k == 26:
@@ -475,7 +490,7 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                             state[3] = c
                             state[4] = n
                             break
-                        copy(memory, heap_at[c] + used, buffer, q, n)
+                        copy_bytes(memory, heap_at[c] + used, buffer, q, n)
                         used += n
                         heap_used[c] = used
                         store32(memory, f + 4 * (row + 1), np.uint64(used))
@@ -756,7 +771,7 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                             state[3] = c
                             state[4] = n
                             break
-                        copy(memory, heap_at[c] + used, buffer, q, n)
+                        copy_bytes(memory, heap_at[c] + used, buffer, q, n)
                         used += n
                         heap_used[c] = used
                         store32(memory, f + 4 * (row + 1), np.uint64(used))
@@ -848,8 +863,8 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                         q += n
                     else:
                         return 3
-                    if valid:
-                        memory[valid_at[c] + (row >> 3)] |= np.uint8(1 << (row & 7))
+                    if not valid:
+                        memory[valid_at[c] + (row >> 3)] &= ~np.uint8(1 << (row & 7))
                 if full:
                     break
                 if not whole and absent_bytes == 0:
@@ -864,12 +879,12 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                     memory[fixed_at[columns + 4] + absent_bytes * row + i] = ~buffer[present + i] & spare
                 row += 1
             if full:
-                # Take the unit back whole: heaps end where its first row began, its validity bits are cleared.
+                # Take the unit back whole: heaps end where its first row began, its values are valid again until found NULL.
                 for c in range(columns):
                     if heap_room[c] > 0:
                         heap_used[c] = np.int64(load32(memory, fixed_at[c] + 4 * unit_row))
                     for i in range(unit_row, unit_row + 2):
-                        memory[valid_at[c] + (i >> 3)] &= ~np.uint8(1 << (i & 7))
+                        memory[valid_at[c] + (i >> 3)] |= np.uint8(1 << (i & 7))
                 state[1] = unit_at - at
                 state[2] = unit_row
                 return 1 if unit_row > 0 else 2
@@ -883,27 +898,3 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
     state[1] = 0
     state[2] = row
     return 0
-
-
-@njit(**JIT)  # type: ignore[misc]
-def partial_images(buffer, event_at, event_end, event_type, chosen, columns):  # type: ignore[no-untyped-def]
-    """Whether some image of the chosen events lacks a column. Events that are cut short are left to `fill` to refuse."""
-    bitmap = (columns + 7) >> 3
-    for index in range(chosen.shape[0]):
-        event = chosen[index]
-        code = event_type[event]
-        end = event_end[event]
-        q = event_at[event] + 27
-        if code >= 30:
-            if end - q < 2:
-                return False
-            q += np.int64(load16(buffer, q))
-        q += 1 if columns < 251 else 3
-        bitmaps = 2 if code == 24 or code == 31 or code == 39 else 1
-        if q + bitmaps * bitmap > end:
-            return False
-        for i in range(bitmaps):
-            for c in range(columns):
-                if buffer[q + i * bitmap + (c >> 3)] >> (c & 7) & 1 == 0:
-                    return True
-    return False

@@ -17,7 +17,7 @@ from numba import njit
 
 from snowmelt.columnar.arena import Bytes, Longs
 from snowmelt.columnar.crc32 import crc32
-from snowmelt.columnar.memory import JIT, load16, load32
+from snowmelt.columnar.memory import JIT, kernel_view, load16, load32, load64
 from snowmelt.errors import check
 
 ROW_EVENT_BYTES_MIN = 19 + 8 + 2
@@ -83,13 +83,14 @@ class Walk:
 
     def __init__(self, data: Bytes, *, position: int, checksum_bytes: int) -> None:
         check(checksum_bytes in (0, 4), "a checksum has no or four bytes")
-        self.data = data
+        self.data = kernel_view(data)
         self.checksum_bytes = checksum_bytes
         rows_max = data.shape[0] // ROW_EVENT_BYTES_MIN + 2
         self.row_at: Longs = np.empty(rows_max, np.int64)
         self.row_end: Longs = np.empty(rows_max, np.int64)
         self.row_type = np.empty(rows_max, np.uint8)
         self.row_map = np.empty(rows_max, np.int32)
+        self.row_partial = np.empty(rows_max, np.bool_)
         self.row_commit: Longs = np.empty(rows_max, np.int64)
         self.row_ordinal = np.empty(rows_max, np.int32)
         self.row_time: Longs = np.empty(rows_max, np.int64)
@@ -118,6 +119,7 @@ class Walk:
                 self.row_end,
                 self.row_type,
                 self.row_map,
+                self.row_partial,
                 self.row_commit,
                 self.row_ordinal,
                 self.row_time,
@@ -147,7 +149,9 @@ class Walk:
         """Forget the rows of ended groups, which were handed out; the open group's move to the front."""
         first, last = int(self.state[S.FLUSHED]), int(self.state[S.ROWS])
         if first:
-            for array in (self.row_at, self.row_end, self.row_type, self.row_map, self.row_commit, self.row_ordinal, self.row_time):
+            for array in (
+                self.row_at, self.row_end, self.row_type, self.row_map, self.row_partial, self.row_commit, self.row_ordinal, self.row_time
+            ):  # fmt: skip
                 array[: last - first] = array[first:last].copy()
         self.state[S.ROWS] = last - first
         self.state[S.GROUP_ROW] = max(0, int(self.state[S.GROUP_ROW]) - first)
@@ -169,6 +173,63 @@ def _starts(data, at, end, word):  # type: ignore[no-untyped-def]
     return True
 
 
+@njit(**JIT)  # type: ignore[misc]
+def held_columns(buffer, at, columns):  # type: ignore[no-untyped-def]
+    """How many columns a bitmap at `at` holds; nearly always all, so whole bytes are looked at first."""
+    whole = columns >> 3
+    rest = columns & 7
+    held = 0
+    for i in range(whole):
+        if buffer[at + i] == 255:
+            held += 8
+        else:
+            for bit in range(8):
+                held += buffer[at + i] >> bit & 1
+    for bit in range(rest):
+        held += buffer[at + whole] >> bit & 1
+    return held
+
+
+@njit(**JIT)
+def _partial(data, at, end, kind):  # type: ignore[no-untyped-def]
+    """Whether an image of a row event lacks a column. An event that is cut short is left to the row kernel to refuse."""
+    q = at + 27
+    if kind >= 30:
+        if end - q < 2:
+            return False
+        q += np.int64(load16(data, q))
+    if end - q < 3:
+        return False
+    columns = np.int64(data[q])
+    q += 1
+    if columns >= 252:
+        columns = np.int64(load16(data, q))
+        q += 2
+    bitmaps = 2 if kind == 24 or kind == 31 or kind == 39 else 1
+    size = (columns + 7) >> 3
+    if q + bitmaps * size > end:
+        return False
+    held = held_columns(data, q, columns)
+    if bitmaps == 2:
+        held = min(held, held_columns(data, q + size, columns))
+    return held != columns
+
+
+@njit(**JIT)
+def _equal(data, one, other, count):  # type: ignore[no-untyped-def]
+    """Whether two stretches of the data are the same, eight bytes at a time."""
+    i = 0
+    while i + 8 <= count:
+        if load64(data, one + i) != load64(data, other + i):
+            return False
+        i += 8
+    while i < count:
+        if data[one + i] != data[other + i]:
+            return False
+        i += 1
+    return True
+
+
 _BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 _COMMIT = np.frombuffer(b"COMMIT", np.uint8)
 _ROLLBACK = np.frombuffer(b"ROLLBACK", np.uint8)
@@ -180,7 +241,7 @@ _XA_END = np.frombuffer(b"XA END", np.uint8)
 @njit(**JIT)  # type: ignore[misc]
 def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C901
     data, checksum, commit_as,
-    row_at, row_end, row_type, row_map, row_commit, row_ordinal, row_time,
+    row_at, row_end, row_type, row_map, row_partial, row_commit, row_ordinal, row_time,
     map_at, map_end, map_id, map_statement, map_slots,
     txn_commit, txn_time, txn_gtid_at, state,
 ):  # fmt: skip
@@ -257,11 +318,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C9
                         slot = (slot + 1) & mask
                 same = found >= 0 and map_end[found] - map_at[found] == stop_at - at
                 if same:
-                    old = map_at[found]
-                    for i in range(19, stop_at - at):
-                        if data[old + i] != data[at + i]:
-                            same = False
-                            break
+                    same = _equal(data, map_at[found] + 19, at + 19, stop_at - at - 19)
                 if not same:
                     if maps >= map_at.shape[0]:
                         stop = 7
@@ -304,6 +361,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C9
                     row_end[rows] = stop_at
                     row_type[rows] = kind
                     row_map[rows] = found
+                    row_partial[rows] = _partial(data, at, stop_at, kind)
                     row_ordinal[rows] = rows - group_row
                     rows += 1
                 if flags & 1:

@@ -1,0 +1,174 @@
+"""The command line: parse, wire, run, print.
+
+Exit codes: 0 done, 1 failed or errors found, 2 wrong use. An error that we know is one line on stderr, never a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
+from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.preflight import Cascade, Finding, Level, PreflightOptions, inspect
+from snowmelt.errors import InvalidConfig, SnowmeltError
+from snowmelt.model.table import TableId
+from snowmelt.secrets import Secret
+
+PASSWORD_VARIABLE = "DB_PASSWORD"
+TABLES_SHOWN_MAX = 5
+
+app = typer.Typer(
+    name="snowmelt",
+    help="Whole operational databases into lake tables, live and exactly once.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _commands() -> None:
+    """Whole operational databases into lake tables, live and exactly once."""
+
+
+@app.command()
+def check(
+    tables: Annotated[list[str], typer.Option("--tables", "-t", help="Which tables: database.table, with * and ?. Repeatable.")],
+    exclude: Annotated[list[str] | None, typer.Option("--exclude", "-x", help="Which of them not. Repeatable.")] = None,
+    host: Annotated[str, typer.Option(help="Where the server listens.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Its port.")] = 3306,
+    socket: Annotated[str | None, typer.Option(help="A unix socket, instead of host and port.")] = None,
+    user: Annotated[str, typer.Option(help="The user that the pipeline will have.")] = "root",
+    password_ref: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Where its password is: '${{NAME}}' (environment) or file:/path. Default: ${{{PASSWORD_VARIABLE}}}, if set."
+        ),
+    ] = None,
+    tls: Annotated[Tls, typer.Option(help="How far TLS is needed.")] = Tls.PREFERRED,
+    tls_ca: Annotated[str | None, typer.Option(help="The certificate authority's PEM file.")] = None,
+    cascade: Annotated[Cascade, typer.Option(help="Tables that foreign keys change behind the log's back.")] = Cascade.REFUSE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look whether a MySQL or MariaDB server and its tables can be captured, and what to do if not.
+
+    Nothing is changed and no row is read. Exit code 1 means that errors were found; warnings alone give 0.
+
+    Example:
+
+      DB_PASSWORD=… snowmelt check --host db.example.com --user repl --tables 'shop.*' --exclude 'shop.tmp_*'
+    """
+    options = MySqlOptions(
+        host=host, port=port, socket=socket, username=user, password=_password(password_ref), tls=tls, tls_ca=tls_ca
+    )
+    excluded = exclude or []
+    # A wrong pattern is told before anything is asked of the server.
+    match_tables(tables, excluded)
+    with Session(options) as session:
+        ignore_case = ignores_case(session)
+        found = read_tables(session, match_tables(tables, excluded, ignore_case=ignore_case))
+        findings = _unmatched(tables, excluded, found, ignore_case)
+        findings += inspect(session, found.values(), PreflightOptions(cascade=cascade))
+        server = str(session.server)
+    if as_json:
+        typer.echo(json.dumps(_as_json(server, found, findings), ensure_ascii=False, indent=2))
+    else:
+        _print_findings(server, found, findings)
+    if any(finding.level is Level.ERROR for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo() -> None:
+    """Show it: a database is copied into lake tables, live, on this machine.
+
+    Example:
+
+      snowmelt demo
+    """
+    from snowmelt.demo import run_demo
+
+    run_demo()
+
+
+def _password(reference: str | None) -> Secret:
+    if reference is not None:
+        return Secret(reference)
+    return Secret(f"${{{PASSWORD_VARIABLE}}}") if PASSWORD_VARIABLE in os.environ else Secret()
+
+
+def _unmatched(patterns: list[str], exclude: list[str], found: dict[TableId, MySqlTable], ignore_case: bool) -> list[Finding]:
+    """A pattern without a table is a typing error or a missing grant: the catalogue shows only what the user may see."""
+    findings = []
+    for pattern in patterns:
+        matches = match_tables([pattern], exclude, ignore_case=ignore_case)
+        if not any(matches(table) for table in found):
+            remedy = "check its spelling and case, and that the user may SELECT; system databases and views are never captured"
+            findings.append(Finding("no-table", Level.ERROR, f"no table matches {pattern}", remedy))
+    return findings
+
+
+def _as_json(server: str, found: dict[TableId, MySqlTable], findings: list[Finding]) -> dict[str, Any]:
+    return {
+        "server": server,
+        "ok": not any(finding.level is Level.ERROR for finding in findings),
+        "tables": [str(table) for table in found],
+        "findings": [
+            {
+                "code": finding.code,
+                "level": finding.level.value,
+                "fact": finding.fact,
+                "remedy": finding.remedy,
+                "tables": [str(table) for table in finding.tables],
+            }
+            for finding in findings
+        ],
+    }
+
+
+_COLOURS = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
+
+
+def _print_findings(server: str, found: dict[TableId, MySqlTable], findings: list[Finding]) -> None:
+    console = Console()
+    # Names and remedies are data: none of it is read as rich's markup.
+    console.print(Text(f"{server}, tables: {len(found)}"))
+    if findings:
+        table = Table(show_lines=True)
+        for heading in ("level", "finding", "remedy"):
+            table.add_column(heading, overflow="fold", no_wrap=heading == "level")
+        for finding in findings:
+            fact = Text(finding.fact)
+            if finding.tables:
+                fact.append("\n" + _listed(finding.tables), style="dim")
+            table.add_row(Text(finding.level.value, style=_COLOURS[finding.level]), fact, Text(finding.remedy))
+        console.print(table)
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    if counts[Level.ERROR]:
+        console.print(Text(f"can't be captured as it is, errors: {counts[Level.ERROR]}", style=_COLOURS[Level.ERROR]))
+    else:
+        console.print(Text(f"ready to be captured, warnings: {counts[Level.WARNING]}", style="bold green"))
+
+
+def _listed(tables: tuple[TableId, ...]) -> str:
+    shown = ", ".join(str(table) for table in tables[:TABLES_SHOWN_MAX])
+    return f"{shown} and {len(tables) - TABLES_SHOWN_MAX} more" if len(tables) > TABLES_SHOWN_MAX else shown
+
+
+def main() -> None:
+    """The program `snowmelt`."""
+    try:
+        app(prog_name="snowmelt")
+    except SnowmeltError as error:
+        print(f"snowmelt: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, InvalidConfig) else 1)

@@ -1,0 +1,346 @@
+"""Exact reads: rows of a chunk, and the mark that tells what they contain.
+
+A server sends a transaction to its replicas before its own SELECTs show it, for microseconds or, with semi-synchronous
+replication, without a bound. So the end of the log says nothing about what a read contains, and marks come from elsewhere:
+
+- MariaDB tells the position of a consistent snapshot. It is exact for InnoDB.
+- MySQL 5.7 and later with GTIDs: `gtid_executed` moves after the engine's commit, so what it holds before the snapshot
+  opens is in the snapshot; the end of the log moves before, so what lies beyond it after the snapshot is open is not.
+- MySQL without GTIDs, and MySQL 5.6, whose `gtid_executed` moves too early: a second connection locks the table against
+  writers for the milliseconds in which the snapshot opens and the end of the log is read.
+- Engines without transactions have no snapshot: the lock stays until the last row, where that is allowed.
+
+Laws:
+- The isolation level is set here, never inherited: under READ COMMITTED a consistent snapshot is silently none.
+- A table's shape is compared before the snapshot opens and after the transaction has ended. Inside of it MySQL 8 shows the
+  catalogue as of the snapshot, while rows come in the shape of today. From its SELECT to its end the transaction keeps
+  everyone from changing the shape, so equal before and after is equal all the time.
+- A read that fails, or that is not taken to its end, is nothing: its chunk is given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from types import TracebackType
+
+import pyarrow as pa
+
+from snowmelt.columnar.arena import ArenaPool
+from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, compare_exactly, from_table, read_keys
+from snowmelt.databases.mysql.catalog import read_tables
+from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
+from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.marks import GtidMark, Mark, PositionMark, at_least
+from snowmelt.databases.mysql.quoting import quote, quote_table
+from snowmelt.databases.mysql.resultset import BATCH_BYTES_MAX, ROW_BYTES_MAX, ROWS_MAX, Counters, select
+from snowmelt.errors import InvalidConfig, SnowmeltError, SourceDrift, Unavailable, check
+from snowmelt.model.gtid import MySqlGtidSet
+from snowmelt.model.position import LogFile, Position
+
+LOCK_WAIT_S = 5
+"""How long writers may queue behind a lock of ours that itself waits for somebody's open transaction."""
+LOCK_TRIES = 3
+
+_SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+
+
+class Method(StrEnum):
+    """How this server tells what a read contains."""
+
+    SNAPSHOT = "snapshot"
+    GTID = "gtid"
+    LOCK = "lock"
+
+
+def read_method(session: Session) -> Method:
+    if session.server.flavour == "mariadb":
+        return Method.SNAPSHOT
+    if session.server.version >= (5, 7, 0) and session.variable("gtid_mode") == "ON":
+        return Method.GTID
+    return Method.LOCK
+
+
+def log_end(session: Session, *, era: int) -> Position:
+    """The end of the server's log as of now."""
+    renamed = session.server.flavour == "mysql" and session.server.version >= (8, 2, 0)
+    rows = session.query("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+    if not rows:
+        raise InvalidConfig("the server keeps no binary log", detail=str(session.server), hint="start it with log_bin")
+    return Position(LogFile.parse(str(rows[0][0])).number, int(rows[0][1]), era)
+
+
+def newest_visible(session: Session, table: MySqlTable, *, era: int) -> Position | MySqlGtidSet:
+    """What is surely visible on this server now: a position, or the set of transactions where the server keeps GTIDs.
+
+    With a lock it is proven for this table only.
+    """
+    match read_method(session):
+        case Method.SNAPSHOT:
+            session.execute(_SNAPSHOT)
+            position = _snapshot_position(session, era)
+            session.execute("COMMIT")
+            return position
+        case Method.GTID:
+            return _executed(session)
+        case Method.LOCK:
+            with _lock(session, table) as locker:
+                return log_end(locker, era=era)
+
+
+def read_extent(
+    session: Session, table: MySqlTable, *, identity: str, era: int, allow_locked_reads: bool = False
+) -> tuple[Extent, Mark]:
+    """The least and the greatest key by one exact read, and its mark, which is also the tail's."""
+    check(bool(table.key), "a table without a key has no ends", str(table.id))
+    with _Exact(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads) as read:
+        source = from_table(session, table)
+        up = ", ".join(quote(name) for name in table.key)
+        down = ", ".join(f"{quote(name)} DESC" for name in table.key)
+        least = read_keys(session, table, source, f"ORDER BY {up} LIMIT 1")
+        greatest = read_keys(session, table, source, f"ORDER BY {down} LIMIT 1")
+        read.finish()
+    check(bool(least) == bool(greatest), "a snapshot has both ends or none", str(table.id))
+    return Extent(least[0] if least else None, greatest[0] if greatest else None), read.mark
+
+
+def read_chunk(
+    session: Session,
+    table: MySqlTable,
+    chunk: Chunk,
+    options: TypeOptions,
+    *,
+    identity: str,
+    era: int,
+    visible: Position | MySqlGtidSet | None = None,
+    allow_locked_reads: bool = False,
+    pool: ArenaPool | None = None,
+    rows_max: int = ROWS_MAX,
+    batch_bytes_max: int = BATCH_BYTES_MAX,
+    row_bytes_max: int = ROW_BYTES_MAX,
+) -> ChunkRead:
+    """Open the exact read of a chunk of the table as it is expected to look.
+
+    `identity` is the server that the plan was made for, `visible` what was proven visible there at launch. The session is
+    given to the read until that is closed; after a failure it is closed itself.
+    """
+    check(chunk.table == table.id, "a chunk is read from its own table", f"{chunk.table} and {table.id}")
+    exact = _Exact(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads)
+    exact.open()
+    try:
+        if visible is not None and not at_least(exact.mark, visible):
+            raise Unavailable("the server shows less than when the read was launched", detail=str(table.id))
+        names = ", ".join(quote(column.name) for column in table.columns)
+        sql = f"SELECT {names} FROM {from_table(session, table)} WHERE {chunk_condition(table, chunk)}"
+        counters = Counters()
+        rows = select(
+            session,
+            sql,
+            table.columns,
+            options,
+            counters=counters,
+            pool=pool,
+            rows_max=rows_max,
+            batch_bytes_max=batch_bytes_max,
+            row_bytes_max=row_bytes_max,
+        )
+    except BaseException:
+        exact.close()
+        raise
+    return ChunkRead(exact, rows, counters)
+
+
+class ChunkRead:
+    """A running read. It counts only when `complete`: all rows were taken and the table kept its shape meanwhile."""
+
+    def __init__(self, exact: _Exact, rows: Iterator[pa.RecordBatch], counters: Counters) -> None:
+        self._exact = exact
+        self._rows = rows
+        self._taken = False
+        self.counters = counters
+        self.complete = False
+
+    @property
+    def mark(self) -> Mark:
+        return self._exact.mark
+
+    @property
+    def high(self) -> Position:
+        return self._exact.mark.high
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, once. The last step ends the transaction and compares the table's shape."""
+        check(not self._taken, "the rows of a read are taken once")
+        self._taken = True
+        try:
+            yield from self._rows
+            self._exact.finish()
+            self.complete = True
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the transaction and the lock. Twice is harmless."""
+        self._exact.close()
+
+    def __enter__(self) -> ChunkRead:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class _Exact:
+    """A transaction whose content is known, on a table of known shape."""
+
+    def __init__(self, session: Session, table: MySqlTable, *, identity: str, era: int, allow_locked_reads: bool) -> None:
+        self._session = session
+        self._table = table
+        self._identity = identity
+        self._era = era
+        self._allow_locked_reads = allow_locked_reads
+        self._locker: _Lock | None = None
+        self._opened = False
+        self._mark: Mark | None = None
+
+    @property
+    def mark(self) -> Mark:
+        check(self._mark is not None, "a read has a mark once it is open")
+        assert self._mark is not None
+        return self._mark
+
+    def open(self) -> None:
+        session = self._session
+        if session.server.identity != self._identity:
+            raise Unavailable(
+                "another server answers",
+                detail=f"{session.server.identity} instead of {self._identity}",
+                hint="see the host's name",
+            )
+        self._check_shape("before")
+        session.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        compare_exactly(session)
+        self._opened = True
+        try:
+            self._mark = self._open_snapshot() if self._table.engine.lower() == "innodb" else self._open_locked()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_snapshot(self) -> Mark:
+        session, era = self._session, self._era
+        match read_method(session):
+            case Method.SNAPSHOT:
+                session.execute(_SNAPSHOT)
+                return PositionMark(_snapshot_position(session, era))
+            case Method.GTID:
+                before = _executed(session)
+                session.execute(_SNAPSHOT)
+                return GtidMark(before, log_end(session, era=era))
+            case Method.LOCK:
+                with _lock(session, self._table) as locker:
+                    session.execute(_SNAPSHOT)
+                    return PositionMark(log_end(locker, era=era))
+
+    def _open_locked(self) -> Mark:
+        if not self._allow_locked_reads:
+            raise InvalidConfig(
+                f"{self._table.id} can't be read exactly",
+                detail=f"its engine {self._table.engine} has no transactions",
+                hint="allow locked reads, which stop its writers while a chunk is read, or exclude the table",
+            )
+        self._locker = _lock(self._session, self._table)
+        return PositionMark(log_end(self._locker.session, era=self._era))
+
+    def finish(self) -> None:
+        """End the transaction after its last row, and see that the table is still what it was."""
+        self._session.execute("COMMIT")
+        self._opened = False
+        self._release()
+        self._check_shape("during")
+
+    def close(self) -> None:
+        self._release()
+        if self._opened:
+            self._opened = False
+            try:
+                self._session.execute("ROLLBACK")
+            except SnowmeltError:
+                self._session.close()
+
+    def _release(self) -> None:
+        locker, self._locker = self._locker, None
+        if locker is not None:
+            locker.release()
+
+    def _check_shape(self, when: str) -> None:
+        found = read_tables(self._session, [self._table.id]).get(self._table.id)
+        if found is None:
+            raise SourceDrift(f"{self._table.id} is gone", detail=f"{when} the read")
+        if found.fingerprint() != self._table.fingerprint():
+            raise SourceDrift(f"the schema of {self._table.id} changed {when} the read")
+
+    def __enter__(self) -> _Exact:
+        self.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _snapshot_position(session: Session, era: int) -> Position:
+    status = {str(name).lower(): str(value) for name, value in session.query("SHOW STATUS LIKE 'binlog\\_snapshot\\_%'")}
+    file = status.get("binlog_snapshot_file", "")
+    if not file:
+        raise InvalidConfig("the server keeps no binary log", detail=str(session.server), hint="start it with log_bin")
+    return Position(LogFile.parse(file).number, int(status["binlog_snapshot_position"]), era)
+
+
+def _executed(session: Session) -> MySqlGtidSet:
+    return MySqlGtidSet.parse(str(session.value("SELECT @@GLOBAL.gtid_executed")))
+
+
+class _Lock:
+    """A second connection that holds off a table's writers."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def release(self) -> None:
+        # The server ends the lock with the connection.
+        self.session.close()
+
+    def __enter__(self) -> Session:
+        return self.session
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+
+def _lock(session: Session, table: MySqlTable) -> _Lock:
+    """Lock a table against writers, with a bound on how long they queue behind us.
+
+    Without autocommit InnoDB locks the table as well: MySQL 5.6 gives the plain lock to us while a transaction that wrote
+    to the table is still about to commit.
+    """
+    refused = ""
+    for _ in range(LOCK_TRIES):
+        locker = Session(session.options)
+        try:
+            if locker.server.identity != session.server.identity:
+                raise Unavailable("two connections reach two servers", hint="name one server, not a proxy in front of several")
+            locker.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}, innodb_lock_wait_timeout = {LOCK_WAIT_S}")
+            locker.execute("SET SESSION autocommit = 0, innodb_table_locks = 1")
+            locker.execute(f"LOCK TABLES {quote_table(table.id)} READ")
+            return _Lock(locker)
+        except Unavailable as error:
+            locker.close()
+            refused = error.detail or error.fact
+        except BaseException:
+            locker.close()
+            raise
+    raise Unavailable(
+        f"{table.id} can't be locked for a moment",
+        detail=refused,
+        hint="a transaction that wrote to it stays open; on MySQL 5.7 or later GTIDs (gtid_mode=ON) make the lock unnecessary",
+    )

@@ -1,0 +1,325 @@
+"""Segments: the log as durable files in a folder.
+
+    <number>.log     events as they are in the server's log, whole transactions, of one log file
+    <number>.json    the index, written when the data is durable
+
+Laws:
+- A segment exists once its index does. The index is durable before anyone hears of the segment, and never changes.
+- Numbers have no gaps, and a segment follows the one before it: each index says where that one ended.
+- Data without an index, which a crash leaves behind, was never a segment: it is removed, and captured again.
+- What an index names and is not there, or is not as it says, is `Corrupt`; it is never read as empty.
+
+Events carry their own CRC-32 where the server writes them (`crc_length` 4), and the decoder checks each. Where it doesn't, the
+index has one for the whole data.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from snowmelt.columnar.crc32 import crc32
+from snowmelt.databases.mysql.connect import Server
+from snowmelt.errors import Corrupt, Unavailable, check
+from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
+from snowmelt.model.position import LogFile, Position
+
+VERSION: Final = 1
+INDEX_BYTES_MAX: Final = 64 << 20
+_DIGITS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place in a segment where no transaction is open."""
+
+    at: int
+    """In the data."""
+    offset: int
+    """In the log."""
+    time_s: int
+    """Of the event that ends there, by the server's clock."""
+    kind: str
+    """commit, statement (one by itself: DDL), file (its end) or other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The index of a segment, and where its data is."""
+
+    folder: Path
+    number: int
+    log: LogFile
+    start: Position
+    end: Position
+    """With the set of all transactions up to here, where the server keeps GTIDs."""
+    follows: Position | None
+    """The end of the segment before; None for the first. It is `start` unless a new log file begins here."""
+    restart: int
+    """The last cut point up to `end` that a connection can be started at: those beyond 4 GiB can't."""
+    data_bytes: int
+    crc_length: int
+    """4 if each event ends with its CRC-32, else 0. FORMAT_DESCRIPTION always has one."""
+    data_crc32: int | None
+    """Of the whole data, where events have none."""
+    server: Server
+    first_time_s: int
+    last_time_s: int
+    cuts: tuple[Cut, ...]
+    """At most one per MiB, and always the end."""
+    format_description: bytes
+    """The event that the log file begins with, whole; as sent for the connection if the capture began inside the file."""
+    event_bytes_max: int
+
+    @property
+    def data_path(self) -> Path:
+        return self.folder / f"{self.number:0{_DIGITS}d}.log"
+
+    @property
+    def index_path(self) -> Path:
+        return self.folder / f"{self.number:0{_DIGITS}d}.json"
+
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """The data, mapped read-only. Checked as far as the index can; events check themselves."""
+        try:
+            data: npt.NDArray[np.uint8] = np.memmap(self.data_path, np.uint8, "r")
+        except (OSError, ValueError):
+            raise Corrupt("the data of a segment is missing", detail=str(self.data_path)) from None
+        if len(data) != self.data_bytes:
+            raise Corrupt("a segment has another length than its index says", detail=f"{self.data_path}: {len(data)} bytes")
+        if self.data_crc32 is not None and int(crc32(data, 0, len(data), np.uint32(0))) != self.data_crc32:
+            raise Corrupt("a segment's checksum is wrong", detail=str(self.data_path))
+        return data
+
+
+def _gtids_to_json(gtids: GtidSet | None) -> list[str] | None:
+    if gtids is None:
+        return None
+    return ["mariadb" if isinstance(gtids, MariaDbGtidSet) else "mysql", str(gtids)]
+
+
+def _gtids_from_json(value: Any) -> GtidSet | None:
+    if value is None:
+        return None
+    kind, text = value
+    return MariaDbGtidSet.parse(text) if kind == "mariadb" else MySqlGtidSet.parse(text)
+
+
+def _encode(segment: Segment) -> bytes:
+    fields: dict[str, Any] = {
+        "version": VERSION,
+        "number": segment.number,
+        "log": str(segment.log),
+        "era": segment.end.era,
+        "start": segment.start.offset,
+        "end": segment.end.offset,
+        "follows": str(segment.follows) if segment.follows else None,
+        "restart": segment.restart,
+        "data_bytes": segment.data_bytes,
+        "crc_length": segment.crc_length,
+        "data_crc32": segment.data_crc32,
+        "server": {
+            "flavour": segment.server.flavour,
+            "version": list(segment.server.version),
+            "identity": segment.server.identity,
+        },
+        "first_time_s": segment.first_time_s,
+        "last_time_s": segment.last_time_s,
+        "cuts": [[cut.at, cut.offset, cut.time_s, cut.kind] for cut in segment.cuts],
+        "gtids": _gtids_to_json(segment.end.gtids),
+        "format_description": base64.b64encode(segment.format_description).decode(),
+        "event_bytes_max": segment.event_bytes_max,
+    }
+    return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1).encode()
+
+
+def _checksum(fields: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps({name: fields[name] for name in sorted(fields) if name != "checksum"}).encode())
+
+
+def _decode(folder: Path, raw: bytes) -> Segment:
+    fields = json.loads(raw)
+    if fields["checksum"] != _checksum(fields):
+        raise ValueError("its checksum is wrong")
+    if fields["version"] != VERSION:
+        raise ValueError(f"version {fields['version']} is not known")
+    log = LogFile.parse(fields["log"])
+    server = fields["server"]
+    return Segment(
+        folder=folder,
+        number=fields["number"],
+        log=log,
+        start=Position(log.number, fields["start"], fields["era"]),
+        end=Position(log.number, fields["end"], fields["era"], _gtids_from_json(fields["gtids"])),
+        follows=Position.parse(fields["follows"]) if fields["follows"] else None,
+        restart=fields["restart"],
+        data_bytes=fields["data_bytes"],
+        crc_length=fields["crc_length"],
+        data_crc32=fields["data_crc32"],
+        server=Server(server["flavour"], tuple(server["version"]), server["identity"]),
+        first_time_s=fields["first_time_s"],
+        last_time_s=fields["last_time_s"],
+        cuts=tuple(Cut(*cut) for cut in fields["cuts"]),
+        format_description=base64.b64decode(fields["format_description"], validate=True),
+        event_bytes_max=fields["event_bytes_max"],
+    )
+
+
+def _check_bounds(segment: Segment) -> None:
+    """What must hold inside one index whoever wrote it."""
+    ends = [(cut.at, cut.offset) for cut in segment.cuts]
+    right = (
+        0 < segment.data_bytes <= segment.end.offset - segment.start.offset
+        and segment.crc_length in (0, 4)
+        and (segment.data_crc32 is None) == (segment.crc_length == 4)
+        and 0 < segment.event_bytes_max <= segment.data_bytes
+        and ends == sorted(set(ends))
+        and ends[-1:] == [(segment.data_bytes, segment.end.offset)]
+    )
+    if not right:
+        raise ValueError("its numbers contradict each other")
+
+
+def read_segment(path: Path) -> Segment:
+    """Read an index and check that its data is there. `path` is the index or the data."""
+    index = path.with_suffix(".json")
+    try:
+        if index.stat().st_size > INDEX_BYTES_MAX:
+            raise ValueError("it is too large")
+        segment = _decode(index.parent, index.read_bytes())
+        _check_bounds(segment)
+    except OSError:
+        raise Corrupt("the index of a segment is missing", detail=str(index)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, Corrupt) as error:
+        raise Corrupt("the index of a segment can't be read", detail=f"{index}: {error}") from None
+    if segment.index_path.name != index.name:
+        raise Corrupt("the index of a segment has another number than its name", detail=str(index))
+    try:
+        size = segment.data_path.stat().st_size
+    except OSError:
+        raise Corrupt("the data of a segment is missing", detail=str(segment.data_path)) from None
+    if size != segment.data_bytes:
+        raise Corrupt("a segment has another length than its index says", detail=f"{segment.data_path}: {size} bytes")
+    return segment
+
+
+def list_segments(folder: Path) -> list[Segment]:
+    """The segments of a folder, in order. A gap in numbers or positions is `Corrupt`."""
+    segments = [read_segment(path) for path in sorted(folder.glob("*.json"))]
+    for one, other in itertools.pairwise(segments):
+        if other.number != one.number + 1:
+            raise Corrupt("segments are missing", detail=f"{one.index_path} is followed by {other.index_path.name}")
+        same_file = other.start.file == one.end.file and other.start.offset == one.end.offset
+        new_file = other.start.file > one.end.file and other.start.offset == 4
+        follows = other.follows
+        if follows is None or (follows.file, follows.offset, follows.era) != (one.end.file, one.end.offset, one.end.era):
+            raise Corrupt("a segment doesn't follow the one before it", detail=f"{other.index_path}: {follows}, not {one.end}")
+        if not (same_file or new_file):
+            raise Corrupt("the log has a gap between two segments", detail=f"{one.end} and {other.start} at {other.index_path}")
+    return segments
+
+
+def remove_torn(folder: Path) -> None:
+    """Remove what a crash left behind: data that has no index yet, and indexes that were not finished."""
+    for path in folder.glob("*.tmp"):
+        path.unlink()
+    indexes = {path.stem for path in folder.glob("*.json")}
+    for path in folder.glob("*.log"):
+        # Below the last index such data is no torn tail: its index was lost, and the gap in numbers will tell.
+        if path.stem not in indexes and path.stem > max(indexes, default=""):
+            path.unlink()
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class SegmentWriter:
+    """Writes one segment after the other. Used by one thread.
+
+    Order: `write` and `truncate` as often as needed, then `seal`, with whose return the segment is durable. `abandon` forgets
+    what was not sealed; twice is harmless. A file system that fails is `Unavailable`: the segment does not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: int | None = None
+        self._path: Path | None = None
+        self._bytes = 0
+
+    def write(self, number: int, data: memoryview) -> None:
+        try:
+            if self._file is None:
+                self._path = self._folder / f"{number:0{_DIGITS}d}.log"
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                self._bytes = 0
+            while data:
+                written = os.write(self._file, data)
+                self._bytes += written
+                data = data[written:]
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def truncate(self, size: int) -> None:
+        """Take back what came after the first `size` bytes of the open segment."""
+        file = self._open()
+        check(size <= self._bytes, "a segment is cut behind its end", f"{size} of {self._bytes} bytes")
+        try:
+            os.ftruncate(file, size)
+            os.lseek(file, size, os.SEEK_SET)
+        except OSError as error:
+            raise self._failure(error) from None
+        self._bytes = size
+
+    def seal(self, segment: Segment) -> None:
+        """Make the data durable, then the index."""
+        file = self._open()
+        check(self._bytes == segment.data_bytes, "a segment has another length than counted", f"{self._bytes} bytes")
+        index = segment.index_path
+        temporary = index.with_suffix(".tmp")
+        try:
+            os.fdatasync(file)
+            self._close()
+            with open(temporary, "wb") as new:
+                new.write(_encode(segment))
+                new.flush()
+                os.fsync(new.fileno())
+            temporary.rename(index)
+            _sync_folder(self._folder)
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def abandon(self) -> None:
+        path = self._path if self._file is not None else None
+        self._close()
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+    def _open(self) -> int:
+        check(self._file is not None, "no segment is open")
+        assert self._file is not None
+        return self._file
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def _failure(self, error: OSError) -> Unavailable:
+        return Unavailable("the segment can't be written", detail=f"{self._path}: {error.strerror}", hint="is the disk full?")

@@ -1,0 +1,97 @@
+"""A log read as a replica would, with no more than tests of reads need: which transaction ends where and what it inserted."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pymysql
+
+from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.events import Gtid, read_gtid
+from snowmelt.model.position import LogFile, Position
+from snowmelt.secrets import Secret
+from tests.servers import Server
+
+_QUERY, _ROTATE, _XID = 2, 4, 16
+_ROWS = (23, 30)
+_GTIDS = (33, 162)
+
+
+def open_session(server: Server, *, tls: Tls = Tls.DISABLED) -> Session:
+    secret = server.folder / "password"
+    secret.write_text(server.password)
+    return Session(
+        MySqlOptions(host=server.host, port=server.port, username=server.user, password=Secret(f"file:{secret}"), tls=tls)
+    )
+
+
+def await_that(condition: Callable[[], bool], *, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what was awaited did not happen"
+        threading.Event().wait(0.01)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    end: Position
+    gtid: Gtid | None
+    id: int
+    """What it inserted last into a table whose only or last column is a BIGINT."""
+
+
+@dataclass
+class Dump:
+    """Reads the log from its end as of now, in a thread of its own, until the connection is closed."""
+
+    server: Server
+    semi_sync: bool = False
+    """Asks the server to wait for acknowledgements, and never gives one."""
+    transactions: list[Transaction] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._connection: Any = self.server.connect()
+        with self._connection.cursor() as cursor:
+            cursor.execute("SHOW MASTER STATUS")
+            self._file, start = cursor.fetchone()[:2]
+            cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
+            cursor.execute("SELECT @@global.binlog_checksum")
+            self._checksum = 0 if cursor.fetchone()[0] == "NONE" else 4
+            if self.server.kind == "mariadb":
+                cursor.execute("SET @mariadb_slave_capability = 4")
+            if self.semi_sync:
+                cursor.execute("SET @rpl_semi_sync_slave = 1")
+        server_id = 900_000 + int(self.semi_sync)
+        self._connection._execute_command(0x12, struct.pack("<IHI", start, 0, server_id) + self._file.encode())
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._connection._force_close()
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        gtid: Gtid | None = None
+        inserted = 0
+        while True:
+            try:
+                event = self._connection._read_packet().get_all_data()[3 if self.semi_sync else 1 :]
+            except (pymysql.Error, OSError, AttributeError, ValueError):
+                return
+            kind, server_id = event[4], int.from_bytes(event[5:9], "little")
+            body = event[19 : len(event) - self._checksum]
+            if kind == _ROTATE:
+                # Some servers send the rotation at the start of a stream without its checksum; names are all of one length.
+                self._file = event[27 : 27 + len(self._file)].decode()
+            elif kind in _GTIDS:
+                gtid = read_gtid(kind, server_id, bytes(body))
+            elif kind in _ROWS:
+                inserted = struct.unpack("<q", body[-8:])[0]
+            elif kind == _XID or (kind == _QUERY and body.endswith(b"COMMIT")):
+                end = Position(LogFile.parse(self._file).number, int.from_bytes(event[13:17], "little"))
+                self.transactions.append(Transaction(end, gtid, inserted))
