@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import threading
 import time
@@ -72,8 +73,10 @@ class Dump:
         self._thread.start()
 
     def close(self) -> None:
-        self._connection._force_close()
+        # Closing what another thread reads from would wait for that thread.
+        self._connection._sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(timeout=30)
+        self._connection._force_close()
 
     def _run(self) -> None:
         gtid: Gtid | None = None

@@ -147,8 +147,8 @@ def check_groups(folder: Path) -> int:
         assert not openers & set(kinds[1:]), f"{segment.index_path} has two groups: {kinds}"
         last = text(events[-1], segment.crc_length) if kinds[-1] == Event.QUERY else b""
         committed = kinds[-1] in (Event.XID, Event.XA_PREPARE, Event.TRANSACTION_PAYLOAD) or last in (b"COMMIT", b"ROLLBACK")
-        rows = any(kind == Event.TABLE_MAP for kind in kinds)
-        assert committed or (last and not rows), f"{segment.index_path} ends inside a transaction: {kinds}"
+        statement = kinds[-1] in (Event.QUERY, Event.QUERY_COMPRESSED) and Event.TABLE_MAP not in kinds
+        assert committed or statement, f"{segment.index_path} ends inside a transaction: {kinds}"
         body = kinds[1:] if kinds[0] in openers else kinds
         assert committed or len(body) == 1 or kinds[-2] in (Event.INTVAR, Event.USER_VAR, Event.RAND), f"{segment.index_path}: {kinds}"
     return groups

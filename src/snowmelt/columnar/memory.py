@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
+from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -91,3 +92,18 @@ store8 = _store(8)
 store16 = _store(16)
 store32 = _store(32)
 store64 = _store(64)
+
+
+@njit(**JIT)
+def is_ascii(data):  # type: ignore[no-untyped-def]
+    """Whether no byte has its high bit set; then the bytes are UTF-8 however they are cut."""
+    found = np.uint64(0)
+    at = 0
+    while at + 64 <= data.shape[0]:
+        for i in range(0, 64, 8):
+            found |= load64(data, at + i)
+        at += 64
+    while at < data.shape[0]:
+        found |= np.uint64(data[at])
+        at += 1
+    return found & np.uint64(0x8080808080808080) == np.uint64(0)

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 
 from snowmelt.errors import Corrupt, check
 
-_UUID = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(:[a-z_][a-z0-9_]{0,31})?$")
-_MARIADB = re.compile(r"^(\d+)-(\d+)-(\d+)$")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_INTERVAL = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
+_MARIADB = re.compile(r"([0-9]{1,10})-([0-9]{1,10})-([0-9]{1,20})")
 
 Interval = tuple[int, int]
 """First and last number, both included."""
@@ -34,18 +36,22 @@ class MySqlGtidSet:
             if not part:
                 continue
             uuid, *pieces = part.split(":")
-            source = uuid
-            if not pieces:
-                raise Corrupt("not a GTID set", detail=repr(part))
+            source, open_source = uuid, True
             for piece in pieces:
-                numbers = piece.split("-")
-                if not numbers[0].isdigit():
-                    source = f"{uuid}:{piece}"
-                    continue
-                first, last = int(numbers[0]), int(numbers[-1])
-                if len(numbers) > 2 or first < 1 or last < first or not _UUID.match(source):
+                interval = _INTERVAL.fullmatch(piece)
+                if interval is not None:
+                    first, last = int(interval[1]), int(interval[2] or interval[1])
+                    if first < 1 or last < first:
+                        raise Corrupt("not a GTID set", detail=repr(part))
+                    found.setdefault(source, []).append((first, last))
+                    open_source = False
+                elif _TAG.fullmatch(piece) and not (open_source and source != uuid):
+                    source, open_source = f"{uuid}:{piece}", True
+                else:
                     raise Corrupt("not a GTID set", detail=repr(part))
-                found.setdefault(source, []).append((first, last))
+            # A source is there for its numbers: one without any is a text that was cut off.
+            if open_source or not _UUID.fullmatch(uuid):
+                raise Corrupt("not a GTID set", detail=repr(part))
         return MySqlGtidSet({source: _merge(found[source]) for source in sorted(found)})
 
     def __str__(self) -> str:
@@ -91,7 +97,7 @@ class MariaDbGtidSet:
         for part in text.replace(" ", "").replace("\n", "").split(","):
             if not part:
                 continue
-            match = _MARIADB.match(part)
+            match = _MARIADB.fullmatch(part)
             if match is None:
                 raise Corrupt("not a MariaDB GTID", detail=repr(part))
             domain, server, number = (int(group) for group in match.groups())

@@ -7,10 +7,14 @@ membership. `offset` has 64 bits and is counted by us: the header's field wraps 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from snowmelt.errors import Corrupt, check
 from snowmelt.model.gtid import GtidSet
+
+_POSITION = re.compile(r"([0-9]{1,19})/([0-9]{1,19}):([0-9]{1,19})")
+_LOG_FILE = re.compile(r"(.*)\.([0-9]{1,19})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +51,11 @@ class Position:
     @staticmethod
     def parse(text: str) -> Position:
         """Read what `str` printed. GTID sets are kept beside, not in it."""
-        try:
-            era, rest = text.split("/")
-            file, offset = rest.split(":")
-            return Position(int(file), int(offset), int(era))
-        except ValueError:
-            raise Corrupt("not a position", detail=repr(text)) from None
+        match = _POSITION.fullmatch(text)
+        if match is None:
+            raise Corrupt("not a position", detail=repr(text))
+        era, file, offset = (int(group) for group in match.groups())
+        return Position(file, offset, era)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,10 @@ class LogFile:
 
     @staticmethod
     def parse(name: str) -> LogFile:
-        base, dot, number = name.rpartition(".")
-        if not dot or not number.isascii() or not number.isdigit():
+        match = _LOG_FILE.fullmatch(name)
+        if match is None:
             raise Corrupt("not the name of a log file", detail=repr(name))
-        return LogFile(base, int(number), len(number))
+        return LogFile(match[1], int(match[2]), len(match[2]))
 
     def __str__(self) -> str:
         return f"{self.base}.{self.number:0{self.digits}d}"

@@ -1213,11 +1213,11 @@ class _Statement:
         return tuple(change(table) for table in tables if self.captured(table)) or (Ignored("not a captured table"),)
 
     def _mentioned(self) -> tuple[TableId, ...]:
-        """Captured tables that the text may name, found without any grammar."""
+        """Captured tables that the text may name, found without any grammar. Patterns capture any word, so the table must exist."""
         words = [first or second or third for first, second, third in _LOOSE.findall(self.sql)]
         pairs = {self._id(self.database, word) for word in words}
         pairs |= {self._id(one, two) for one, two in itertools.pairwise(words)}
-        return tuple(sorted(table for table in pairs if self.captured(table)))
+        return tuple(sorted(table for table in pairs if self.captured(table) and self.shape(table) is not None))
 
     def not_understood(self, reason: str) -> tuple[SchemaChange, ...]:
         tables = (self._target,) if self._target is not None else self._mentioned()

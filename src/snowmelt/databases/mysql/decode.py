@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from snowmelt.columnar.arena import Arena, ArenaPool, Bytes, Layout, Longs, Storage
+from snowmelt.columnar.memory import is_ascii
 from snowmelt.databases.mysql.charsets import Flavour, transcode
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.ddl import (
@@ -341,7 +342,8 @@ class LogReader:
                 return arena.array(index, column.arrow, rows)
             case Finish.UTF8:
                 array = arena.array(index, column.arrow, rows)
-                array.validate(full=True)
+                if not is_ascii(arena.heap(index, rows)[1]):
+                    array.validate(full=True)
                 return array
             case Finish.LABEL:
                 # Index 0 is the empty string that stands for a value that was refused.

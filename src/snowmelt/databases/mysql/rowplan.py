@@ -6,6 +6,7 @@ don't fit each other the schema is not the one that these rows were written with
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -24,6 +25,7 @@ from snowmelt.databases.mysql.columns import (
     MySqlTable,
     TypeOptions,
 )
+from snowmelt.databases.mysql.rows import decimal_layout
 from snowmelt.databases.mysql.tablemap import TableMap, Wire, WireColumn
 from snowmelt.errors import Corrupt, SourceDrift
 
@@ -50,7 +52,7 @@ class Kind(IntEnum):
     BLOB = 14
     """`a` bytes of length."""
     DECIMAL = 15
-    """`a` digits, `b` of them behind the point, as decimal128."""
+    """Stored as `decimal_layout` says in `a`, as decimal128."""
     DECIMAL_TEXT = 16
     DATE = 17
     DATETIME = 18
@@ -72,6 +74,7 @@ class Kind(IntEnum):
     PADDED = 30
     """BINARY(`a`): trailing zero bytes were cut; `b` bytes of length."""
     JSON = 31
+    """`a` bytes of length; the `b`th JSON column of the table."""
     UUID = 32
     INET6 = 33
     INET4 = 34
@@ -141,8 +144,14 @@ def plan_rows(shape: TableMap, schema: MySqlTable | None, options: TypeOptions) 
     if len(schema.columns) != len(shape.columns):
         raise _drift(shape, f"the log has {len(shape.columns)} columns, the schema {len(schema.columns)}")
     return RowPlan(
-        schema, [_plan_column(shape, wire, column, options) for wire, column in zip(shape.columns, schema.columns, strict=True)]
+        schema, _numbered([_plan_column(shape, wire, column, options) for wire, column in zip(shape.columns, schema.columns, strict=True)])
     )
+
+
+def _numbered(columns: list[PlannedColumn]) -> list[PlannedColumn]:
+    """JSON columns get their ordinal among themselves: partial updates name them by it."""
+    ordinals = itertools.count()
+    return [replace(column, b=next(ordinals)) if column.kind is Kind.JSON else column for column in columns]
 
 
 def _drift(shape: TableMap, detail: str) -> SourceDrift:
@@ -207,7 +216,8 @@ def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options
             if not 0 < precision <= 65 or scale > min(precision, 38):
                 raise Corrupt("TABLE_MAP holds impossible decimal digits", detail=f"{precision}, {scale}")
             text = pa.types.is_string(arrow)
-            return planned(Kind.DECIMAL_TEXT if text else Kind.DECIMAL, precision, scale, HEAP if text else Storage(16))
+            kind = Kind.DECIMAL_TEXT if text else Kind.DECIMAL
+            return planned(kind, decimal_layout(precision, scale), 0, HEAP if text else Storage(16))
         case _ if wire.type in _TEMPORAL and _TEMPORAL_BASE[wire.type] == column.base:
             return _plan_temporal(shape, wire, column, arrow)
         case Wire.ENUM if column.base == "enum":

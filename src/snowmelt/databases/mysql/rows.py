@@ -81,13 +81,13 @@ def days_of(year, month, day):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)  # type: ignore[misc]
-def is_date(year, month, day):  # type: ignore[no-untyped-def]
-    """Whether the calendar has this day. Year 0 is a year, as the server has it."""
-    if month < 1 or month > 12 or day < 1:
-        return False
+def month_days(year, month):  # type: ignore[no-untyped-def]
+    """Days of a month; none of a month that the calendar has not. Year 0 is a year, as the server has it."""
+    if month < 1 or month > 12:
+        return np.int64(0)
     if month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0):
-        return day <= 29
-    return day <= _MONTH_DAYS[month]
+        return np.int64(29)
+    return _MONTH_DAYS[month]
 
 
 @njit(**JIT)  # type: ignore[misc]
@@ -143,10 +143,12 @@ def _times_plus(high, low, factor, addend):  # type: ignore[no-untyped-def]
     return high * factor + (b >> half), (b << half) | (a & bits)
 
 
-@njit(**JIT)  # type: ignore[misc]
-def decimal_bytes(precision, scale):  # type: ignore[no-untyped-def]
+def decimal_layout(precision: int, scale: int) -> int:
+    """How a decimal is stored, in one number: bytes in all, digits of the first group, groups of nine before and behind the point,
+    digits of the last group; a byte each."""
     whole = precision - scale
-    return _DIGIT_BYTES[whole % 9] + whole // 9 * 4 + scale // 9 * 4 + _DIGIT_BYTES[scale % 9]
+    size = _DIGIT_BYTES[whole % 9] + whole // 9 * 4 + scale // 9 * 4 + _DIGIT_BYTES[scale % 9]
+    return int(size) | whole % 9 << 8 | whole // 9 << 16 | scale // 9 << 24 | scale % 9 << 32
 
 
 @njit(**JIT)  # type: ignore[misc]
@@ -170,32 +172,42 @@ def _decimal_group(buffer, at, size, negative, first):  # type: ignore[no-untype
 
 
 @njit(**JIT)  # type: ignore[misc]
-def put_decimal128(buffer, at, precision, scale, memory, target):  # type: ignore[no-untyped-def]
+def put_decimal128(buffer, at, layout, memory, target):  # type: ignore[no-untyped-def]
     """A stored decimal as 16 little-endian bytes of its unscaled value; False if the bytes are no decimal."""
     negative = buffer[at] & 0x80 == 0
-    whole = precision - scale
-    whole_groups = whole // 9
-    groups = whole_groups + scale // 9 + 2
+    head = layout >> 8 & 0xFF
+    whole = layout >> 16 & 0xFF
+    fraction = layout >> 24 & 0xFF
+    tail = layout >> 32
     high = np.uint64(0)
     low = np.uint64(0)
     first = True
-    for group in range(groups):
-        if group == 0:
-            digits = whole - whole_groups * 9
-        elif group < groups - 1:
-            digits = 9
-        else:
-            digits = scale % 9
-        if digits == 0:
-            continue
-        size = _DIGIT_BYTES[digits]
-        value = _decimal_group(buffer, at, size, negative, first)
+    if head:
+        size = _DIGIT_BYTES[head]
+        low = _decimal_group(buffer, at, size, negative, True)
+        if low >= np.uint64(_POW10[head]):
+            return False
         first = False
         at += size
-        power = np.uint64(_POW10[digits])
+    billion = np.uint64(1000000000)
+    # Up to a group and a half of nine digits stay in 64 bits.
+    narrow = head + 9 * (whole + fraction) + tail <= 18
+    for _ in range(whole + fraction):
+        value = _decimal_group(buffer, at, 4, negative, first)
+        first = False
+        at += 4
+        if value >= billion:
+            return False
+        if narrow:
+            low = low * billion + value
+        else:
+            high, low = _times_plus(high, low, billion, value)
+    if tail:
+        power = np.uint64(_POW10[tail])
+        value = _decimal_group(buffer, at, _DIGIT_BYTES[tail], negative, first)
         if value >= power:
             return False
-        if precision <= 18:
+        if narrow:
             low = low * power + value
         else:
             high, low = _times_plus(high, low, power, value)
@@ -210,31 +222,27 @@ def put_decimal128(buffer, at, precision, scale, memory, target):  # type: ignor
 
 
 @njit(**JIT)  # type: ignore[misc]
-def put_decimal_text(buffer, at, precision, scale, memory, target):  # type: ignore[no-untyped-def]
+def put_decimal_text(buffer, at, layout, memory, target):  # type: ignore[no-untyped-def]
     """A stored decimal as the server prints it; returns the end of the text, or -1 if the bytes are no decimal."""
     negative = buffer[at] & 0x80 == 0
-    whole = precision - scale
-    whole_groups = whole // 9
-    groups = whole_groups + scale // 9 + 2
+    head = layout >> 8 & 0xFF
+    whole = layout >> 16 & 0xFF
+    fraction = layout >> 24 & 0xFF
+    tail = layout >> 32
     if negative:
         memory[target] = 45
         target += 1
-    start = target
     first = True
     written = False
-    for group in range(groups):
-        if group == 0:
-            digits = whole - whole_groups * 9
-        elif group < groups - 1:
-            digits = 9
-        else:
-            digits = scale % 9
-        if group == whole_groups + 1 and scale > 0:
+    for group in range(whole + fraction + 2):
+        digits = head if group == 0 else 9 if group <= whole + fraction else tail
+        if group == whole + 1:
             if not written:
                 memory[target] = 48
                 target += 1
-            memory[target] = 46
-            target += 1
+            if fraction or tail:
+                memory[target] = 46
+                target += 1
             written = True
         if digits == 0:
             continue
@@ -252,9 +260,6 @@ def put_decimal_text(buffer, at, precision, scale, memory, target):  # type: ign
                 used += 1
             target = put_digits(memory, target, value, used)
             written = True
-    if target == start:
-        memory[target] = 48
-        target += 1
     return target
 
 
@@ -354,6 +359,14 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
     bitmap = (columns + 7) >> 3
     row = state[2]
     scratch = np.empty(16, np.uint8)
+    # Dates come in runs: the last month's first day and length are kept.
+    known = np.int64(-1)
+    known_days = np.int64(0)
+    known_length = np.int64(0)
+    change_at = fixed_at[columns]
+    position_at = fixed_at[columns + 1]
+    ordinal_at = fixed_at[columns + 2]
+    time_at = fixed_at[columns + 3]
     index = state[0]
     resume = state[1]
     while index < chosen.shape[0]:
@@ -361,6 +374,9 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
         at = event_at[event]
         end = event_end[event]
         code = event_type[event]
+        commit = np.uint64(event_commit[event])
+        ordinal = np.uint64(event_ordinal[event])
+        time = np.uint64(event_time[event] * 1000000)
         state[0] = index
         # Header of the event's data: extra data, number of columns, one or two bitmaps of the columns that images hold.
         q = at + 27
@@ -427,11 +443,8 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                     return 3
                 whole = held == columns
                 bit = 0
-                json_index = -1
                 for c in range(columns):
                     k = kind[c]
-                    if k == 38 or k == 31:
-                        json_index += 1
                     here = bit
                     if whole:
                         here = c
@@ -535,10 +548,10 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                         store64(memory, f + 16 * row + 8, np.uint64(0))
                         q += 8
                     elif k == 15:
-                        n = decimal_bytes(a[c], b[c])
+                        n = a[c] & 0xFF
                         if end - q < n:
                             return 3
-                        if not put_decimal128(buffer, q, a[c], b[c], memory, f + 16 * row):
+                        if not put_decimal128(buffer, q, a[c], memory, f + 16 * row):
                             return 3
                         q += n
                     elif k == 17 or k == 21:
@@ -561,13 +574,19 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                             used = put_date(memory, heap_at[c] + used, year, month, day) - heap_at[c]
                             heap_used[c] = used
                             store32(memory, f + 4 * (row + 1), np.uint64(used))
-                        elif is_date(year, month, day):
-                            if year > 9999:
-                                return 3
-                            store32(memory, f + 4 * row, np.uint64(days_of(year, month, day)))
                         else:
-                            valid = False
-                            state[5] += 1
+                            months = year * 13 + month
+                            if months != known:
+                                if year > 9999:
+                                    return 3
+                                known = months
+                                known_days = days_of(year, month, 0)
+                                known_length = month_days(year, month)
+                            if 1 <= day <= known_length:
+                                store32(memory, f + 4 * row, np.uint64(known_days + day))
+                            else:
+                                valid = False
+                                state[5] += 1
                     elif k == 18 or k == 22 or k == 35 or k == 39:
                         fsp = a[c]
                         micros = np.int64(0)
@@ -616,12 +635,18 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                             used = put_clock(memory, target + 1, hour, minute, second, micros, fsp) - heap_at[c]
                             heap_used[c] = used
                             store32(memory, f + 4 * (row + 1), np.uint64(used))
-                        elif is_date(year, month, day):
-                            seconds = days_of(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
-                            store64(memory, f + 8 * row, np.uint64(seconds * 1000000 + micros))
                         else:
-                            valid = False
-                            state[5] += 1
+                            months = year * 13 + month
+                            if months != known:
+                                known = months
+                                known_days = days_of(year, month, 0)
+                                known_length = month_days(year, month)
+                            if 1 <= day <= known_length:
+                                seconds = (known_days + day) * 86400 + hour * 3600 + minute * 60 + second
+                                store64(memory, f + 8 * row, np.uint64(seconds * 1000000 + micros))
+                            else:
+                                valid = False
+                                state[5] += 1
                     elif k == 19 or k == 23 or k == 36 or k == 40:
                         fsp = a[c]
                         n = 4 + ((fsp + 1) >> 1)
@@ -809,7 +834,7 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                         store32(memory, f + 4 * (row + 1), np.uint64(used))
                         q += n
                     elif k == 16:
-                        n = decimal_bytes(a[c], b[c])
+                        n = a[c] & 0xFF
                         if end - q < n:
                             return 3
                         used = heap_used[c]
@@ -818,7 +843,7 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                             state[3] = c
                             state[4] = 80
                             break
-                        target = put_decimal_text(buffer, q, a[c], b[c], memory, heap_at[c] + used)
+                        target = put_decimal_text(buffer, q, a[c], memory, heap_at[c] + used)
                         if target < 0:
                             return 3
                         used = target - heap_at[c]
@@ -836,7 +861,7 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                         if n > end - q:
                             return 3
                         used = heap_used[c]
-                        differences = partial_at >= 0 and buffer[partial_at + (json_index >> 3)] >> (json_index & 7) & 1 == 1
+                        differences = partial_at >= 0 and buffer[partial_at + (b[c] >> 3)] >> (b[c] & 7) & 1 == 1
                         if k == 38:
                             if used + n + 1 > heap_room[c]:
                                 full = 1
@@ -870,10 +895,10 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                 if not whole and absent_bytes == 0:
                     return 3
                 change = 3 if delete else ((2 if half else 1) if update else 0)
-                memory[fixed_at[columns] + row] = change
-                store64(memory, fixed_at[columns + 1] + 8 * row, np.uint64(event_commit[event]))
-                store32(memory, fixed_at[columns + 2] + 4 * row, np.uint64(event_ordinal[event]))
-                store64(memory, fixed_at[columns + 3] + 8 * row, np.uint64(event_time[event] * 1000000))
+                memory[change_at + row] = change
+                store64(memory, position_at + 8 * row, commit)
+                store32(memory, ordinal_at + 4 * row, ordinal)
+                store64(memory, time_at + 8 * row, time)
                 for i in range(absent_bytes):
                     spare = 0xFF if (i + 1) * 8 <= columns else (1 << (columns & 7)) - 1
                     memory[fixed_at[columns + 4] + absent_bytes * row + i] = ~buffer[present + i] & spare

@@ -163,7 +163,8 @@ class _Optional:
 def _read_optional(reader: Reader, types: list[Wire], flavour: Flavour) -> _Optional:
     found = _Optional({}, {}, [], {})
     raw_labels: dict[int, list[bytes]] = {}
-    character = [i for i, wire in enumerate(types) if wire in _CHARACTER]
+    # To MariaDB a geometry is a blob, with the binary charset.
+    character = [i for i, wire in enumerate(types) if wire in _CHARACTER or (wire is Wire.GEOMETRY and flavour == "mariadb")]
     choices = [i for i, wire in enumerate(types) if wire in (Wire.ENUM, Wire.SET)]
     while reader.left:
         field = reader.number(1)
