@@ -98,7 +98,7 @@ def demo() -> None:
     """
     from snowmelt.demo import run_demo
 
-    run_demo()
+    raise typer.Exit(run_demo())
 
 
 def _password(reference: str | None) -> Secret:

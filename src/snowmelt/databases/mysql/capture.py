@@ -54,7 +54,10 @@ Start = Position | Literal["latest", "earliest"]
 FIRST_OFFSET: Final = 4
 """A log file begins with four bytes that say that it is one."""
 _ADDRESSABLE: Final = 1 << 32
+_FATAL_READ: Final = 1236
+"""ER_MASTER_FATAL_ERROR_READING_BINLOG: all that can be wrong with what was asked for; the text says what."""
 _COM_BINLOG_DUMP: Final = 0x12
+_COM_REGISTER_SLAVE: Final = 0x15
 _GTID_LIST_BYTES_MAX: Final = 64 << 20
 _IDLE_MS: Final = 50
 """How long a stop or an overdue seal may go unnoticed while the server is silent."""
@@ -412,6 +415,9 @@ class Capture:
         self._backoff_s = backoff_s
         self._backoff_max_s = backoff_max_s
         self._sealed = sealed
+        # What the server lists us as. Who comes with our server id and another name is another capture.
+        self._name = f"snowmelt-{uuid.uuid4().hex[:12]}"
+        self._registered = False
         self._log: _Log | None = None
         self._changed = threading.Condition()
         self._end: Position | None = None
@@ -531,12 +537,37 @@ class Capture:
             name = uuid.uuid5(uuid.UUID(int=0), f"snowmelt/{self._server_id}")
             words.append(f"@slave_uuid = '{name}', @replica_uuid = '{name}'")
         session.execute("SET " + ", ".join(words))
+        self._register(session)
         begin = captured.connect()
         command = struct.pack("<BIHI", _COM_BINLOG_DUMP, begin, 0, self._server_id) + str(captured.file).encode()
         try:
             session.sock.sendall(struct.pack("<I", len(command)) + command)
         except OSError as error:
             raise translate(error) from None
+
+    def _register(self, session: Session) -> None:
+        """Take the server id. The first time that ends whoever has it; later, whoever has it then has ended us."""
+        server = session.server
+        if self._registered:
+            new_words = server.flavour == "mysql" and server.version >= (8, 0, 22)
+            try:
+                replicas = session.query("SHOW REPLICAS" if new_words else "SHOW SLAVE HOSTS")
+            except (InvalidConfig, SourceDrift):
+                # Newer MariaDB asks for a privilege that capturing doesn't need otherwise.
+                replicas = []
+            for replica in replicas:
+                if int(replica[0]) == self._server_id and replica[1] != self._name:
+                    raise _taken_over(str(replica[1]))
+        name = self._name.encode()
+        command = struct.pack("<BIB", _COM_REGISTER_SLAVE, self._server_id, len(name)) + name + struct.pack("<BBHII", 0, 0, 0, 0, 0)
+        try:
+            session.sock.sendall(struct.pack("<I", len(command)) + command)
+            answer = _receive(session.sock, int.from_bytes(_receive(session.sock, 4)[:3], "little"))
+        except OSError as error:
+            raise translate(error) from None
+        if answer[:1] != b"\0":
+            raise _server_error(answer[1:], "")
+        self._registered = True
 
     def _stream(self, sock: socket.socket, captured: _Log, stop: threading.Event) -> None:
         sock.setblocking(False)
@@ -582,6 +613,20 @@ def _owned(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _receive(sock: socket.socket, count: int) -> bytes:
+    got = b""
+    while len(got) < count:
+        part = sock.recv(count - len(got))
+        if not part:
+            raise Unavailable("the server closed the connection")
+        got += part
+    return got
+
+
+def _taken_over(detail: str) -> Fenced:
+    return Fenced("another client took over our server id", detail=detail, hint="give each pipeline a server_id of its own")
 
 
 def _list_logs(session: Session) -> list[LogFile]:
@@ -639,11 +684,11 @@ def _server_error(payload: bytes, place: str) -> SnowmeltError:
     code = int.from_bytes(payload[:2], "little")
     text = payload[2:]
     message = (text[6:] if text[:1] == b"#" else text).decode("utf-8", "replace")
-    if code != 1236:
-        return translate(pymysql.err.OperationalError(code, message))
     lower = message.lower()
-    if "server_uuid/server_id" in lower or "same server_id" in lower:
-        return Fenced("another client took over our server id", detail=message, hint="give each pipeline a server_id of its own")
+    if "same server_uuid/server_id" in lower:
+        return _taken_over(message)
+    if code != _FATAL_READ:
+        return translate(pymysql.err.OperationalError(code, message))
     if "could not find first log file" in lower or "could not find next log" in lower or "purged" in lower:
         return _purged(f"{place}: {message}")
     if "impossible position" in lower or "> file size" in lower:

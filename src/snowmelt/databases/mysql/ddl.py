@@ -1213,7 +1213,7 @@ class _Statement:
         return tuple(change(table) for table in tables if self.captured(table)) or (Ignored("not a captured table"),)
 
     def _mentioned(self) -> tuple[TableId, ...]:
-        """Captured tables that the text may name, found without any grammar. Patterns capture any word, so the table must exist."""
+        """Captured tables that the text may name, found without any grammar. A pattern captures any word, so it must exist."""
         words = [first or second or third for first, second, third in _LOOSE.findall(self.sql)]
         pairs = {self._id(self.database, word) for word in words}
         pairs |= {self._id(one, two) for one, two in itertools.pairwise(words)}

@@ -327,7 +327,8 @@ class LogReader:
             except pa.ArrowInvalid:
                 raise Corrupt(f"column {column.name} of {plan.table.id} holds text that is not in its charset", position=str(position)) from None
             arrays.append(array)
-            fields.append(pa.field(column.name, array.type))
+            # A column that an image may lack is never promised to be there.
+            fields.append(pa.field(column.name, array.type, nullable=bool(absent) or column.nullable))
         for offset, system in enumerate(SYSTEM_FIELDS):
             arrays.append(arena.array(len(plan.columns) + offset, system.type, rows, nulls=0))
             fields.append(system)
@@ -343,7 +344,13 @@ class LogReader:
             case Finish.UTF8:
                 array = arena.array(index, column.arrow, rows)
                 if not is_ascii(arena.heap(index, rows)[1]):
-                    array.validate(full=True)
+                    try:
+                        array.validate(full=True)
+                    except pa.ArrowInvalid:
+                        # Old servers let bytes into ascii and utf8mb3 that are neither; SELECT converts them, and so do we.
+                        if column.charset not in ("ascii", "utf8mb3"):
+                            raise
+                        return self._transcoded(column, arena, index, rows)
                 return array
             case Finish.LABEL:
                 # Index 0 is the empty string that stands for a value that was refused.
@@ -354,18 +361,20 @@ class LogReader:
             case Finish.BOOL:
                 return arena.array(index, pa.int8(), rows).cast(pa.bool_())
             case Finish.TRANSCODE:
-                offsets, data = transcode(column.charset, *arena.heap(index, rows), rows, flavour=self._flavour)
-                if np.may_share_memory(data, arena.memory):
-                    # Nothing had to be converted; the arena's own buffers keep it lent.
-                    return arena.array(index, column.arrow, rows)
-                buffers = [arena.validity(index, rows), pa.py_buffer(offsets), pa.py_buffer(data)]
-                array = pa.Array.from_buffers(pa.string(), rows, buffers)
-                array.validate(full=True)
-                return array
+                return self._transcoded(column, arena, index, rows)
             case Finish.INFLATE:
                 return self._inflated(column, arena.array(index, pa.binary(), rows))
             case Finish.JSON:
                 return _json_texts(arena.array(index, pa.binary(), rows))
+
+    def _transcoded(self, column: PlannedColumn, arena: Arena, index: int, rows: int) -> pa.Array:
+        offsets, data = transcode(column.charset, *arena.heap(index, rows), rows, flavour=self._flavour)
+        if np.may_share_memory(data, arena.memory):
+            # Nothing had to be converted; the arena's own buffers keep it lent.
+            return arena.array(index, column.arrow, rows)
+        array = pa.Array.from_buffers(pa.string(), rows, [arena.validity(index, rows), pa.py_buffer(offsets), pa.py_buffer(data)])
+        array.validate(full=True)
+        return array
 
     def _inflated(self, column: PlannedColumn, packed: pa.Array) -> pa.Array:
         """MariaDB's COMPRESSED columns: a byte of zero and the value, or zlib behind a header."""

@@ -24,6 +24,7 @@ from snowmelt.databases.mysql.columns import (
     MySqlColumn,
     MySqlTable,
     TypeOptions,
+    lake_nullable,
 )
 from snowmelt.databases.mysql.rows import decimal_layout
 from snowmelt.databases.mysql.tablemap import TableMap, Wire, WireColumn
@@ -112,6 +113,7 @@ class PlannedColumn:
     finish: Finish = Finish.NOTHING
     charset: str = ""
     labels: tuple[str, ...] = ()
+    nullable: bool = True
 
 
 class RowPlan:
@@ -144,7 +146,13 @@ def plan_rows(shape: TableMap, schema: MySqlTable | None, options: TypeOptions) 
     if len(schema.columns) != len(shape.columns):
         raise _drift(shape, f"the log has {len(shape.columns)} columns, the schema {len(schema.columns)}")
     return RowPlan(
-        schema, _numbered([_plan_column(shape, wire, column, options) for wire, column in zip(shape.columns, schema.columns, strict=True)])
+        schema,
+        _numbered(
+            [
+                replace(_plan_column(shape, wire, column, options), nullable=lake_nullable(column, options))
+                for wire, column in zip(shape.columns, schema.columns, strict=True)
+            ]
+        ),
     )
 
 
@@ -159,6 +167,14 @@ def _drift(shape: TableMap, detail: str) -> SourceDrift:
         f"rows of {shape.table} in the log don't fit its recorded schema",
         detail=detail,
         hint="a schema change was missed; snapshot the table again",
+    )
+
+
+def _same_labels(logged: tuple[str, ...], recorded: tuple[str, ...]) -> bool:
+    """Whether labels agree. Catalogues print a question mark for what is beyond the basic plane; the log has it right."""
+    return len(logged) == len(recorded) and all(
+        len(ours) == len(theirs) and all(a == b or (b == "?" and ord(a) > 0xFFFF) for a, b in zip(ours, theirs, strict=True))
+        for ours, theirs in zip(logged, recorded, strict=True)
     )
 
 
@@ -192,8 +208,10 @@ def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options
         raise _drift(shape, f"the log names a column {wire.name!r} where the schema has {column.name!r}")
     if wire.unsigned is not None and column.base in INTEGER_BITS and wire.unsigned != column.unsigned:
         raise _drift(shape, f"column {column.name} differs in its sign")
-    if wire.labels is not None and column.base in ("enum", "set") and wire.labels != column.labels:
-        raise _drift(shape, f"column {column.name} differs in its labels")
+    if wire.labels is not None and column.base in ("enum", "set"):
+        if not _same_labels(wire.labels, column.labels):
+            raise _drift(shape, f"column {column.name} differs in its labels")
+        column = replace(column, labels=wire.labels)
     arrow = column.arrow(options)
 
     def planned(kind: Kind, a: int, b: int, storage: Storage, finish: Finish = Finish.NOTHING) -> PlannedColumn:

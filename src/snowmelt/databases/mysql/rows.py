@@ -82,8 +82,8 @@ def days_of(year, month, day):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)  # type: ignore[misc]
 def month_days(year, month):  # type: ignore[no-untyped-def]
-    """Days of a month; none of a month that the calendar has not. Year 0 is a year, as the server has it."""
-    if month < 1 or month > 12:
+    """Days of a month; none of a month that the calendar has not. It has no year 0, which chunk reads make NULL too."""
+    if year < 1 or month < 1 or month > 12:
         return np.int64(0)
     if month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0):
         return np.int64(29)
@@ -562,6 +562,8 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                         year = v >> 9
                         month = v >> 5 & 15
                         day = v & 31
+                        if year > 9999 or month > 12:
+                            return 3
                         if k == 21:
                             used = heap_used[c]
                             if used + 80 > heap_room[c]:
@@ -569,16 +571,12 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                                 state[3] = c
                                 state[4] = 80
                                 break
-                            if year > 9999:
-                                return 3
                             used = put_date(memory, heap_at[c] + used, year, month, day) - heap_at[c]
                             heap_used[c] = used
                             store32(memory, f + 4 * (row + 1), np.uint64(used))
                         else:
                             months = year * 13 + month
                             if months != known:
-                                if year > 9999:
-                                    return 3
                                 known = months
                                 known_days = days_of(year, month, 0)
                                 known_length = month_days(year, month)

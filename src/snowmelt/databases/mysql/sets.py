@@ -29,6 +29,9 @@ def _expand(masks, offsets, members):  # type: ignore[no-untyped-def]
 def set_lists(masks: pa.Array, labels: tuple[str, ...]) -> pa.Array:
     """Each mask as the list of its labels, in the order of their definition; a NULL mask's bits must be zero."""
     bits = np.frombuffer(masks.buffers()[1], np.uint64)[: len(masks)]
+    if "" in labels:
+        # The empty label alone prints as no label does: SELECT can't tell the two apart, so neither do we.
+        bits = np.where(bits == np.uint64(1 << labels.index("")), np.uint64(0), bits)
     offsets = np.empty(len(masks) + 1, np.int32)
     members = np.empty(int(np.bitwise_count(bits).sum()), np.int32)
     _expand(bits, offsets, members)

@@ -1,0 +1,97 @@
+"""A MariaDB of one's own: in a folder that goes away with it, on loopback, with a password that nobody else knows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.errors import InvalidConfig, Unavailable
+from snowmelt.secrets import Secret
+
+START_S_MAX = 60.0
+_SETTINGS = (
+    "--log-bin=binlog", "--server-id=1", "--binlog-format=ROW", "--binlog-row-image=FULL", "--binlog-row-metadata=FULL",
+    "--bind-address=127.0.0.1", "--character-set-server=utf8mb4", "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=2",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def local_mariadb() -> Iterator[tuple[MySqlOptions, Path]]:
+    """Start it, lend how to connect and a folder for whatever else, and remove all of it."""
+    server, install = _program("mariadbd"), _program("mariadb-install-db")
+    # A socket's path may have some hundred bytes only, so the folder lies close to the root.
+    with tempfile.TemporaryDirectory(prefix="snowmelt-") as name:
+        folder = Path(name)
+        password = folder / "password"
+        password.touch(mode=0o600)
+        password.write_text(secrets.token_hex(16))
+        options = MySqlOptions(port=_free_port(), username="root", password=Secret(f"file:{password}"))
+        as_root = ["--user=root"] if os.geteuid() == 0 else []
+        made = subprocess.run(
+            [install, "--no-defaults", f"--datadir={folder / 'data'}", "--auth-root-authentication-method=normal", "--skip-test-db", *as_root],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if made.returncode:
+            raise Unavailable("MariaDB's data folder could not be made", detail=made.stderr.strip()[-500:])
+        first = folder / "first.sql"
+        first.touch(mode=0o600)
+        first.write_text(f"ALTER USER root@localhost IDENTIFIED BY '{password.read_text()}';\n")
+        with open(folder / "server.log", "wb") as log:
+            process = subprocess.Popen(
+                [
+                    server, "--no-defaults", *as_root, *_SETTINGS, f"--datadir={folder / 'data'}", f"--socket={folder / 'socket'}",
+                    f"--port={options.port}", f"--pid-file={folder / 'pid'}", f"--init-file={first}",
+                ],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        try:
+            _wait_until_it_answers(process, options, folder / "server.log")
+            yield options, folder
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_it_answers(process: subprocess.Popen[bytes], options: MySqlOptions, log: Path) -> None:
+    deadline = time.monotonic() + START_S_MAX
+    while True:
+        try:
+            Session(options).close()
+            return
+        except (Unavailable, InvalidConfig) as error:
+            # Until its first statements have run the server knows no password.
+            refused = error
+        try:
+            code = process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() < deadline:
+                continue
+            raise Unavailable("MariaDB does not answer", detail=str(refused)) from None
+        raise Unavailable(f"MariaDB ended with {code}", detail=log.read_text(errors="replace")[-500:])
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise InvalidConfig(f"{name} is not installed", hint="./run setup, or apt-get install mariadb-server")
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
