@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from snowmelt.columnar.arena import Bytes
-from snowmelt.databases.mysql.charsets import Flavour
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
+from snowmelt.databases.mysql.columns import Flavour, MySqlColumn, MySqlTable
 from snowmelt.model.table import TableId
 
 FOLDER = Path(__file__).with_name("segments")

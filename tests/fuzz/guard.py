@@ -86,8 +86,8 @@ class WatchedArena(Arena):
 
     made: list[WatchedArena] = []  # noqa: RUF012
 
-    def __init__(self, pool: ArenaPool, layout: Layout) -> None:
-        super().__init__(pool, layout)
+    def __init__(self, pool: ArenaPool, layout: Layout, *, valid: bool = False) -> None:
+        super().__init__(pool, layout, valid=valid)
         WatchedArena.made.append(self)
 
     def look(self, slop: int) -> None:
@@ -95,10 +95,3 @@ class WatchedArena(Arena):
         for start, end in layout.padding:
             if end - start > slop and not (self.memory[start + slop : end] == _PATTERN).all():
                 raise Spill("a kernel wrote behind the end of a column")
-
-    @classmethod
-    def look_at_last(cls, *, slop: int = 0) -> None:
-        # Older ones share the memory with the last.
-        if cls.made:
-            cls.made[-1].look(slop)
-        cls.made.clear()

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
 from snowmelt.databases.mysql.events import HEADER_BYTES, FormatDescription
@@ -119,9 +119,13 @@ def read_stretches(reader: LogReader, found: Iterable[Stretch]) -> list[LogItem]
 
 
 def read(
-    server: Server, since: Position, schemas: SchemaHistory[MySqlTable] | None = None, until: Position | None = None, **arguments: Any
+    server: Server,
+    since: Position,
+    schemas: SchemaHistory[MySqlTable] | None = None,
+    until: Position | None = None,
+    **arguments: Any,
 ) -> list[LogItem]:
-    """All that the log holds of captured tables since then. Names a reader of its own."""
+    """All that the log holds of captured tables since then, by a reader of its own."""
     return read_stretches(reader_of(server, schemas, **arguments), stretches(server, since, until))
 
 
@@ -175,8 +179,7 @@ def python_values(array: pa.Array) -> list[Any]:
     """Values as Python has them. Floats are their bits, so that equal means equal."""
     if pa.types.is_floating(array.type):
         width = array.type.bit_width // 8
-        raw = [None if value is None else np.dtype(f"<f{width}").type(value).tobytes() for value in array.to_pylist()]
-        return raw
+        return [None if value is None else np.dtype(f"<f{width}").type(value).tobytes() for value in array.to_pylist()]
     return array.to_pylist()
 
 
@@ -194,3 +197,26 @@ def settings(server: Server, **wanted: str | int) -> Iterator[None]:
         finally:
             for name, value in old.items():
                 cursor.execute(f"SET GLOBAL {name} = %s", [value])
+
+
+# Events made by hand: a table with one column `id INT` unless other types are given.
+
+
+def table_map_body(number: int, name: str = "t", *, database: str = "d", types: bytes = b"\x03", meta: bytes = b"") -> bytes:
+    nulls = bytes([0xFF] * ((len(types) + 7) // 8))
+    names = b"".join(bytes([len(text)]) + text.encode() + b"\0" for text in (database, name))
+    return number.to_bytes(6, "little") + b"\1\0" + names + bytes([len(types)]) + types + bytes([len(meta)]) + meta + nulls
+
+
+def write_rows_body(number: int, values: Iterable[int], *, last: bool = True) -> bytes:
+    """Rows of version 1 of a table with one INT column."""
+    rows = b"".join(b"\0" + value.to_bytes(4, "little", signed=True) for value in values)
+    return number.to_bytes(6, "little") + bytes([int(last), 0]) + b"\1\xff" + rows
+
+
+def handmade_schemas(*names: str) -> SchemaHistory[MySqlTable]:
+    schemas: SchemaHistory[MySqlTable] = SchemaHistory()
+    for name in names or ("t",):
+        table = TableId("d", name)
+        schemas.put(table, Position(0, 0), MySqlTable(id=table, columns=(MySqlColumn(name="id", base="int"),)))
+    return schemas

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,8 @@ def everything(server: Server, folder: Path) -> None:
             run("BEGIN; CREATE TEMPORARY TABLE t (a INT); INSERT INTO t VALUES (1); INSERT INTO i (v) SELECT a FROM t")
             run("DROP TEMPORARY TABLE t; COMMIT")
         run("CREATE TABLE selected AS SELECT * FROM i")
-        run("CREATE TEMPORARY TABLE t2 (a INT); INSERT INTO t2 VALUES (1); INSERT INTO i (v) SELECT a FROM t2; DROP TEMPORARY TABLE t2")
+        run("CREATE TEMPORARY TABLE t2 (a INT); INSERT INTO t2 VALUES (1); INSERT INTO i (v) SELECT a FROM t2")
+        run("DROP TEMPORARY TABLE t2")
         run("XA START 'x1'; INSERT INTO i (v) VALUES ('xa'); XA END 'x1'; XA PREPARE 'x1'; XA COMMIT 'x1'")
         run("XA START 'x2'; INSERT INTO i (v) VALUES ('xa'); XA END 'x2'; XA PREPARE 'x2'; XA ROLLBACK 'x2'")
         run("XA START 'x3'; INSERT INTO i (v) VALUES ('xa'); XA END 'x3'; XA COMMIT 'x3' ONE PHASE")
@@ -150,7 +151,8 @@ def check_groups(folder: Path) -> int:
         statement = kinds[-1] in (Event.QUERY, Event.QUERY_COMPRESSED) and Event.TABLE_MAP not in kinds
         assert committed or statement, f"{segment.index_path} ends inside a transaction: {kinds}"
         body = kinds[1:] if kinds[0] in openers else kinds
-        assert committed or len(body) == 1 or kinds[-2] in (Event.INTVAR, Event.USER_VAR, Event.RAND), f"{segment.index_path}: {kinds}"
+        single = len(body) == 1 or kinds[-2] in (Event.INTVAR, Event.USER_VAR, Event.RAND)
+        assert committed or single, f"{segment.index_path}: {kinds}"
     return groups
 
 
@@ -316,12 +318,8 @@ def test_over_a_unix_socket(any_server: Server, database: Database, tmp_path: Pa
 @pytest.mark.parametrize("fixture", ["fresh_mariadb", "fresh_mysql8"])
 def test_over_tls(fixture: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-        + ["-keyout", str(key), "-out", str(certificate)],
-        check=True,
-        capture_output=True,
-    )
+    made = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {certificate}"
+    subprocess.run(made.split(), check=True, capture_output=True)
     server: Server = request.getfixturevalue(fixture)(ssl_cert=str(certificate), ssl_key=str(key), ssl_ca=str(certificate))
     encrypted = options(server, tls=Tls.VERIFY_CA, tls_ca=str(certificate))
     with Session(encrypted) as session:
@@ -401,10 +399,8 @@ class Proxy:
             pass
         finally:
             for end in (client, server):
-                try:
+                with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
                 end.close()
 
     def __enter__(self) -> Proxy:
@@ -437,7 +433,7 @@ def test_a_connection_cut_anywhere_leaves_no_gap_and_no_overlap(any_server: Serv
         return data[: max(0, limits.get(connection, 1 << 40) - sent)] or None
 
     with Proxy(any_server, cut) as proxy:
-        small: dict[str, Any] = {"buffer_bytes": 200 << 10, "buffers": 2, "receive_bytes": 200 << 10}
+        small: dict[str, Any] = {"buffer_bytes": 204 << 10, "buffers": 2, "receive_bytes": 200 << 10}
         with Running(
             options(any_server, port=proxy.port), tmp_path, start, tries_max=100, backoff_s=0.001, backoff_max_s=0.01, **small
         ) as running:
@@ -464,7 +460,10 @@ def test_a_flipped_bit_is_never_stored(any_server: Server, database: Database, t
             return data[: place - sent] + bytes([data[place - sent] ^ 1 << place % 8]) + data[place - sent + 1 :]
 
         folder = tmp_path / str(trial)
-        with Proxy(any_server, flip) as proxy, Running(options(any_server, port=proxy.port), folder, start, segment_bytes=1) as running:
+        with (
+            Proxy(any_server, flip) as proxy,
+            Running(options(any_server, port=proxy.port), folder, start, segment_bytes=1) as running,
+        ):
             running.thread.join(WAIT_S)
             assert not running.thread.is_alive()
             assert isinstance(running.error, Corrupt | SourceDrift), running.error
@@ -500,7 +499,10 @@ def test_an_idle_server_is_not_silent(any_server: Server, tmp_path: Path) -> Non
             passed.set()
         return data
 
-    with Proxy(any_server, watch) as proxy, Running(options(any_server, port=proxy.port), tmp_path, "latest", heartbeat_s=0.1) as running:
+    with (
+        Proxy(any_server, watch) as proxy,
+        Running(options(any_server, port=proxy.port), tmp_path, "latest", heartbeat_s=0.1) as running,
+    ):
         assert passed.wait(WAIT_S)
         running.end()
         assert proxy.connections == 1
@@ -530,11 +532,12 @@ def test_a_server_that_goes_and_comes_back(fixture: str, how: str, request: pyte
 
 
 def _capture_in_child(server: MySqlOptions, folder: Path, start: Position) -> None:
-    capture = Capture(server, folder, start=start, server_id=SERVER_ID, segment_bytes=64 << 10, seal_ms=20, buffer_bytes=1 << 20, buffers=2)
+    small: dict[str, Any] = {"segment_bytes": 64 << 10, "seal_ms": 20, "buffer_bytes": 2 << 20, "buffers": 2}
+    capture = Capture(server, folder, start=start, server_id=SERVER_ID, **small)
     capture.run(threading.Event())
 
 
-def test_a_capture_killed_at_any_instant_goes_on_without_gap_or_overlap(mariadb: Server, database: Database, tmp_path: Path) -> None:
+def test_a_capture_killed_at_any_instant_leaves_no_gap_or_overlap(mariadb: Server, database: Database, tmp_path: Path) -> None:
     name = database(mariadb)
     start = now(mariadb)
     fill(mariadb, name, 10)
@@ -577,7 +580,7 @@ def test_a_slow_disk_stops_the_reading_and_loses_nothing(mariadb: Server, databa
         reached.set()
         assert go_on.wait(WAIT_S)
 
-    small: dict[str, Any] = {"segment_bytes": 1 << 20, "buffer_bytes": 1 << 20, "buffers": 2}
+    small: dict[str, Any] = {"segment_bytes": 1 << 20, "buffer_bytes": 2 << 20, "buffers": 2}
     with Running(options(mariadb), tmp_path, start, sealed=sealed, **small) as running:
         assert reached.wait(WAIT_S)
         # The writer is held; what is in the folder can't exceed that segment.
@@ -597,12 +600,11 @@ def test_a_purged_log_is_the_operators_case(any_server: Server, database: Databa
     execute(any_server, "FLUSH BINARY LOGS")
     fill(any_server, name, 10)
     until = now(any_server)
-    # A server keeps what a connection reads, and notices only at the next heartbeat that nobody is there.
+    # A server keeps what is still read or not yet checkpointed, and notices only at a heartbeat that a reader has gone.
     deadline = time.monotonic() + WAIT_S
-    while ask(any_server, "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")[0]:
+    while ask(any_server, "SHOW BINARY LOGS")[0] != f"binlog.{until.file:06d}":
         assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
-    execute(any_server, f"PURGE BINARY LOGS TO 'binlog.{until.file:06d}'")
+        execute(any_server, f"PURGE BINARY LOGS TO 'binlog.{until.file:06d}'")
     with pytest.raises(SourceDrift, match="no longer has the log"):
         capture_until(options(any_server), tmp_path / "new", start, until)
     with pytest.raises(SourceDrift, match="no longer has the log"):
@@ -639,7 +641,7 @@ def test_a_log_that_was_started_anew_is_refused(fixture: str, request: pytest.Fi
     # It grows again, beyond where the capture ended, with the same names and lengths.
     execute(server, "DROP DATABASE d", "CREATE DATABASE d")
     fill(server, "d", 500)
-    with pytest.raises(SourceDrift, match="started anew|elsewhere|another name") as refused:
+    with pytest.raises(SourceDrift, match="started anew") as refused:
         capture_until(options(server), tmp_path, "earliest", Position(1_000_000, 4))
     assert "copied again" in str(refused.value)
 
@@ -672,9 +674,7 @@ def test_one_capture_a_folder(mariadb: Server, tmp_path: Path, database: Databas
 def test_a_server_that_is_not_there_is_tried_a_given_number_of_times(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    capture = Capture(
-        MySqlOptions(port=port), tmp_path, start="latest", server_id=SERVER_ID, tries_max=3, backoff_s=0.001
-    )
+    capture = Capture(MySqlOptions(port=port), tmp_path, start="latest", server_id=SERVER_ID, tries_max=3, backoff_s=0.001)
     with pytest.raises(Unavailable, match="3 tries"):
         capture.run(threading.Event())
 

@@ -19,7 +19,6 @@ from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import INTEGER_BITS, MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.ddl import (
-    _CHARSET_BYTES_MAX,
     AlterColumns,
     CreateTable,
     DatabaseDefaults,
@@ -35,6 +34,7 @@ from snowmelt.databases.mysql.ddl import (
     Truncate,
     read_statement,
 )
+from snowmelt.databases.mysql.ddl.rules import CHARSET_BYTES_MAX
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
 from tests.servers import Server
@@ -558,6 +558,33 @@ def test_random_statements_leave_what_the_catalogue_says(any_server: Server, fol
     assert sum(isinstance(change, AlterColumns) for change in follower.changes) > 50
 
 
+def test_zeros_are_numbered_only_where_a_column_had_no_auto_increment_before(any_server: Server, follow: Any) -> None:
+    follower = follow(any_server)
+    follower.query("SET sql_mode = ''")
+    for number, (start, expected) in enumerate((("INT", Rewrites), ("INT AUTO_INCREMENT", AlterColumns))):
+        follower.run(f"CREATE TABLE t{number} (id {start} PRIMARY KEY)")
+        follower.query("SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'")
+        follower.query(f"INSERT INTO t{number} VALUES (0), (7)")
+        follower.query("SET sql_mode = ''")
+        (change,) = follower.run(f"ALTER TABLE t{number} MODIFY id BIGINT AUTO_INCREMENT")
+        assert isinstance(change, expected)
+        follower.compare(start)
+        kept = follower.query(f"SELECT id FROM t{number} ORDER BY id") == [(0,), (7,)]
+        assert kept == (expected is AlterColumns)
+
+
+def test_rows_changed_by_a_logged_statement_leave_the_shape_as_it_was(any_server: Server, follow: Any) -> None:
+    follower = follow(any_server)
+    follower.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(9))")
+    shape = follower.shapes[TableId(follower.database, "t")]
+    follower.query("SET SESSION binlog_format = 'STATEMENT'")
+    for sql in ("INSERT INTO t VALUES (1, 'hidden')", "UPDATE t SET name = 'hidden' WHERE id = 1", "DELETE FROM t WHERE name = 'hidden'"):
+        found = [change for change in follower.run(sql) if not isinstance(change, Ignored)]
+        verb = sql.split()[0]
+        assert found == [Rewrites(shape.id, shape, f"{verb} was logged as a statement, not as rows", verb)]
+        follower.compare(sql)
+
+
 UNCAPTURED = (
     "ALTER TABLE other.x SOMETHING NEW (1, 2, 'it''s') WITH 'unclosed",
     "CREATE TABLE other.x (a FANCYTYPE<INT> WEIRD) EVENMORE = `q",
@@ -594,4 +621,4 @@ def test_default_collations_are_those_of_the_server(any_server: Server, follow: 
     listed = follower.query("SELECT character_set_name, default_collate_name, maxlen FROM information_schema.character_sets")
     for charset, collation, width in listed:
         assert rules.default_collation(charset) == collation
-        assert _CHARSET_BYTES_MAX.get(charset, 1) == width
+        assert CHARSET_BYTES_MAX.get(charset, 1) == width

@@ -5,6 +5,7 @@ The oracle is the log: each transaction inserts one row, so a read's rows tell w
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -215,12 +216,11 @@ def test_gtids_of_mysql_5_6_are_executed_before_they_are_visible(fresh_mysql56: 
 
 
 def test_a_transaction_that_waits_for_a_replica_is_in_the_log_but_neither_read_nor_covered(fresh_mariadb: Fresh) -> None:
-    server = fresh_mariadb(
-        rpl_semi_sync_master_enabled="ON", rpl_semi_sync_master_wait_point="AFTER_SYNC", rpl_semi_sync_master_timeout=600_000
-    )
+    server = fresh_mariadb(rpl_semi_sync_master_wait_point="AFTER_SYNC", rpl_semi_sync_master_timeout=600_000)
     with open_session(server) as session, open_session(server) as admin:
         table = create(session)
         session.execute("INSERT INTO shop.g VALUES (1)")
+        admin.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON")
         replica, relay = Dump(server, semi_sync=True), Dump(server)
         await_that(lambda: admin.query("SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'")[0][1] == "1")
         writer = threading.Thread(target=lambda: _insert(server, 2))
@@ -276,20 +276,65 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_read_is_given_back_when_between_snapshot_and_rows(change: str, any_server: Server) -> None:
+def test_a_read_is_given_back_when_in_the_moment_its_snapshot_opens(
+    change: str, any_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_session(any_server) as session, open_session(any_server) as admin:
-        create(admin)
-        for table_name in ("shop.g", "shop.other", "shop.old"):
-            admin.execute(f"DROP TABLE IF EXISTS {table_name}")
-        admin.execute("CREATE TABLE shop.g (id BIGINT NOT NULL PRIMARY KEY, kind ENUM('a', 'b') NOT NULL)")
-        admin.execute("CREATE TABLE shop.other (id BIGINT NOT NULL PRIMARY KEY, kind ENUM('x', 'y') NOT NULL)")
-        admin.execute("INSERT INTO shop.g VALUES (1, 'a')")
-        table = table_of(session)
-        chunk_read = read_chunk(session, table, whole(table), TypeOptions(), identity=session.server.identity, era=0)
-        admin.execute(CHANGES[change])
-        with pytest.raises(SourceDrift):
-            list(chunk_read.batches())
-        assert not chunk_read.complete
+        table = _two_tables(admin)
+        pin = reads._Exact._pin
+        changing = threading.Thread(target=admin.execute, args=(CHANGES[change],))
+
+        def change_first(exact: reads._Exact) -> None:
+            changing.start()
+            if read_method(session) is not Method.LOCK:
+                changing.join()
+            pin(exact)
+
+        monkeypatch.setattr(reads._Exact, "_pin", change_first)
+        if read_method(session) is Method.LOCK:
+            # Nobody gets in between here. Whoever tries waits for us, or we for him until we give up.
+            monkeypatch.setattr(reads, "LOCK_WAIT_S", 1)
+            taken = [{"id": [1], "kind": ["a"]}]
+            with contextlib.suppress(SourceDrift, Unavailable):
+                rows = read_chunk(session, table, whole(table), TypeOptions(), identity=session.server.identity, era=0)
+                taken = []
+                taken.extend(batch.to_pydict() for batch in rows.batches())
+            assert taken == [{"id": [1], "kind": ["a"]}]
+        else:
+            with pytest.raises(SourceDrift):  # noqa: PT012
+                rows = read_chunk(session, table, whole(table), TypeOptions(), identity=session.server.identity, era=0)
+                list(rows.batches())
+        changing.join()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nobody_changes_a_table_while_a_read_of_it_is_open(change: str, any_server: Server) -> None:
+    with open_session(any_server) as session, open_session(any_server) as admin:
+        table = _two_tables(admin)
+        rows = read_chunk(session, table, whole(table), TypeOptions(), identity=session.server.identity, era=0)
+        connection = admin.value("SELECT CONNECTION_ID()")
+        changing = threading.Thread(target=admin.execute, args=(CHANGES[change],))
+        changing.start()
+        with open_session(any_server) as other:
+            await_that(lambda: _state(other, connection) == "Waiting for table metadata lock")
+        taken = []
+        with contextlib.suppress(SourceDrift):
+            taken.extend(batch.to_pydict() for batch in rows.batches())
+        changing.join()
+        assert taken == [{"id": [1], "kind": ["a"]}]
+
+
+def _two_tables(session: Session) -> MySqlTable:
+    session.execute("CREATE DATABASE IF NOT EXISTS shop")
+    session.execute("DROP TABLE IF EXISTS shop.g, shop.other, shop.old")
+    session.execute("CREATE TABLE shop.g (id BIGINT NOT NULL PRIMARY KEY, kind ENUM('a', 'b') NOT NULL)")
+    session.execute("CREATE TABLE shop.other (id BIGINT NOT NULL PRIMARY KEY, kind ENUM('x', 'y') NOT NULL)")
+    session.execute("INSERT INTO shop.g VALUES (1, 'a')")
+    return table_of(session)
+
+
+def _state(session: Session, connection: int) -> str:
+    return str(session.value("SELECT state FROM information_schema.processlist WHERE id = %s", [connection]))
 
 
 def test_a_read_of_a_table_that_changed_since_the_plan_is_refused(any_server: Server) -> None:

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snowmelt.databases.mysql.charsets import (
-    Flavour,
     canonical_charset,
     charset_of_collation,
     charsets,
     is_utf8,
     transcode,
 )
+from snowmelt.databases.mysql.columns import Flavour
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 
 FLAVOURS: tuple[Flavour, ...] = ("mysql", "mariadb")

@@ -129,6 +129,8 @@ def test_what_keeps_stored_values_is_metadata_only(action: str) -> None:
         "ADD x INT AS (id + 1)",
         "ADD x INT AS (id + 1) STORED",
         "ADD x INT AUTO_INCREMENT UNIQUE",
+        "MODIFY id INT NOT NULL AUTO_INCREMENT",
+        "CHANGE id ident BIGINT AUTO_INCREMENT",
         "DROP PRIMARY KEY",
         "DROP PRIMARY KEY, ADD PRIMARY KEY (name)",
         "ADD x INT NOT NULL, DROP PRIMARY KEY, ADD PRIMARY KEY (x)",
@@ -157,6 +159,13 @@ def test_nulls_are_converted_unless_the_mode_is_strict() -> None:
     assert isinstance(read(sql, rules=replace(MYSQL, sql_mode=0))[0], Rewrites)
     assert isinstance(read(sql.replace("ALTER", "ALTER IGNORE"), rules=MARIADB)[0], Rewrites)
     assert isinstance(read(sql)[0], AlterColumns)
+
+
+def test_a_column_keeps_its_zeros_where_it_had_auto_increment_before() -> None:
+    numbered = replace(TABLE, columns=(replace(TABLE.columns[0], auto_increment=True), *TABLE.columns[1:]))
+    assert altered("ALTER TABLE t MODIFY id BIGINT NOT NULL AUTO_INCREMENT", table=numbered).after.columns[0].auto_increment
+    assert not altered("ALTER TABLE t MODIFY id INT NOT NULL", table=numbered).after.columns[0].auto_increment
+    assert numbered.fingerprint() == TABLE.fingerprint()
 
 
 def test_a_key_column_that_gets_another_collation_changes_which_rows_are_one() -> None:
@@ -276,6 +285,8 @@ def test_rows_changed_by_a_statement_mean_a_new_snapshot_and_their_values_are_no
     (change,) = read("UPDATE t SET name = 'secret' WHERE id = 1")
     assert isinstance(change, Rewrites)
     assert change.table == T
+    assert change.after == TABLE
+    assert change.reason == "UPDATE was logged as a statement, not as rows"
     assert "secret" not in repr(change)
     assert isinstance(read("INSERT INTO other.x VALUES (1)", captured=lambda table: table == T)[0], Ignored)
 
@@ -291,6 +302,14 @@ def test_rows_changed_by_a_statement_mean_a_new_snapshot_and_their_values_are_no
 def test_statements_without_effect_on_tables_are_ignored(sql: str) -> None:
     (change,) = read(sql)
     assert isinstance(change, Ignored)
+
+
+def test_rows_changed_by_a_statement_are_noticed_however_the_table_is_quoted() -> None:
+    odd = replace(TABLE, id=TableId("shop", 'a`b"c'))
+    (change,) = read("REPLACE INTO `a``b\"c` VALUES (1)", odd)
+    assert isinstance(change, Rewrites)
+    (change,) = read('DELETE FROM "a`b""c" WHERE id = 1', odd, rules=replace(MYSQL, sql_mode=SqlMode.ANSI_QUOTES))
+    assert isinstance(change, Rewrites)
 
 
 def test_what_can_not_be_read_and_names_a_captured_table_is_told_with_its_text() -> None:

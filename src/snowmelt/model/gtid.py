@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from snowmelt.errors import Corrupt, check
+from snowmelt.errors import Corrupt, InvariantBroken
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
@@ -135,11 +135,11 @@ GtidSet = MySqlGtidSet | MariaDbGtidSet
 
 def gtid_within(one: GtidSet, other: GtidSet) -> bool:
     """`one` ⊆ `other`, for two sets of the same kind."""
-    check(type(one) is type(other), "GTID sets of two kinds are compared", f"{one} and {other}")
     if isinstance(one, MySqlGtidSet) and isinstance(other, MySqlGtidSet):
         return one.within(other)
-    assert isinstance(one, MariaDbGtidSet) and isinstance(other, MariaDbGtidSet)
-    return one.within(other)
+    if isinstance(one, MariaDbGtidSet) and isinstance(other, MariaDbGtidSet):
+        return one.within(other)
+    raise InvariantBroken("GTID sets of two kinds are compared", detail=f"{one} and {other}")
 
 
 def _merge(spans: list[Interval]) -> tuple[Interval, ...]:

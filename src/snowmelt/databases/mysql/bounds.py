@@ -196,7 +196,8 @@ def read_keys(session: Session, table: MySqlTable, source: str, tail: str) -> li
     for name in table.key:
         column = table.column(name)
         if column.base in _NUMBERED:
-            items.append(f"CAST({quote(name)} AS UNSIGNED)")
+            # The operator makes it a BIGINT UNSIGNED on every server, whatever the cast alone would give.
+            items.append(f"CAST({quote(name)} AS UNSIGNED) | 0")
             columns.append(MySqlColumn(name=name, base="bigint", unsigned=True, nullable=False))
         else:
             items.append(quote(name))

@@ -42,7 +42,7 @@ from snowmelt.databases.mysql import framing
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session, translate
 from snowmelt.databases.mysql.events import Event, MySqlGtid, read_gtid
 from snowmelt.databases.mysql.framing import Bytes, Framer
-from snowmelt.databases.mysql.segments import Cut, Segment, SegmentWriter, list_segments, remove_torn
+from snowmelt.databases.mysql.segments import PAGE, Cut, Segment, SegmentWriter, list_segments, remove_torn
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
@@ -95,7 +95,7 @@ class _Writer(threading.Thread):
         self._pool: queue.SimpleQueue[Bytes | None] = queue.SimpleQueue()
         self.error: BaseException | None = None
         for _ in range(buffers):
-            self._pool.put(np.zeros(buffer_bytes, np.uint8))
+            self._pool.put(_page_aligned(buffer_bytes))
 
     def buffer(self) -> Bytes:
         """A free buffer; waits for one. Raises the writer's error once it has one."""
@@ -199,7 +199,7 @@ class _Log:
             reason = framer.take(source, at, held, self._target)
             at = framer["at"]
             if reason == framing.ROOM:
-                self._hand_over()
+                self._hand_over(last=False)
             elif reason == framing.EVENT:
                 self._read(source)
             elif reason == framing.PIECE:
@@ -319,15 +319,20 @@ class _Log:
         self._framer.state["streaming"] = 0
         self._gathered.clear()
 
-    def _hand_over(self) -> None:
-        """Give the filled buffer to the writer and take a free one; waits if there is none."""
+    def _hand_over(self, *, last: bool) -> None:
+        """Give the filled buffer to the writer and take a free one; waits if there is none.
+
+        Unless it is the segment's last one, what fills no page moves on to the next buffer: whole pages are cheaper to write.
+        """
         fill = self._framer["fill"]
-        if fill == 0:
+        whole = fill if last else fill // PAGE * PAGE
+        if whole == 0:
             return
-        self._writer.put(_Write(self._number, self._target, fill))
-        self._handed += fill
-        self._framer.state["fill"] = 0
-        self._target = self._writer.buffer()
+        full, self._target = self._target, self._writer.buffer()
+        self._target[: fill - whole] = full[whole:fill]
+        self._framer.state["fill"] = fill - whole
+        self._writer.put(_Write(self._number, full, whole))
+        self._handed += whole
 
     def seal(self) -> None:
         """End the segment at the cut point where the stream is. Without events there is none to end."""
@@ -337,7 +342,7 @@ class _Log:
         data_bytes, offset = framer["segment_bytes"], framer["offset"]
         if data_bytes == 0:
             return
-        self._hand_over()
+        self._hand_over(last=True)
         self._add_gtids(framer.gtids())
         check(framer.at_cut, "a segment ends inside a transaction", framer.place)
         check(self._handed == data_bytes, "a segment ends inside an event", f"{self._handed} and {data_bytes} bytes")
@@ -400,7 +405,8 @@ class Capture:
         if not 0 < server_id < 1 << 32:
             raise InvalidConfig("server_id must be between 1 and 4294967295", detail=str(server_id))
         check(buffers >= 2, "the socket and the writer need a buffer each")
-        check(buffer_bytes >= receive_bytes >= framing.RECEIVE_BYTES_MIN, "a whole event must fit a buffer")
+        check(receive_bytes >= framing.RECEIVE_BYTES_MIN, "the receive buffer is too small", str(receive_bytes))
+        check(buffer_bytes >= receive_bytes + PAGE, "a whole event must fit a buffer", str(buffer_bytes))
         self._options = options
         self._folder = folder
         self._start = start
@@ -559,7 +565,8 @@ class Capture:
                 if int(replica[0]) == self._server_id and replica[1] != self._name:
                     raise _taken_over(str(replica[1]))
         name = self._name.encode()
-        command = struct.pack("<BIB", _COM_REGISTER_SLAVE, self._server_id, len(name)) + name + struct.pack("<BBHII", 0, 0, 0, 0, 0)
+        # What follows the name: user, password, port, rank and source, all of which only a real replica has.
+        command = struct.pack("<BIB", _COM_REGISTER_SLAVE, self._server_id, len(name)) + name + bytes(12)
         try:
             session.sock.sendall(struct.pack("<I", len(command)) + command)
             answer = _receive(session.sock, int.from_bytes(_receive(session.sock, 4)[:3], "little"))
@@ -599,6 +606,12 @@ class Capture:
             held -= done
             if heard >= captured.seal_due:
                 captured.seal_soon()
+
+
+def _page_aligned(count: int) -> Bytes:
+    memory = np.zeros(count + PAGE, np.uint8)
+    start = -memory.ctypes.data % PAGE
+    return memory[start : start + count]
 
 
 @contextlib.contextmanager

@@ -273,6 +273,7 @@ def _column(row: Sequence[Any], *, quoted_defaults: bool) -> MySqlColumn:
         nullable=nullable == "YES",
         generated=_generated(extra),
         invisible="INVISIBLE" in extra,
+        auto_increment="AUTO_INCREMENT" in extra,
         default=None if default is None or (quoted_defaults and default == "NULL") else str(default),
         comment=str(comment or ""),
     )

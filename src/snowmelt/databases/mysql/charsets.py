@@ -23,16 +23,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from snowmelt.columnar.memory import JIT, big32, load64, store8, store32, store64
+from snowmelt.databases.mysql.columns import Flavour
 from snowmelt.errors import Corrupt, SourceDrift, check
 
-Flavour = Literal["mysql", "mariadb"]
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int32]
 Entries = NDArray[np.uint32]

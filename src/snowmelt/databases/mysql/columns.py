@@ -32,6 +32,9 @@ import pyarrow as pa
 from snowmelt.errors import InvalidConfig, InvariantBroken
 from snowmelt.model.table import TableId
 
+Flavour = Literal["mysql", "mariadb"]
+"""Which of the two servers: they share a protocol and differ in what they write with it."""
+
 DECIMAL_DIGITS_MAX = 38
 """What decimal128, Spark and the lakes hold."""
 
@@ -63,7 +66,17 @@ INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigin
 TEXT_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
 BINARY_TYPES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 GEOMETRY_TYPES = frozenset(
-    {"geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection"}
+    {
+        "geometry",
+        "point",
+        "linestring",
+        "polygon",
+        "multipoint",
+        "multilinestring",
+        "multipolygon",
+        "geometrycollection",
+        "geomcollection",
+    }
 )
 TEMPORAL_TYPES = frozenset({"date", "datetime", "timestamp", "time"})
 
@@ -89,6 +102,7 @@ class MySqlColumn:
     nullable: bool = True
     generated: Literal["virtual", "stored"] | None = None
     invisible: bool = False
+    auto_increment: bool = False
     default: str | None = None
     """As the catalogue prints it; None where there is none or where it is NULL."""
     comment: str = ""
@@ -121,9 +135,22 @@ class MySqlTable:
         raise InvariantBroken(f"{self.id} has no column {name!r}")
 
     def fingerprint(self) -> str:
-        """Equal for two shapes that rows can be read with alike; comments and defaults don't count."""
+        """Equal for two shapes that rows can be read with alike; comments, defaults and AUTO_INCREMENT don't count."""
         shape = [
-            (c.name, c.base, c.unsigned, c.length, c.precision, c.scale, c.fsp, c.charset, c.collation, c.labels, c.nullable, c.generated)
+            (
+                c.name,
+                c.base,
+                c.unsigned,
+                c.length,
+                c.precision,
+                c.scale,
+                c.fsp,
+                c.charset,
+                c.collation,
+                c.labels,
+                c.nullable,
+                c.generated,
+            )
             for c in self.columns
         ]
         return hashlib.sha256(repr((str(self.id), shape, self.key)).encode()).hexdigest()[:32]
@@ -193,4 +220,8 @@ def sortable_in_python(column: MySqlColumn) -> bool:
     if column.base in ("date", "datetime", "timestamp", "time"):
         return True
     # A binary collation orders by code point, and UTF-8 keeps that order; PAD SPACE makes trailing blanks compare oddly.
-    return column.base in ("char", "varchar") and column.collation in ("utf8mb4_0900_bin", "utf8mb4_nopad_bin", "utf8mb3_nopad_bin")
+    return column.base in ("char", "varchar") and column.collation in (
+        "utf8mb4_0900_bin",
+        "utf8mb4_nopad_bin",
+        "utf8mb3_nopad_bin",
+    )

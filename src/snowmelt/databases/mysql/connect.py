@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import pymysql
 from pymysql.constants import CLIENT
 
+from snowmelt.databases.mysql.columns import Flavour
 from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.secrets import Secret
-
-Flavour = Literal["mysql", "mariadb"]
 
 
 class Tls(StrEnum):

@@ -22,8 +22,10 @@ import pyarrow as pa
 
 from snowmelt.columnar.arena import Arena, ArenaPool, Bytes, Layout, Longs, Storage
 from snowmelt.columnar.memory import is_ascii
-from snowmelt.databases.mysql.charsets import Flavour, transcode
-from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
+from snowmelt.databases.mysql import kinds
+from snowmelt.databases.mysql import rows as kernel
+from snowmelt.databases.mysql.charsets import transcode
+from snowmelt.databases.mysql.columns import Flavour, MySqlTable, TypeOptions
 from snowmelt.databases.mysql.ddl import (
     AlterColumns,
     CreateTable,
@@ -41,9 +43,8 @@ from snowmelt.databases.mysql.ddl import (
 )
 from snowmelt.databases.mysql.events import Gtid, Xid, read_gtid, read_incident, read_query, read_xa_prepare
 from snowmelt.databases.mysql.json import apply_diffs, text_of
-from snowmelt.databases.mysql.rowplan import Finish, Kind, PlannedColumn, RowPlan, plan_rows
-from snowmelt.databases.mysql.rows import STATE_SLOTS, Filled, R, fill
-from snowmelt.databases.mysql.scan import S, Stop, Walk
+from snowmelt.databases.mysql.rowplan import Finish, PlannedColumn, RowPlan, plan_rows
+from snowmelt.databases.mysql.scan import Places, S, Stop, Walk
 from snowmelt.databases.mysql.sets import set_lists
 from snowmelt.databases.mysql.tablemap import TableMap, read_table_map
 from snowmelt.databases.mysql.unpack import inflate, unpack
@@ -75,6 +76,8 @@ class Limits:
     row_bytes_max: int = 1 << 30
     held_bytes_max: int = 1 << 30
     """XA groups that are prepared and neither committed nor rolled back, together."""
+    unpacked_bytes_max: int = 4 << 30
+    """What a range that holds compressed events may grow to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,33 +179,60 @@ class LogReader:
         self.held: dict[Xid, _Held] = {}
         self.counters = Counters()
 
-    def read(self, data: Bytes, *, file: int, start: int, checksum_bytes: int) -> Iterator[LogItem]:
-        """Decode whole transactions: `data` are the events of log file `file` from offset `start` on."""
-        walk = Walk(data, position=start, checksum_bytes=checksum_bytes)
+    def read(self, data: Bytes, *, file: int, start: int, checksum_bytes: int, end: int | None = None) -> Iterator[LogItem]:
+        """Decode whole transactions: `data` are the events of log file `file` from offset `start` on, up to `end` if that is known."""
+        gaps = self._flavour == "mariadb"
+        walk = Walk(data, position=start, checksum_bytes=checksum_bytes, places=Places.GAPS if gaps else Places.EXACT)
+        # Statements of the open group, by where it begins, that were acted on already.
+        group, acted, again = -1, 0, 0
         while True:
             stop = walk.go_on()
             position = Position(file, int(walk.state[S.STOP_POSITION]), self._era)
             if stop is Stop.PACKED:
-                # What was walked so far is walked again in its plain form, so nothing of it may have been handed out.
+                # The open group is walked again in its plain form; nothing of its rows has been handed out.
                 yield from self._rows(walk, file)
                 done = int(walk.state[S.GROUP_AT] if walk.state[S.IN_GROUP] else walk.state[S.AT])
-                before = self._position_before(walk, done, start)
-                plain = unpack(walk.data[done:], checksum_bytes=walk.checksum_bytes, where=f"{file}:{before}")
+                again = acted if walk.state[S.IN_GROUP] and done == group else 0
+                group = -1
+                start = self._position_before(walk, done, start)
+                plain = unpack(
+                    walk.data[done:],
+                    checksum_bytes=walk.checksum_bytes,
+                    where=f"{file}:{start}",
+                    position=start,
+                    gaps=gaps,
+                    bytes_max=self._limits.unpacked_bytes_max,
+                )
                 self.counters.unpacked_bytes += plain.shape[0]
-                walk = Walk(plain, position=before, checksum_bytes=0)
+                walk = Walk(plain, position=start, checksum_bytes=0, places=Places.UNPACKED)
                 continue
-            if stop >= Stop.CUT_SHORT or stop in (Stop.INCIDENT, Stop.UNKNOWN, Stop.MAPS_FULL):
+            if stop is Stop.MAPS_FULL:
+                walk.grow_maps()
+                continue
+            if stop >= Stop.CUT_SHORT or stop in (Stop.INCIDENT, Stop.UNKNOWN):
                 raise _refusal(walk, stop, position)
+            ended = int(walk.state[S.TRANSACTIONS])
             yield from self._rows(walk, file)
             match stop:
                 case Stop.END:
+                    if end is not None and int(walk.state[S.POSITION]) != end:
+                        raise Corrupt("the range ends elsewhere than it must", detail=f"not at {end}", position=str(position))
                     return
                 case Stop.STATEMENT:
-                    yield from self._statement(walk, position)
+                    if int(walk.state[S.GROUP_AT]) != group:
+                        again = again if group < 0 else 0
+                        group, acted = int(walk.state[S.GROUP_AT]), 0
+                    acted += 1
+                    if acted <= again:
+                        continue
+                    # A statement that stands alone is the last transaction that has ended.
+                    yield from self._statement(walk, walk.body(), position, int(walk.txn_gtid_at[ended - 1]) if ended else -1)
                 case Stop.XA_PREPARE:
-                    self._prepared(walk, position)
+                    self._prepared(walk, position, start)
                 case Stop.LOGGED_AS_STATEMENT:
-                    raise _logged_as_statement("LOAD DATA", position)
+                    # As a QUERY's body, but for 13 more bytes that say which file was loaded.
+                    body = walk.body()
+                    yield from self._statement(walk, body[:13] + body[26:], position, -1)
                 case _:
                     raise AssertionError(stop)
 
@@ -219,20 +249,29 @@ class LogReader:
             whole -= 1 << 32
         return max(start, whole - size)
 
-    def _rows(self, walk: Walk, file: int) -> Iterator[ChangeBatch]:
-        """All rows of groups that have ended since the last call, table by table."""
+    def _rows(self, walk: Walk, file: int, ended: Transactions | None = None) -> Iterator[ChangeBatch]:
+        """All rows of groups that have ended since the last call, table by table. `ended` names the groups if the walk doesn't."""
         count, transactions = int(walk.state[S.FLUSHED]), int(walk.state[S.TRANSACTIONS])
-        self.counters.transactions += transactions
-        if count:
+        if ended is None:
+            self.counters.transactions += transactions
             ended = Transactions(
                 walk.txn_commit[:transactions].copy(), walk.txn_time[:transactions].copy(), walk.txn_gtid_at[:transactions].copy(), walk.data
             )
+        if count:
             maps = walk.row_map[:count]
-            order = np.argsort(maps, kind="stable")
+            order = np.argsort(maps, kind="stable").astype(np.int64)
             edges = np.flatnonzero(np.diff(maps[order])) + 1
             groups = sorted(np.split(order, edges), key=lambda group: int(group[0]))
+            planned: dict[TableId, list[tuple[Longs, RowPlan]]] = {}
             for chosen in groups:
-                yield from self._table_rows(walk, file, chosen.astype(np.int64), ended)
+                # Which schema rows were written with is decided by their commit: no DDL lies between the two.
+                first = int(chosen[0])
+                plan = self._plan(walk, int(maps[first]), Position(file, int(walk.row_commit[first]), self._era))
+                if plan is not None:
+                    planned.setdefault(plan.table.id, []).append((chosen, plan))
+            for parts in planned.values():
+                for chosen, plan in _in_turns(parts):
+                    yield from self._table_rows(walk, file, chosen, plan, ended)
         walk.drop_rows()
 
     def _plan(self, walk: Walk, index: int, position: Position) -> RowPlan | None:
@@ -258,13 +297,8 @@ class LogReader:
         except SourceDrift as error:
             raise SourceDrift(error.fact, detail=f"{error.detail} at {position}".strip(), hint=error.hint) from None
 
-    def _table_rows(self, walk: Walk, file: int, chosen: Longs, ended: Transactions) -> Iterator[ChangeBatch]:
-        first = int(chosen[0])
-        # A row event's own place decides which schema it was written with; its commit lies behind it, with no DDL between.
-        position = Position(file, int(walk.row_commit[first]), self._era)
-        plan = self._plan(walk, int(walk.row_map[first]), position)
-        if plan is None:
-            return
+    def _table_rows(self, walk: Walk, file: int, chosen: Longs, plan: RowPlan, ended: Transactions) -> Iterator[ChangeBatch]:
+        position = Position(file, int(walk.row_commit[chosen[0]]), self._era)
         if np.any(walk.row_type[chosen] == 39):
             plan = plan.with_raw_json()
         columns = len(plan.columns)
@@ -277,35 +311,33 @@ class LogReader:
             max(min(self._limits.heap_bytes, 4 * total + 4096), known.get(column.name, 0)) if column.storage.heap else 0
             for column in plan.columns
         ]
-        json_columns = sum(column.kind in (Kind.JSON, Kind.JSON_RAW) for column in plan.columns)
-        state = np.zeros(STATE_SLOTS, np.int64)
+        json_columns = sum(column.kind in (kinds.JSON, kinds.JSON_RAW) for column in plan.columns)
+        state = np.zeros(kernel.STATE_SLOTS, np.int64)
         while True:
             # An image has at least one byte, so no more rows than bytes can follow.
             rows_max = min(self._limits.rows_per_batch, total + 2)
             layout = Layout(storage, rows_max=rows_max, heap_bytes=[*heaps, *([0] * (len(storage) - columns))])
             arena = Arena(self._pool, layout, valid=True)
-            state[R.ROWS] = 0
-            filled = Filled(
-                fill(
-                    walk.data, walk.row_at, walk.row_end, walk.row_type, walk.row_commit, walk.row_ordinal, walk.row_time, chosen,
-                    plan.kind, plan.a, plan.b, layout.valid_at, layout.fixed_at, layout.heap_at, layout.heap_room, arena.heap_used,
-                    arena.memory, rows_max, absent, json_columns, state,
-                )
+            state[kernel.ROWS] = 0
+            filled = kernel.fill(
+                walk.data, walk.row_at, walk.row_end, walk.row_type, walk.row_commit, walk.row_ordinal, walk.row_time, chosen,
+                plan.kind, plan.a, plan.b, layout.valid_at, layout.fixed_at, layout.heap_at, layout.heap_room, arena.heap_used,
+                arena.memory, rows_max, absent, json_columns, state,
             )  # fmt: skip
-            if filled is Filled.CORRUPT:
-                event = int(chosen[min(int(state[R.EVENT]), len(chosen) - 1)])
+            if filled == kernel.CORRUPT:
+                event = int(chosen[min(int(state[kernel.EVENT]), len(chosen) - 1)])
                 raise Corrupt(f"a row event of {plan.table.id} can't be read", position=f"{file}:{int(walk.row_commit[event])}")
-            if filled is Filled.HEAP_TOO_SMALL:
-                column = int(state[R.COLUMN])
-                need = self._need(plan, column, int(state[R.NEED]), position)
+            if filled == kernel.HEAP_TOO_SMALL:
+                column = int(state[kernel.COLUMN])
+                need = self._need(plan, column, int(state[kernel.NEED]), position)
                 known[plan.columns[column].name] = heaps[column] = max(need, 2 * heaps[column])
                 continue
-            rows = int(state[R.ROWS])
+            rows = int(state[kernel.ROWS])
             if rows:
                 self.counters.changes += rows
                 yield ChangeBatch(plan.table, self._batch(plan, arena, rows, absent, position), ended)
-            if filled is Filled.DONE:
-                self.counters.nulled_dates += int(state[R.NULLED_DATES])
+            if filled == kernel.DONE:
+                self.counters.nulled_dates += int(state[kernel.NULLED_DATES])
                 return
 
     def _need(self, plan: RowPlan, column: int, need: int, position: Position) -> int:
@@ -365,7 +397,7 @@ class LogReader:
             case Finish.INFLATE:
                 return self._inflated(column, arena.array(index, pa.binary(), rows))
             case Finish.JSON:
-                return _json_texts(arena.array(index, pa.binary(), rows))
+                return _json_texts(column.name, arena.array(index, pa.binary(), rows))
 
     def _transcoded(self, column: PlannedColumn, arena: Arena, index: int, rows: int) -> pa.Array:
         offsets, data = transcode(column.charset, *arena.heap(index, rows), rows, flavour=self._flavour)
@@ -378,7 +410,7 @@ class LogReader:
 
     def _inflated(self, column: PlannedColumn, packed: pa.Array) -> pa.Array:
         """MariaDB's COMPRESSED columns: a byte of zero and the value, or zlib behind a header."""
-        values = [None if value is None else _plain_value(value) for value in packed.to_pylist()]
+        values = [None if value is None else _plain_value(value, self._limits.row_bytes_max) for value in packed.to_pylist()]
         array = pa.array(values, pa.binary())
         if pa.types.is_binary(column.arrow):
             return array
@@ -389,17 +421,19 @@ class LogReader:
             offsets_out, data_out = transcode(
                 column.charset, places, np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), count, flavour=self._flavour
             )
-            return pa.Array.from_buffers(pa.string(), count, [array.buffers()[0], pa.py_buffer(offsets_out), pa.py_buffer(data_out)])
-        text = array.view(pa.string())
+            text = pa.Array.from_buffers(pa.string(), count, [array.buffers()[0], pa.py_buffer(offsets_out), pa.py_buffer(data_out)])
+        else:
+            text = array.view(pa.string())
         text.validate(full=True)
         return text
 
-    def _statement(self, walk: Walk, position: Position) -> Iterator[LogItem]:
-        query = read_query(walk.body())
+    def _statement(self, walk: Walk, body: bytes, position: Position, gtid_at: int) -> Iterator[LogItem]:
+        query = read_query(body)
         xa = _XA.match(query.sql)
         time = int.from_bytes(walk.data[walk.state[S.EVENT_AT] : walk.state[S.EVENT_AT] + 4].tobytes(), "little")
         if xa:
-            yield from self._xa_ended(xa[1].upper() == "COMMIT", _read_xid(xa[2]), position)
+            ended = Transactions(np.array([position.offset]), np.array([time]), np.array([gtid_at]), walk.data)
+            yield from self._xa_ended(xa[1].upper() == "COMMIT", _read_xid(xa[2]), position, ended)
             return
         if _ROLLBACK_TO.match(query.sql):
             raise SourceDrift(
@@ -423,6 +457,8 @@ class LogReader:
             rules=rules,
         )
         for change in changes:
+            if isinstance(change, Rewrites) and change.statement in _CHANGES_ROWS:
+                raise _logged_as_statement(f"{change.statement} that names {change.table}", position)
             self._apply(change, position)
         if any(not isinstance(change, Ignored) for change in changes):
             yield SchemaChanged(position, time, query.sql, changes)
@@ -440,9 +476,9 @@ class LogReader:
                 self._schemas.put(old, position, None)
                 self._schemas.put(new, position, after)
             case DropDatabase(name=database):
-                for table in self._schemas.tables():
-                    if table.database == database:
-                        self._schemas.put(table, position, None)
+                for known in self._schemas.tables():
+                    if known.database == database:
+                        self._schemas.put(known, position, None)
             case DatabaseDefaults(name=database, collation=collation):
                 if collation is None:
                     self._collations.pop(database, None)
@@ -457,19 +493,17 @@ class LogReader:
             case Truncate() | Ignored():
                 pass
 
-    def _prepared(self, walk: Walk, position: Position) -> None:
-        one_phase, xid = read_xa_prepare(walk.body())
-        if one_phase:
-            raise SourceDrift("XA COMMIT ONE PHASE is logged in a form that we don't know", detail=f"at {position}")
+    def _prepared(self, walk: Walk, position: Position, start: int) -> None:
+        _, xid = read_xa_prepare(walk.body())
         group, end = int(walk.state[S.GROUP_AT]), int(walk.state[S.AT])
         data = walk.data[group:end].copy()
-        self.held[xid] = _Held(data, walk.checksum_bytes, self._position_before(walk, group, 0))
+        self.held[xid] = _Held(data, walk.checksum_bytes, self._position_before(walk, group, start))
         held = sum(entry.data.shape[0] for entry in self.held.values())
         if held > self._limits.held_bytes_max:
             raise SourceDrift("prepared XA transactions are larger than the limit", detail=f"{held} bytes at {position}")
         walk.drop_group()
 
-    def _xa_ended(self, committed: bool, xid: Xid, position: Position) -> Iterator[LogItem]:
+    def _xa_ended(self, committed: bool, xid: Xid, position: Position, ended: Transactions) -> Iterator[LogItem]:
         held = self.held.pop(xid, None)
         if held is None:
             if not committed:
@@ -480,14 +514,32 @@ class LogReader:
                 hint="it was prepared before the capture began; snapshot the captured tables again",
             )
         if committed:
-            walk = Walk(held.data, position=held.position, checksum_bytes=held.checksum_bytes)
-            stop = walk.go_on(commit_as=position.offset)
-            if stop is Stop.PACKED:
-                plain = unpack(held.data, checksum_bytes=held.checksum_bytes, where=f"{position.file}:{held.position}")
-                walk = Walk(plain, position=held.position, checksum_bytes=0)
-                stop = walk.go_on(commit_as=position.offset)
+            # Its places, statements and compression were dealt with when it was prepared.
+            walk = Walk(held.data, position=held.position, checksum_bytes=held.checksum_bytes, places=Places.UNPACKED)
+            while (stop := walk.go_on(commit_as=position.offset)) is Stop.STATEMENT:
+                pass
             check(stop is Stop.END, "a held XA group reads otherwise than when it was prepared", str(stop))
-            yield from self._rows(walk, position.file)
+            # Prepared rows are in no read: what counts is the name and the time of the COMMIT, as its position does.
+            walk.row_time[: int(walk.state[S.FLUSHED])] = ended.time_s[0]
+            yield from self._rows(walk, position.file, ended)
+
+
+def _in_turns(parts: list[tuple[Longs, RowPlan]]) -> Iterator[tuple[Longs, RowPlan]]:
+    """The events of one table in the order of the log.
+
+    A table that the server opens anew gets another number, hence another map. A transaction that used the old number may commit
+    behind one that used the new, so the maps can take turns.
+    """
+    if len(parts) == 1:
+        yield parts[0]
+        return
+    events = np.concatenate([chosen for chosen, _ in parts])
+    part = np.repeat(np.arange(len(parts)), [chosen.shape[0] for chosen, _ in parts])
+    order = np.argsort(events)
+    events, part = events[order], part[order]
+    edges = np.flatnonzero(np.diff(part)) + 1
+    for chosen, first in zip(np.split(events, edges), [0, *edges.tolist()], strict=True):
+        yield chosen, parts[int(part[first])][1]
 
 
 def warm() -> None:
@@ -496,16 +548,18 @@ def warm() -> None:
     check(walk.go_on() is Stop.END, "an empty range has nothing in it")
     none, layout = np.zeros(0, np.int64), Layout(_SYSTEM_STORAGE, rows_max=2, heap_bytes=[0] * len(_SYSTEM_STORAGE))
     arena = Arena(ArenaPool(), layout, valid=True)
-    fill(
+    kernel.fill(
         walk.data, walk.row_at, walk.row_end, walk.row_type, walk.row_commit, walk.row_ordinal, walk.row_time, none,
         none, none, none, layout.valid_at, layout.fixed_at, layout.heap_at, layout.heap_room, arena.heap_used,
-        arena.memory, 2, 0, 0, np.zeros(STATE_SLOTS, np.int64),
+        arena.memory, 2, 0, 0, np.zeros(kernel.STATE_SLOTS, np.int64),
     )  # fmt: skip
 
 
+_CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH", "MERGE", "IMPORT"})
+"""Of a statement that changes rows nothing but its first word is kept: the text holds values."""
 _XA = re.compile(r"^\s*XA\s+(COMMIT|ROLLBACK)\s+(.*)$", re.IGNORECASE | re.DOTALL)
 _ROLLBACK_TO = re.compile(r"^\s*ROLLBACK\s+TO\b", re.IGNORECASE)
-_XID = re.compile(r"^X'([0-9a-fA-F]*)'\s*,\s*X'([0-9a-fA-F]*)'\s*,\s*(\d+)", re.IGNORECASE)
+_XID = re.compile(r"^X'((?:[0-9a-f]{2})*)'\s*,\s*X'((?:[0-9a-f]{2})*)'\s*,\s*([0-9]{1,10})", re.IGNORECASE | re.ASCII)
 
 
 def _read_xid(text: str) -> Xid:
@@ -524,8 +578,6 @@ def _refusal(walk: Walk, stop: Stop, position: Position) -> Exception:
     if stop is Stop.UNKNOWN:
         kind = int(walk.data[walk.state[S.EVENT_AT] + 4])
         return SourceDrift("the log holds an event of a kind that we don't know", detail=f"type {kind} at {where}")
-    if stop is Stop.MAPS_FULL:
-        return SourceDrift("a range of the log maps more tables than the limit", detail=f"at {where}")
     return Corrupt(_CORRUPT_TEXT[stop], position=where)
 
 
@@ -538,6 +590,7 @@ _CORRUPT_TEXT = {
     Stop.NO_GROUP: "rows or an end lie outside a transaction",
     Stop.BAD_QUERY: "a statement's event can't be read",
     Stop.OPEN_GROUP: "a transaction is not ended",
+    Stop.GAP: "events are missing",
 }
 
 
@@ -549,14 +602,14 @@ def _logged_as_statement(what: str, position: Position) -> SourceDrift:
     )
 
 
-def _plain_value(stored: bytes) -> bytes:
+def _plain_value(stored: bytes, bytes_max: int) -> bytes:
     """A value of a COMPRESSED column: nothing, or a zero byte and the value, or compressed data."""
     if not stored or stored[0] == 0:
         return stored[1:]
-    return inflate(stored)
+    return inflate(stored, bytes_max=bytes_max)
 
 
-def _json_texts(raw: pa.Array) -> pa.Array:
+def _json_texts(name: str, raw: pa.Array) -> pa.Array:
     """Documents and differences as text. Differences apply to the document of the row before, which is the update's other half."""
     texts: list[bytes | None] = []
     before: bytes | None = None
@@ -569,7 +622,11 @@ def _json_texts(raw: pa.Array) -> pa.Array:
             before = value[1:]
         else:
             if before is None:
-                raise Corrupt("differences of a JSON document come without the document")
+                raise SourceDrift(
+                    "the log holds differences of a JSON document without the document",
+                    detail=f"column {name}",
+                    hint="with binlog_row_value_options = PARTIAL_JSON, binlog_row_image must be FULL; then snapshot the table again",
+                )
             texts.append(apply_diffs(before, value[1:]))
             before = None
     return pa.array(texts, pa.binary()).cast(pa.string())

@@ -272,7 +272,10 @@ def _read_tagged_gtid(reader: Reader) -> MySqlGtid:
         if expected == 0:
             _variable_number(reader)  # flags
         elif expected == 1:
-            source = bytes(_variable_number(reader) for _ in range(16))
+            parts = [_variable_number(reader) for _ in range(16)]
+            if max(parts) > 0xFF:
+                raise Corrupt("a tagged GTID's source is no UUID")
+            source = bytes(parts)
         elif expected == 2:
             number = _variable_number(reader)
             number = number >> 1 ^ -(number & 1)

@@ -13,8 +13,8 @@ replication, without a bound. So the end of the log says nothing about what a re
 Laws:
 - The isolation level is set here, never inherited: under READ COMMITTED a consistent snapshot is silently none.
 - A table's shape is compared before the snapshot opens and after the transaction has ended. Inside of it MySQL 8 shows the
-  catalogue as of the snapshot, while rows come in the shape of today. From its SELECT to its end the transaction keeps
-  everyone from changing the shape, so equal before and after is equal all the time.
+  catalogue as of the snapshot, while rows come in the shape of today. From its first touch of the table to its end the
+  transaction keeps everyone from changing the shape, so equal before and after is equal all the time.
 - A read that fails, or that is not taken to its end, is nothing: its chunk is given back.
 """
 
@@ -39,7 +39,7 @@ from snowmelt.model.gtid import MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
 
 LOCK_WAIT_S = 5
-"""How long writers may queue behind a lock of ours that itself waits for somebody's open transaction."""
+"""How long we wait for a table: writers queue behind a lock of ours that itself waits for somebody's open transaction."""
 LOCK_TRIES = 3
 
 _SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
@@ -219,6 +219,8 @@ class _Exact:
             )
         self._check_shape("before")
         session.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        # Somebody who waits to change the table makes us wait behind him, and with a lock he waits for us.
+        session.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
         compare_exactly(session)
         self._opened = True
         try:
@@ -232,15 +234,26 @@ class _Exact:
         match read_method(session):
             case Method.SNAPSHOT:
                 session.execute(_SNAPSHOT)
+                self._pin()
                 return PositionMark(_snapshot_position(session, era))
             case Method.GTID:
                 before = _executed(session)
                 session.execute(_SNAPSHOT)
+                self._pin()
                 return GtidMark(before, log_end(session, era=era))
             case Method.LOCK:
                 with _lock(session, self._table) as locker:
                     session.execute(_SNAPSHOT)
+                    self._pin()
                     return PositionMark(log_end(locker, era=era))
+
+    def _pin(self) -> None:
+        """Touch the table, so that from here on whoever would alter, empty or drop it waits for our end.
+
+        What happens to it between the snapshot and here shows as an error of the SELECT or in its shape. Only MySQL 5.6
+        shows an emptied table as empty, but there nobody can empty it: we still hold the lock.
+        """
+        self._session.execute(f"SELECT 1 FROM {quote_table(self._table.id)} LIMIT 0")
 
     def _open_locked(self) -> Mark:
         if not self._allow_locked_reads:

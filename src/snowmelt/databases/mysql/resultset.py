@@ -45,8 +45,9 @@ ROW_BYTES_MAX = 256 << 20
 RECEIVE_BYTES = 1 << 20
 HEAP_BYTES_MAX = (1 << 31) - 4096
 """Arrow's 32-bit offsets end here."""
-HEAP_BYTES_FIRST = 1 << 20
-"""What a heap has before anything is known of its values; it doubles where it ends batches early."""
+ROWS_FIRST = 2_048
+HEAP_BYTES_FIRST = 64 << 10
+"""The first batch is small, for a small result must not hold a large arena; the next ones grow as they are filled."""
 
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
 _PACKET_MAX = 0xFFFFFF
@@ -348,14 +349,11 @@ class _Shape:
         self._batch_bytes_max = batch_bytes_max
         self._plan: Longs = np.zeros((len(columns), kernel.PLAN_WIDTH), np.int64)
         for index, (kind, _, parameter, precision) in enumerate(described):
-            self._plan[index, kernel.KIND], self._plan[index, kernel.PARAMETER], self._plan[index, kernel.PRECISION] = (
-                kind,
-                parameter,
-                precision,
-            )
+            self._plan[index, [kernel.KIND, kernel.PARAMETER, kernel.PRECISION]] = kind, parameter, precision
         # Half of the memory is for what has a fixed width, half for heaps.
         fixed = sum(storage.width for storage in self._storages) + len(columns) // 8 + 1
         self._rows_max = max(1, min(rows_max, batch_bytes_max // 2 // fixed))
+        self._rows = min(ROWS_FIRST, self._rows_max)
         heaps = sum(storage.heap for storage in self._storages)
         first = min(HEAP_BYTES_FIRST, batch_bytes_max // 2 // max(1, heaps))
         self._heap_bytes = [first if storage.heap else 0 for storage in self._storages]
@@ -366,19 +364,28 @@ class _Shape:
     def layout(self) -> tuple[Layout, Longs]:
         if self._layout is None:
             heaps = [self._large.get(index, size) for index, size in enumerate(self._heap_bytes)]
-            layout = Layout(self._storages, rows_max=1 if self._large else self._rows_max, heap_bytes=heaps)
+            layout = Layout(self._storages, rows_max=1 if self._large else self._rows, heap_bytes=heaps)
             self._plan[:, kernel.VALID_AT], self._plan[:, kernel.FIXED_AT] = layout.valid_at, layout.fixed_at
             self._plan[:, kernel.HEAP_AT], self._plan[:, kernel.HEAP_ROOM] = layout.heap_at, layout.heap_room
             self._layout = layout
         return self._layout, self._plan
 
-    def full(self, index: int, rows: int, need: int) -> None:
-        """The heap of column `index` was full after `rows` rows, with `need` bytes to come."""
-        if rows == 0:
-            self._large[index] = need
+    def rows_full(self) -> None:
+        if self._rows < self._rows_max and not self._large:
+            self._rows = min(4 * self._rows, self._rows_max)
             self._layout = None
-        elif sum(self._heap_bytes) + self._heap_bytes[index] <= self._batch_bytes_max // 2:
-            self._heap_bytes[index] *= 2
+
+    def heap_full(self, index: int, rows: int, need: int) -> None:
+        """The heap of column `index` was full after `rows` rows, with `need` bytes to come."""
+        room = self._heap_bytes[index]
+        wanted = max(2 * room, 4 * need, room * self._rows // rows * 5 // 4 if rows else 0)
+        spare = self._batch_bytes_max // 2 - sum(self._heap_bytes)
+        grown = min(wanted, room + spare)
+        if grown > room and grown >= need and not self._large:
+            self._heap_bytes[index] = grown
+            self._layout = None
+        elif rows == 0:
+            self._large[index] = need
             self._layout = None
 
     def taken(self) -> None:
@@ -441,9 +448,10 @@ class _Rows:
                 self._end()
                 break
             elif status == kernel.HEAP_FULL:
-                shape.full(int(state[kernel.COLUMN]), int(state[kernel.ROW]), int(state[kernel.NEED]))
+                shape.heap_full(int(state[kernel.COLUMN]), int(state[kernel.ROW]), int(state[kernel.NEED]))
                 break
             elif status == kernel.ROWS_FULL:
+                shape.rows_full()
                 break
             else:
                 column = int(state[kernel.COLUMN])

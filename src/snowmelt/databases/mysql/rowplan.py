@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from snowmelt.columnar.arena import HEAP, Longs, Storage
+from snowmelt.databases.mysql import kinds
 from snowmelt.databases.mysql.charsets import canonical_charset, is_utf8
 from snowmelt.databases.mysql.columns import (
     BINARY_TYPES,
@@ -29,64 +30,6 @@ from snowmelt.databases.mysql.columns import (
 from snowmelt.databases.mysql.rows import decimal_layout
 from snowmelt.databases.mysql.tablemap import TableMap, Wire, WireColumn
 from snowmelt.errors import Corrupt, SourceDrift
-
-
-class Kind(IntEnum):
-    """What the kernel does with a column. `a` and `b` are its two parameters."""
-
-    INT8 = 0
-    UINT8 = 1
-    INT16 = 2
-    UINT16 = 3
-    INT24 = 4
-    UINT24 = 5
-    INT32 = 6
-    UINT32 = 7
-    INT64 = 8
-    UINT64 = 9
-    FLOAT = 10
-    DOUBLE = 11
-    SHORT_BYTES = 12
-    """One byte of length."""
-    LONG_BYTES = 13
-    """Two bytes of length."""
-    BLOB = 14
-    """`a` bytes of length."""
-    DECIMAL = 15
-    """Stored as `decimal_layout` says in `a`, as decimal128."""
-    DECIMAL_TEXT = 16
-    DATE = 17
-    DATETIME = 18
-    """Big-endian, `a` fractional digits."""
-    TIMESTAMP = 19
-    TIME = 20
-    DATE_TEXT = 21
-    DATETIME_TEXT = 22
-    TIMESTAMP_TEXT = 23
-    TIME_TEXT = 24
-    YEAR = 25
-    ENUM = 26
-    """Index in `a` bytes, at most `b`."""
-    SET = 27
-    """Mask in `a` bytes of `b` labels."""
-    BOOL = 28
-    BITS = 29
-    """`a` bytes."""
-    PADDED = 30
-    """BINARY(`a`): trailing zero bytes were cut; `b` bytes of length."""
-    JSON = 31
-    """`a` bytes of length; the `b`th JSON column of the table."""
-    UUID = 32
-    INET6 = 33
-    INET4 = 34
-    OLD_DATETIME = 35
-    OLD_TIMESTAMP = 36
-    OLD_TIME = 37
-    JSON_RAW = 38
-    """As JSON, but the bytes as they are behind a byte that says whether they are a document (0) or differences (1)."""
-    OLD_DATETIME_TEXT = 39
-    OLD_TIMESTAMP_TEXT = 40
-    OLD_TIME_TEXT = 41
 
 
 class Finish(IntEnum):
@@ -105,7 +48,8 @@ class Finish(IntEnum):
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
     name: str
-    kind: Kind
+    kind: int
+    """One of `kinds`."""
     a: int
     b: int
     storage: Storage
@@ -129,7 +73,7 @@ class RowPlan:
     def with_raw_json(self) -> RowPlan:
         """The same, for events that hold differences of JSON documents."""
         columns = [
-            replace(column, kind=Kind.JSON_RAW, finish=Finish.JSON) if column.kind is Kind.JSON else column for column in self.columns
+            replace(column, kind=kinds.JSON_RAW, finish=Finish.JSON) if column.kind == kinds.JSON else column for column in self.columns
         ]
         return RowPlan(self.table, columns)
 
@@ -159,7 +103,7 @@ def plan_rows(shape: TableMap, schema: MySqlTable | None, options: TypeOptions) 
 def _numbered(columns: list[PlannedColumn]) -> list[PlannedColumn]:
     """JSON columns get their ordinal among themselves: partial updates name them by it."""
     ordinals = itertools.count()
-    return [replace(column, b=next(ordinals)) if column.kind is Kind.JSON else column for column in columns]
+    return [replace(column, b=next(ordinals)) if column.kind == kinds.JSON else column for column in columns]
 
 
 def _drift(shape: TableMap, detail: str) -> SourceDrift:
@@ -178,28 +122,28 @@ def _same_labels(logged: tuple[str, ...], recorded: tuple[str, ...]) -> bool:
     )
 
 
-_SIGNED = {Wire.TINY: Kind.INT8, Wire.SHORT: Kind.INT16, Wire.INT24: Kind.INT24, Wire.LONG: Kind.INT32, Wire.LONGLONG: Kind.INT64}
-_UNSIGNED = {Wire.TINY: Kind.UINT8, Wire.SHORT: Kind.UINT16, Wire.INT24: Kind.UINT24, Wire.LONG: Kind.UINT32, Wire.LONGLONG: Kind.UINT64}
+_SIGNED = {Wire.TINY: kinds.INT8, Wire.SHORT: kinds.INT16, Wire.INT24: kinds.INT24, Wire.LONG: kinds.INT32, Wire.LONGLONG: kinds.INT64}
+_UNSIGNED = {Wire.TINY: kinds.UINT8, Wire.SHORT: kinds.UINT16, Wire.INT24: kinds.UINT24, Wire.LONG: kinds.UINT32, Wire.LONGLONG: kinds.UINT64}
 _INTEGER_WIDTH = {
-    Kind.INT8: 1, Kind.UINT8: 2, Kind.INT16: 2, Kind.UINT16: 4, Kind.INT24: 4, Kind.UINT24: 4,
-    Kind.INT32: 4, Kind.UINT32: 8, Kind.INT64: 8, Kind.UINT64: 16,
+    kinds.INT8: 1, kinds.UINT8: 2, kinds.INT16: 2, kinds.UINT16: 4, kinds.INT24: 4, kinds.UINT24: 4,
+    kinds.INT32: 4, kinds.UINT32: 8, kinds.INT64: 8, kinds.UINT64: 16,
 }  # fmt: skip
 _TEMPORAL = {
-    Wire.DATE: (Kind.DATE, Kind.DATE_TEXT, 4),
-    Wire.NEWDATE: (Kind.DATE, Kind.DATE_TEXT, 4),
-    Wire.DATETIME2: (Kind.DATETIME, Kind.DATETIME_TEXT, 8),
-    Wire.TIMESTAMP2: (Kind.TIMESTAMP, Kind.TIMESTAMP_TEXT, 8),
-    Wire.TIME2: (Kind.TIME, Kind.TIME_TEXT, 8),
-    Wire.DATETIME: (Kind.OLD_DATETIME, Kind.OLD_DATETIME_TEXT, 8),
-    Wire.TIMESTAMP: (Kind.OLD_TIMESTAMP, Kind.OLD_TIMESTAMP_TEXT, 8),
-    Wire.TIME: (Kind.OLD_TIME, Kind.OLD_TIME_TEXT, 8),
+    Wire.DATE: (kinds.DATE, 4),
+    Wire.NEWDATE: (kinds.DATE, 4),
+    Wire.DATETIME2: (kinds.DATETIME, 8),
+    Wire.TIMESTAMP2: (kinds.TIMESTAMP, 8),
+    Wire.TIME2: (kinds.TIME, 8),
+    Wire.DATETIME: (kinds.OLD_DATETIME, 8),
+    Wire.TIMESTAMP: (kinds.OLD_TIMESTAMP, 8),
+    Wire.TIME: (kinds.OLD_TIME, 8),
 }
 _TEMPORAL_BASE = {
     Wire.DATE: "date", Wire.NEWDATE: "date", Wire.DATETIME2: "datetime", Wire.DATETIME: "datetime", Wire.TIMESTAMP2: "timestamp",
     Wire.TIMESTAMP: "timestamp", Wire.TIME2: "time", Wire.TIME: "time",
 }  # fmt: skip
 _INTEGER_BASE = {Wire.TINY: "tinyint", Wire.SHORT: "smallint", Wire.INT24: "mediumint", Wire.LONG: "int", Wire.LONGLONG: "bigint"}
-_FIXED_TEXT = {"uuid": (Kind.UUID, 16), "inet6": (Kind.INET6, 16), "inet4": (Kind.INET4, 4)}
+_FIXED_TEXT = {"uuid": (kinds.UUID, 16), "inet6": (kinds.INET6, 16), "inet4": (kinds.INET4, 4)}
 
 
 def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options: TypeOptions) -> PlannedColumn:
@@ -214,7 +158,7 @@ def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options
         column = replace(column, labels=wire.labels)
     arrow = column.arrow(options)
 
-    def planned(kind: Kind, a: int, b: int, storage: Storage, finish: Finish = Finish.NOTHING) -> PlannedColumn:
+    def planned(kind: int, a: int, b: int, storage: Storage, finish: Finish = Finish.NOTHING) -> PlannedColumn:
         return PlannedColumn(column.name, kind, a, b, storage, arrow, finish, labels=column.labels)
 
     match wire.type:
@@ -222,11 +166,11 @@ def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options
             kind = (_UNSIGNED if column.unsigned else _SIGNED)[wire.type]
             return planned(kind, 0, 0, Storage(_INTEGER_WIDTH[kind]))
         case Wire.FLOAT if column.base == "float":
-            return planned(Kind.FLOAT, 0, 0, Storage(4))
+            return planned(kinds.FLOAT, 0, 0, Storage(4))
         case Wire.DOUBLE if column.base == "double":
-            return planned(Kind.DOUBLE, 0, 0, Storage(8))
+            return planned(kinds.DOUBLE, 0, 0, Storage(8))
         case Wire.YEAR if column.base == "year":
-            return planned(Kind.YEAR, 0, 0, Storage(4))
+            return planned(kinds.YEAR, 0, 0, Storage(4))
         case Wire.NEWDECIMAL if column.base == "decimal":
             precision, scale = wire.meta & 0xFF, wire.meta >> 8
             if (precision, scale) != (column.precision or 10, column.scale or 0):
@@ -234,7 +178,7 @@ def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options
             if not 0 < precision <= 65 or scale > min(precision, 38):
                 raise Corrupt("TABLE_MAP holds impossible decimal digits", detail=f"{precision}, {scale}")
             text = pa.types.is_string(arrow)
-            kind = Kind.DECIMAL_TEXT if text else Kind.DECIMAL
+            kind = kinds.DECIMAL_TEXT if text else kinds.DECIMAL
             return planned(kind, decimal_layout(precision, scale), 0, HEAP if text else Storage(16))
         case _ if wire.type in _TEMPORAL and _TEMPORAL_BASE[wire.type] == column.base:
             return _plan_temporal(shape, wire, column, arrow)
@@ -242,12 +186,12 @@ def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options
             size = wire.meta >> 8
             if size not in (1, 2):
                 raise Corrupt("TABLE_MAP holds an impossible ENUM", detail=str(size))
-            return planned(Kind.ENUM, size, len(column.labels), Storage(4), Finish.LABEL)
+            return planned(kinds.ENUM, size, len(column.labels), Storage(4), Finish.LABEL)
         case Wire.SET if column.base == "set":
             size = wire.meta >> 8
             if size not in (1, 2, 3, 4, 8):
                 raise Corrupt("TABLE_MAP holds an impossible SET", detail=str(size))
-            return planned(Kind.SET, size, len(column.labels), Storage(8), Finish.LABELS)
+            return planned(kinds.SET, size, len(column.labels), Storage(8), Finish.LABELS)
         case Wire.BIT if column.base == "bit":
             bits = (wire.meta >> 8) * 8 + (wire.meta & 0xFF)
             if not 0 < bits <= 64:
@@ -255,29 +199,29 @@ def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options
             if bits != (column.length or 1):
                 raise _drift(shape, where)
             if bits == 1:
-                return planned(Kind.BOOL, 1, 0, Storage(1), Finish.BOOL)
-            return planned(Kind.BITS, (bits + 7) // 8, bits, HEAP)
+                return planned(kinds.BOOL, 1, 0, Storage(1), Finish.BOOL)
+            return planned(kinds.BITS, (bits + 7) // 8, bits, HEAP)
         case Wire.JSON if column.base == "json":
-            return planned(Kind.JSON, _length_bytes(wire), 0, HEAP, Finish.UTF8)
+            return planned(kinds.JSON, _length_bytes(wire), 0, HEAP, Finish.UTF8)
         case Wire.GEOMETRY if column.base in GEOMETRY_TYPES:
-            return planned(Kind.BLOB, _length_bytes(wire), 0, HEAP)
+            return planned(kinds.BLOB, _length_bytes(wire), 0, HEAP)
         case Wire.VECTOR if column.base == "vector":
-            return planned(Kind.BLOB, _length_bytes(wire), 0, HEAP)
+            return planned(kinds.BLOB, _length_bytes(wire), 0, HEAP)
         case Wire.STRING if column.base in _FIXED_TEXT:
             kind, size = _FIXED_TEXT[column.base]
             return planned(kind, size, _string_length_bytes(wire), HEAP)
         case Wire.STRING if column.base == "binary":
             size = column.length if column.length is not None else 1
-            return planned(Kind.PADDED, size, _string_length_bytes(wire), HEAP)
+            return planned(kinds.PADDED, size, _string_length_bytes(wire), HEAP)
         case Wire.STRING | Wire.VARCHAR | Wire.VAR_STRING | Wire.VARCHAR_COMPRESSED if column.base in (
             "char", "varchar", "varbinary", "binary",
         ):  # fmt: skip
             long = wire.meta > 255 if wire.type is not Wire.STRING else _string_length_bytes(wire) == 2
-            return _plan_text(wire, column, arrow, Kind.LONG_BYTES if long else Kind.SHORT_BYTES, 0)
+            return _plan_text(wire, column, arrow, kinds.LONG_BYTES if long else kinds.SHORT_BYTES, 0)
         case Wire.BLOB | Wire.TINY_BLOB | Wire.MEDIUM_BLOB | Wire.LONG_BLOB | Wire.BLOB_COMPRESSED if (
             column.base in TEXT_TYPES or column.base in BINARY_TYPES or column.base in ("json", *GEOMETRY_TYPES)
         ):
-            return _plan_text(wire, column, arrow, Kind.BLOB, _length_bytes(wire))
+            return _plan_text(wire, column, arrow, kinds.BLOB, _length_bytes(wire))
         case _:
             raise _drift(shape, where)
 
@@ -288,13 +232,13 @@ def _plan_temporal(shape: TableMap, wire: WireColumn, column: MySqlColumn, arrow
         raise Corrupt("TABLE_MAP holds an impossible number of fractional digits", detail=str(fsp))
     if column.base != "date" and fsp != column.fsp:
         raise _drift(shape, f"column {column.name} has {fsp} fractional digits in the log and {column.fsp} in the schema")
-    plain, text, width = _TEMPORAL[wire.type]
+    kind, width = _TEMPORAL[wire.type]
     if pa.types.is_string(arrow):
-        return PlannedColumn(column.name, text, fsp, 0, HEAP, arrow)
-    return PlannedColumn(column.name, plain, fsp, 0, Storage(width), arrow)
+        return PlannedColumn(column.name, kinds.AS_TEXT[kind], fsp, 0, HEAP, arrow)
+    return PlannedColumn(column.name, kind, fsp, 0, Storage(width), arrow)
 
 
-def _plan_text(wire: WireColumn, column: MySqlColumn, arrow: pa.DataType, kind: Kind, a: int) -> PlannedColumn:
+def _plan_text(wire: WireColumn, column: MySqlColumn, arrow: pa.DataType, kind: int, a: int) -> PlannedColumn:
     compressed = wire.type in (Wire.VARCHAR_COMPRESSED, Wire.BLOB_COMPRESSED)
     if compressed:
         finish = Finish.INFLATE

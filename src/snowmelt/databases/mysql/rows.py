@@ -4,71 +4,45 @@ Each read is checked against the end of its event, each write against the room o
 where its event's data do. A row that doesn't fit ends the batch: it is taken back whole, together with its other half if it is
 an update, and begins the next one.
 
+The kernel is long because it is one function: an array that is passed to another compiled function costs reference counting, and
+splitting it by kinds made it two and a half times slower (measured). So it reads as a list of cases, each by its name in `kinds`.
+
 Kinds of row changes are Paimon's: 0 insert, 1 update before, 2 update after, 3 delete.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 import numpy as np
 from numba import njit
 
-from snowmelt.columnar.memory import (
-    JIT,
-    big16,
-    big32,
-    copy,
-    load16,
-    load32,
-    load64,
-    store8,
-    store16,
-    store32,
-    store64,
-)
+from snowmelt.columnar.memory import JIT, big16, big32, copy, load16, load32, load64, store16, store32, store64
+from snowmelt.databases.mysql import kinds
 from snowmelt.databases.mysql.json import json_text
 from snowmelt.databases.mysql.scan import held_columns
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 0, 1, 2, 3
 
+# How a call of the kernel ended.
+DONE, BATCH_FULL, HEAP_TOO_SMALL, CORRUPT = 0, 1, 2, 3
+"""HEAP_TOO_SMALL: a single row doesn't fit an empty arena; the state says which column needs how much."""
 
-class Filled(IntEnum):
-    """How a call of the kernel ended."""
+# Slots of the kernel's state.
+EVENT, AT, ROWS, COLUMN, NEED, NULLED_DATES = 0, 1, 2, 3, 4, 5
+"""AT is the offset inside the event, 0 at its beginning. NULLED_DATES counts dates that no calendar has."""
+STATE_SLOTS = 6
 
-    DONE = 0
-    BATCH_FULL = 1
-    HEAP_TOO_SMALL = 2
-    """A single row doesn't fit an empty arena: state says which column needs how much."""
-    CORRUPT = 3
-
-
-class R(IntEnum):
-    """Slots of the kernel's state."""
-
-    EVENT = 0
-    AT = 1
-    """Offset inside the event, 0 at its beginning."""
-    ROWS = 2
-    COLUMN = 3
-    NEED = 4
-    NULLED_DATES = 5
-    """Dates that no calendar has, which became NULL."""
-
-
-STATE_SLOTS = 8
 SYSTEM_COLUMNS = 4
+
+TEXT_ROOM = 80
+"""No temporal, decimal or network value is longer as text."""
 
 _POW10 = np.array([10**i for i in range(19)], np.int64)
 _DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
 _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
-TEXT_ROOM = 80
-"""No temporal, decimal or network value is longer as text."""
 
-
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def days_of(year, month, day):  # type: ignore[no-untyped-def]
     """Days since 1970-01-01 in the proleptic Gregorian calendar."""
     if month <= 2:
@@ -80,7 +54,7 @@ def days_of(year, month, day):  # type: ignore[no-untyped-def]
     return era * 146097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719468
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def month_days(year, month):  # type: ignore[no-untyped-def]
     """Days of a month; none of a month that the calendar has not. It has no year 0, which chunk reads make NULL too."""
     if year < 1 or month < 1 or month > 12:
@@ -90,7 +64,7 @@ def month_days(year, month):  # type: ignore[no-untyped-def]
     return _MONTH_DAYS[month]
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def put_digits(memory, at, value, digits):  # type: ignore[no-untyped-def]
     """`value` in exactly `digits` decimal digits."""
     for i in range(digits):
@@ -99,7 +73,7 @@ def put_digits(memory, at, value, digits):  # type: ignore[no-untyped-def]
     return at + digits
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def put_date(memory, at, year, month, day):  # type: ignore[no-untyped-def]
     at = put_digits(memory, at, year, 4)
     memory[at] = 45
@@ -108,7 +82,7 @@ def put_date(memory, at, year, month, day):  # type: ignore[no-untyped-def]
     return put_digits(memory, at + 1, day, 2)
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def put_clock(memory, at, hour, minute, second, micros, fsp):  # type: ignore[no-untyped-def]
     at = put_digits(memory, at, hour, 3 if hour > 99 else 2)
     memory[at] = 58
@@ -121,7 +95,7 @@ def put_clock(memory, at, hour, minute, second, micros, fsp):  # type: ignore[no
     return at
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def _fraction(buffer, at, fsp):  # type: ignore[no-untyped-def]
     """Microseconds of the (fsp + 1) / 2 bytes that follow a temporal value."""
     if fsp == 0:
@@ -133,7 +107,7 @@ def _fraction(buffer, at, fsp):  # type: ignore[no-untyped-def]
     return np.int64(buffer[at]) << 16 | np.int64(big16(buffer, at + 1))
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def _times_plus(high, low, factor, addend):  # type: ignore[no-untyped-def]
     """(high:low) * factor + addend in 128 bits; factor < 2^30."""
     bits = np.uint64(0xFFFFFFFF)
@@ -151,7 +125,7 @@ def decimal_layout(precision: int, scale: int) -> int:
     return int(size) | whole % 9 << 8 | whole // 9 << 16 | scale // 9 << 24 | scale % 9 << 32
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def _decimal_group(buffer, at, size, negative, first):  # type: ignore[no-untyped-def]
     """One group of digits, or a value that is too large for them if the bytes are wrong."""
     if size == 4:
@@ -171,7 +145,7 @@ def _decimal_group(buffer, at, size, negative, first):  # type: ignore[no-untype
     return value
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def put_decimal128(buffer, at, layout, memory, target):  # type: ignore[no-untyped-def]
     """A stored decimal as 16 little-endian bytes of its unscaled value; False if the bytes are no decimal."""
     negative = buffer[at] & 0x80 == 0
@@ -221,7 +195,7 @@ def put_decimal128(buffer, at, layout, memory, target):  # type: ignore[no-untyp
     return True
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def put_decimal_text(buffer, at, layout, memory, target):  # type: ignore[no-untyped-def]
     """A stored decimal as the server prints it; returns the end of the text, or -1 if the bytes are no decimal."""
     negative = buffer[at] & 0x80 == 0
@@ -263,7 +237,7 @@ def put_decimal_text(buffer, at, layout, memory, target):  # type: ignore[no-unt
     return target
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def put_uuid(stored, memory, target):  # type: ignore[no-untyped-def]
     """The text of a UUID. MariaDB keeps the parts of versions 1 to 5 last to first, so that an index follows their time."""
     swapped = stored[6] & 0x80 != 0 and 0 < stored[8] < 0x60
@@ -290,7 +264,7 @@ def put_uuid(stored, memory, target):  # type: ignore[no-untyped-def]
     return target
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def put_inet4(stored, start, memory, target):  # type: ignore[no-untyped-def]
     for i in range(4):
         if i:
@@ -301,7 +275,7 @@ def put_inet4(stored, start, memory, target):  # type: ignore[no-untyped-def]
     return target
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def put_inet6(stored, memory, target):  # type: ignore[no-untyped-def]
     """The text of an IPv6 address: the longest run of zero words is shortened, mapped IPv4 addresses are dotted."""
     best = -1
@@ -339,7 +313,7 @@ def put_inet6(stored, memory, target):  # type: ignore[no-untyped-def]
     return target
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def copy_bytes(memory, target, buffer, source, count):  # type: ignore[no-untyped-def]
     """Copy to a heap. Short values, which most are, go as whole words: heaps have room behind their end for the surplus."""
     if count <= 16 and source + 16 <= buffer.shape[0]:
@@ -349,15 +323,15 @@ def copy_bytes(memory, target, buffer, source, count):  # type: ignore[no-untype
         copy(memory, target, buffer, source, count)
 
 
-@njit(**JIT)  # type: ignore[misc]
-def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PLR0911, C901
+@njit(**JIT)
+def fill(  # type: ignore[no-untyped-def]
     buffer, event_at, event_end, event_type, event_commit, event_ordinal, event_time, chosen,
     kind, a, b, valid_at, fixed_at, heap_at, heap_room, heap_used, memory, rows_max, absent_bytes, json_columns, state,
 ):  # fmt: skip
     """Decode the chosen row events, all of one table, from where state says. Returns a `Filled`."""
     columns = kind.shape[0]
     bitmap = (columns + 7) >> 3
-    row = state[2]
+    row = state[ROWS]
     scratch = np.empty(16, np.uint8)
     # Dates come in runs: the last month's first day and length are kept.
     known = np.int64(-1)
@@ -367,8 +341,8 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
     position_at = fixed_at[columns + 1]
     ordinal_at = fixed_at[columns + 2]
     time_at = fixed_at[columns + 3]
-    index = state[0]
-    resume = state[1]
+    index = state[EVENT]
+    resume = state[AT]
     while index < chosen.shape[0]:
         event = chosen[index]
         at = event_at[event]
@@ -377,29 +351,29 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
         commit = np.uint64(event_commit[event])
         ordinal = np.uint64(event_ordinal[event])
         time = np.uint64(event_time[event] * 1000000)
-        state[0] = index
+        state[EVENT] = index
         # Header of the event's data: extra data, number of columns, one or two bitmaps of the columns that images hold.
         q = at + 27
         if code >= 30:
             if end - q < 2:
-                return 3
+                return CORRUPT
             extra = np.int64(load16(buffer, q))
             if extra < 2 or extra > end - q:
-                return 3
+                return CORRUPT
             q += extra
         if end - q < 1:
-            return 3
+            return CORRUPT
         count = np.int64(buffer[q])
         q += 1
         if count == 252:
             if end - q < 2:
-                return 3
+                return CORRUPT
             count = np.int64(load16(buffer, q))
             q += 2
         elif count > 252:
-            return 3
+            return CORRUPT
         if count != columns:
-            return 3
+            return CORRUPT
         update = code == 24 or code == 31 or code == 39
         delete = code == 25 or code == 32
         present_before = q
@@ -408,7 +382,7 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
         if update:
             q += bitmap
         if q > end:
-            return 3
+            return CORRUPT
         held_before = held_columns(buffer, present_before, columns)
         held_after = held_columns(buffer, present_after, columns) if update else 0
         if resume:
@@ -419,9 +393,9 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
             unit_row = row
             full = 0
             if row + 2 > rows_max:
-                state[1] = unit_at - at
-                state[2] = row
-                return 1
+                state[AT] = unit_at - at
+                state[ROWS] = row
+                return BATCH_FULL
             for half in range(2 if update else 1):
                 present = present_after if half else present_before
                 held = held_after if half else held_before
@@ -429,18 +403,18 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                 if half and code == 39:
                     # Value options, then which JSON columns of the table hold differences.
                     if q >= end:
-                        return 3
+                        return CORRUPT
                     options = buffer[q]
                     q += 1
                     if options > 1:
-                        return 3
+                        return CORRUPT
                     if options == 1:
                         partial_at = q
                         q += (json_columns + 7) >> 3
                 nulls = q
                 q += (held + 7) >> 3
                 if q > end:
-                    return 3
+                    return CORRUPT
                 whole = held == columns
                 bit = 0
                 for c in range(columns):
@@ -458,118 +432,118 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                         memory[valid_at[c] + (row >> 3)] &= ~np.uint8(1 << (row & 7))
                         if heap_room[c] > 0:
                             store32(memory, f + 4 * (row + 1), np.uint64(heap_used[c]))
-                        elif k == 26:
+                        elif k == kinds.ENUM:
                             store32(memory, f + 4 * row, np.uint64(0))
-                        elif k == 27:
+                        elif k == kinds.SET:
                             store64(memory, f + 8 * row, np.uint64(0))
-                        elif k == 28:
+                        elif k == kinds.BOOL:
                             memory[f + row] = 0
                         continue
                     valid = True
-                    if k == 8 or k == 11:
+                    if k == kinds.INT64 or k == kinds.DOUBLE:
                         if end - q < 8:
-                            return 3
+                            return CORRUPT
                         store64(memory, f + 8 * row, load64(buffer, q))
                         q += 8
-                    elif k == 6 or k == 10:
+                    elif k == kinds.INT32 or k == kinds.FLOAT:
                         if end - q < 4:
-                            return 3
+                            return CORRUPT
                         store32(memory, f + 4 * row, np.uint64(load32(buffer, q)))
                         q += 4
-                    elif 12 <= k <= 14:
-                        if k == 12:
+                    elif kinds.SHORT_BYTES <= k <= kinds.BLOB:
+                        if k == kinds.SHORT_BYTES:
                             if end - q < 1:
-                                return 3
+                                return CORRUPT
                             n = np.int64(buffer[q])
                             q += 1
-                        elif k == 13:
+                        elif k == kinds.LONG_BYTES:
                             if end - q < 2:
-                                return 3
+                                return CORRUPT
                             n = np.int64(load16(buffer, q))
                             q += 2
                         else:
                             size = a[c]
                             if end - q < size:
-                                return 3
+                                return CORRUPT
                             n = np.int64(0)
                             for i in range(size):
                                 n |= np.int64(buffer[q + i]) << (8 * i)
                             q += size
                         if n > end - q:
-                            return 3
+                            return CORRUPT
                         used = heap_used[c]
                         if used + n > heap_room[c]:
                             full = 1
-                            state[3] = c
-                            state[4] = n
+                            state[COLUMN] = c
+                            state[NEED] = n
                             break
                         copy_bytes(memory, heap_at[c] + used, buffer, q, n)
                         used += n
                         heap_used[c] = used
                         store32(memory, f + 4 * (row + 1), np.uint64(used))
                         q += n
-                    elif k == 0:
+                    elif k == kinds.INT8:
                         if end - q < 1:
-                            return 3
+                            return CORRUPT
                         memory[f + row] = buffer[q]
                         q += 1
-                    elif k == 1:
+                    elif k == kinds.UINT8:
                         if end - q < 1:
-                            return 3
+                            return CORRUPT
                         store16(memory, f + 2 * row, np.uint64(buffer[q]))
                         q += 1
-                    elif k == 2:
+                    elif k == kinds.INT16:
                         if end - q < 2:
-                            return 3
+                            return CORRUPT
                         store16(memory, f + 2 * row, np.uint64(load16(buffer, q)))
                         q += 2
-                    elif k == 3:
+                    elif k == kinds.UINT16:
                         if end - q < 2:
-                            return 3
+                            return CORRUPT
                         store32(memory, f + 4 * row, np.uint64(load16(buffer, q)))
                         q += 2
-                    elif k == 4 or k == 5:
+                    elif k == kinds.INT24 or k == kinds.UINT24:
                         if end - q < 3:
-                            return 3
+                            return CORRUPT
                         v = np.int64(load16(buffer, q)) | np.int64(buffer[q + 2]) << 16
-                        if k == 4 and v & 0x800000:
+                        if k == kinds.INT24 and v & 0x800000:
                             v -= 0x1000000
                         store32(memory, f + 4 * row, np.uint64(v))
                         q += 3
-                    elif k == 7:
+                    elif k == kinds.UINT32:
                         if end - q < 4:
-                            return 3
+                            return CORRUPT
                         store64(memory, f + 8 * row, np.uint64(load32(buffer, q)))
                         q += 4
-                    elif k == 9:
+                    elif k == kinds.UINT64:
                         if end - q < 8:
-                            return 3
+                            return CORRUPT
                         store64(memory, f + 16 * row, load64(buffer, q))
                         store64(memory, f + 16 * row + 8, np.uint64(0))
                         q += 8
-                    elif k == 15:
+                    elif k == kinds.DECIMAL:
                         n = a[c] & 0xFF
                         if end - q < n:
-                            return 3
+                            return CORRUPT
                         if not put_decimal128(buffer, q, a[c], memory, f + 16 * row):
-                            return 3
+                            return CORRUPT
                         q += n
-                    elif k == 17 or k == 21:
+                    elif k == kinds.DATE or k == kinds.DATE_TEXT:
                         if end - q < 3:
-                            return 3
+                            return CORRUPT
                         v = np.int64(load16(buffer, q)) | np.int64(buffer[q + 2]) << 16
                         q += 3
                         year = v >> 9
                         month = v >> 5 & 15
                         day = v & 31
                         if year > 9999 or month > 12:
-                            return 3
-                        if k == 21:
+                            return CORRUPT
+                        if k == kinds.DATE_TEXT:
                             used = heap_used[c]
-                            if used + 80 > heap_room[c]:
+                            if used + TEXT_ROOM > heap_room[c]:
                                 full = 1
-                                state[3] = c
-                                state[4] = 80
+                                state[COLUMN] = c
+                                state[NEED] = TEXT_ROOM
                                 break
                             used = put_date(memory, heap_at[c] + used, year, month, day) - heap_at[c]
                             heap_used[c] = used
@@ -584,17 +558,17 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                                 store32(memory, f + 4 * row, np.uint64(known_days + day))
                             else:
                                 valid = False
-                                state[5] += 1
-                    elif k == 18 or k == 22 or k == 35 or k == 39:
+                                state[NULLED_DATES] += 1
+                    elif k == kinds.DATETIME or k == kinds.DATETIME_TEXT or k == kinds.OLD_DATETIME or k == kinds.OLD_DATETIME_TEXT:
                         fsp = a[c]
                         micros = np.int64(0)
-                        if k == 35 or k == 39:
+                        if k == kinds.OLD_DATETIME or k == kinds.OLD_DATETIME_TEXT:
                             if end - q < 8:
-                                return 3
+                                return CORRUPT
                             v = np.int64(load64(buffer, q))
                             q += 8
                             if v < 0:
-                                return 3
+                                return CORRUPT
                             day_part = v // 1000000
                             clock = v - day_part * 1000000
                             year = day_part // 10000
@@ -606,10 +580,10 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                         else:
                             n = 5 + ((fsp + 1) >> 1)
                             if end - q < n:
-                                return 3
+                                return CORRUPT
                             v = (np.int64(buffer[q]) << 32 | np.int64(big32(buffer, q + 1))) - 0x8000000000
                             if v < 0:
-                                return 3
+                                return CORRUPT
                             micros = _fraction(buffer, q + 5, fsp)
                             q += n
                             months = v >> 22
@@ -620,13 +594,13 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                             minute = v >> 6 & 63
                             second = v & 63
                         if year > 9999 or month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59 or micros > 999999:
-                            return 3
-                        if k == 22 or k == 39:
+                            return CORRUPT
+                        if k == kinds.DATETIME_TEXT or k == kinds.OLD_DATETIME_TEXT:
                             used = heap_used[c]
-                            if used + 80 > heap_room[c]:
+                            if used + TEXT_ROOM > heap_room[c]:
                                 full = 1
-                                state[3] = c
-                                state[4] = 80
+                                state[COLUMN] = c
+                                state[NEED] = TEXT_ROOM
                                 break
                             target = put_date(memory, heap_at[c] + used, year, month, day)
                             memory[target] = 32
@@ -644,26 +618,26 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                                 store64(memory, f + 8 * row, np.uint64(seconds * 1000000 + micros))
                             else:
                                 valid = False
-                                state[5] += 1
-                    elif k == 19 or k == 23 or k == 36 or k == 40:
+                                state[NULLED_DATES] += 1
+                    elif k == kinds.TIMESTAMP or k == kinds.TIMESTAMP_TEXT or k == kinds.OLD_TIMESTAMP or k == kinds.OLD_TIMESTAMP_TEXT:
                         fsp = a[c]
                         n = 4 + ((fsp + 1) >> 1)
                         if end - q < n:
-                            return 3
-                        if k == 36 or k == 40:
+                            return CORRUPT
+                        if k == kinds.OLD_TIMESTAMP or k == kinds.OLD_TIMESTAMP_TEXT:
                             v = np.int64(load32(buffer, q))
                         else:
                             v = np.int64(big32(buffer, q))
                         micros = _fraction(buffer, q + 4, fsp)
                         q += n
                         if micros > 999999:
-                            return 3
-                        if k == 23 or k == 40:
+                            return CORRUPT
+                        if k == kinds.TIMESTAMP_TEXT or k == kinds.OLD_TIMESTAMP_TEXT:
                             used = heap_used[c]
-                            if used + 80 > heap_room[c]:
+                            if used + TEXT_ROOM > heap_room[c]:
                                 full = 1
-                                state[3] = c
-                                state[4] = 80
+                                state[COLUMN] = c
+                                state[NEED] = TEXT_ROOM
                                 break
                             target = heap_at[c] + used
                             clock = np.int64(0)
@@ -689,16 +663,16 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                             store32(memory, f + 4 * (row + 1), np.uint64(used))
                         elif v == 0 and micros == 0:
                             valid = False
-                            state[5] += 1
+                            state[NULLED_DATES] += 1
                         else:
                             store64(memory, f + 8 * row, np.uint64(v * 1000000 + micros))
-                    elif k == 20 or k == 24 or k == 37 or k == 41:
+                    elif k == kinds.TIME or k == kinds.TIME_TEXT or k == kinds.OLD_TIME or k == kinds.OLD_TIME_TEXT:
                         fsp = a[c]
                         n = 3 + ((fsp + 1) >> 1)
                         if end - q < n:
-                            return 3
+                            return CORRUPT
                         negative = False
-                        if k == 37 or k == 41:
+                        if k == kinds.OLD_TIME or k == kinds.OLD_TIME_TEXT:
                             v = np.int64(load16(buffer, q)) | np.int64(buffer[q + 2]) << 16
                             if v & 0x800000:
                                 v -= 0x1000000
@@ -733,13 +707,13 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                             micros = v & 0xFFFFFF
                         q += n
                         if hour > 838 or minute > 59 or second > 59 or micros > 999999:
-                            return 3
-                        if k == 24 or k == 41:
+                            return CORRUPT
+                        if k == kinds.TIME_TEXT or k == kinds.OLD_TIME_TEXT:
                             used = heap_used[c]
-                            if used + 80 > heap_room[c]:
+                            if used + TEXT_ROOM > heap_room[c]:
                                 full = 1
-                                state[3] = c
-                                state[4] = 80
+                                state[COLUMN] = c
+                                state[NEED] = TEXT_ROOM
                                 break
                             target = heap_at[c] + used
                             if negative:
@@ -751,70 +725,70 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                         else:
                             v = (hour * 3600 + minute * 60 + second) * 1000000 + micros
                             store64(memory, f + 8 * row, np.uint64(-v if negative else v))
-                    elif k == 25:
+                    elif k == kinds.YEAR:
                         if end - q < 1:
-                            return 3
+                            return CORRUPT
                         v = np.int64(buffer[q])
                         store32(memory, f + 4 * row, np.uint64(v + 1900 if v else 0))
                         q += 1
-                    elif k == 26:
+                    elif k == kinds.ENUM:
                         size = a[c]
                         if end - q < size:
-                            return 3
+                            return CORRUPT
                         v = np.int64(buffer[q]) if size == 1 else np.int64(load16(buffer, q))
                         if v > b[c]:
-                            return 3
+                            return CORRUPT
                         store32(memory, f + 4 * row, np.uint64(v))
                         q += size
-                    elif k == 27:
+                    elif k == kinds.SET:
                         size = a[c]
                         if end - q < size:
-                            return 3
+                            return CORRUPT
                         mask = np.uint64(0)
                         for i in range(size):
                             mask |= np.uint64(buffer[q + i]) << np.uint64(8 * i)
                         if b[c] < 64 and mask >> np.uint64(b[c]):
-                            return 3
+                            return CORRUPT
                         store64(memory, f + 8 * row, mask)
                         q += size
-                    elif k == 28:
+                    elif k == kinds.BOOL:
                         if end - q < 1 or buffer[q] > 1:
-                            return 3
+                            return CORRUPT
                         memory[f + row] = buffer[q]
                         q += 1
-                    elif k == 29:
+                    elif k == kinds.BITS:
                         n = a[c]
                         if end - q < n:
-                            return 3
+                            return CORRUPT
                         if b[c] & 7 and buffer[q] >> (b[c] & 7):
-                            return 3
+                            return CORRUPT
                         used = heap_used[c]
                         if used + n > heap_room[c]:
                             full = 1
-                            state[3] = c
-                            state[4] = n
+                            state[COLUMN] = c
+                            state[NEED] = n
                             break
                         copy_bytes(memory, heap_at[c] + used, buffer, q, n)
                         used += n
                         heap_used[c] = used
                         store32(memory, f + 4 * (row + 1), np.uint64(used))
                         q += n
-                    elif k == 30 or (32 <= k <= 34):
+                    elif k == kinds.PADDED or (kinds.UUID <= k <= kinds.INET4):
                         size = b[c]
                         if end - q < size:
-                            return 3
+                            return CORRUPT
                         n = np.int64(buffer[q]) if size == 1 else np.int64(load16(buffer, q))
                         q += size
                         if n > end - q or n > a[c]:
-                            return 3
+                            return CORRUPT
                         used = heap_used[c]
-                        room = a[c] if k == 30 else np.int64(80)
+                        room = a[c] if k == kinds.PADDED else np.int64(TEXT_ROOM)
                         if used + room > heap_room[c]:
                             full = 1
-                            state[3] = c
-                            state[4] = room
+                            state[COLUMN] = c
+                            state[NEED] = room
                             break
-                        if k == 30:
+                        if k == kinds.PADDED:
                             copy(memory, heap_at[c] + used, buffer, q, n)
                             for i in range(n, a[c]):
                                 memory[heap_at[c] + used + i] = 0
@@ -822,84 +796,84 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                         else:
                             for i in range(16):
                                 scratch[i] = buffer[q + i] if i < n else 0
-                            if k == 32:
+                            if k == kinds.UUID:
                                 used = put_uuid(scratch, memory, heap_at[c] + used) - heap_at[c]
-                            elif k == 33:
+                            elif k == kinds.INET6:
                                 used = put_inet6(scratch, memory, heap_at[c] + used) - heap_at[c]
                             else:
                                 used = put_inet4(scratch, 0, memory, heap_at[c] + used) - heap_at[c]
                         heap_used[c] = used
                         store32(memory, f + 4 * (row + 1), np.uint64(used))
                         q += n
-                    elif k == 16:
+                    elif k == kinds.DECIMAL_TEXT:
                         n = a[c] & 0xFF
                         if end - q < n:
-                            return 3
+                            return CORRUPT
                         used = heap_used[c]
-                        if used + 80 > heap_room[c]:
+                        if used + TEXT_ROOM > heap_room[c]:
                             full = 1
-                            state[3] = c
-                            state[4] = 80
+                            state[COLUMN] = c
+                            state[NEED] = TEXT_ROOM
                             break
                         target = put_decimal_text(buffer, q, a[c], memory, heap_at[c] + used)
                         if target < 0:
-                            return 3
+                            return CORRUPT
                         used = target - heap_at[c]
                         heap_used[c] = used
                         store32(memory, f + 4 * (row + 1), np.uint64(used))
                         q += n
-                    elif k == 31 or k == 38:
+                    elif k == kinds.JSON or k == kinds.JSON_RAW:
                         size = a[c]
                         if end - q < size:
-                            return 3
+                            return CORRUPT
                         n = np.int64(0)
                         for i in range(size):
                             n |= np.int64(buffer[q + i]) << (8 * i)
                         q += size
                         if n > end - q:
-                            return 3
+                            return CORRUPT
                         used = heap_used[c]
                         differences = partial_at >= 0 and buffer[partial_at + (b[c] >> 3)] >> (b[c] & 7) & 1 == 1
-                        if k == 38:
+                        if k == kinds.JSON_RAW:
                             if used + n + 1 > heap_room[c]:
                                 full = 1
-                                state[3] = c
-                                state[4] = n + 1
+                                state[COLUMN] = c
+                                state[NEED] = n + 1
                                 break
                             memory[heap_at[c] + used] = 1 if differences else 0
                             copy(memory, heap_at[c] + used + 1, buffer, q, n)
                             used += n + 1
                         else:
                             if differences:
-                                return 3
+                                return CORRUPT
                             written = json_text(buffer, q, n, memory, heap_at[c] + used, heap_room[c] - used)
                             if written == -2:
                                 full = 1
-                                state[3] = c
-                                state[4] = max(2 * (heap_room[c] - used), 4 * n + 80)
+                                state[COLUMN] = c
+                                state[NEED] = max(2 * (heap_room[c] - used), 4 * n + TEXT_ROOM)
                                 break
                             if written < 0:
-                                return 3
+                                return CORRUPT
                             used += written
                         heap_used[c] = used
                         store32(memory, f + 4 * (row + 1), np.uint64(used))
                         q += n
                     else:
-                        return 3
+                        return CORRUPT
                     if not valid:
                         memory[valid_at[c] + (row >> 3)] &= ~np.uint8(1 << (row & 7))
                 if full:
                     break
                 if not whole and absent_bytes == 0:
-                    return 3
-                change = 3 if delete else ((2 if half else 1) if update else 0)
+                    return CORRUPT
+                change = DELETE if delete else ((UPDATE_AFTER if half else UPDATE_BEFORE) if update else INSERT)
                 memory[change_at + row] = change
                 store64(memory, position_at + 8 * row, commit)
                 store32(memory, ordinal_at + 4 * row, ordinal)
                 store64(memory, time_at + 8 * row, time)
                 for i in range(absent_bytes):
                     spare = 0xFF if (i + 1) * 8 <= columns else (1 << (columns & 7)) - 1
-                    memory[fixed_at[columns + 4] + absent_bytes * row + i] = ~buffer[present + i] & spare
+                    memory[fixed_at[columns + SYSTEM_COLUMNS] + absent_bytes * row + i] = ~buffer[present + i] & spare
                 row += 1
             if full:
                 # Take the unit back whole: heaps end where its first row began, its values are valid again until found NULL.
@@ -908,16 +882,16 @@ def fill(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, PL
                         heap_used[c] = np.int64(load32(memory, fixed_at[c] + 4 * unit_row))
                     for i in range(unit_row, unit_row + 2):
                         memory[valid_at[c] + (i >> 3)] |= np.uint8(1 << (i & 7))
-                state[1] = unit_at - at
-                state[2] = unit_row
-                return 1 if unit_row > 0 else 2
+                state[AT] = unit_at - at
+                state[ROWS] = unit_row
+                return BATCH_FULL if unit_row > 0 else HEAP_TOO_SMALL
             if q == unit_at:
                 # Images without a byte: nothing is held of any column.
-                return 3
+                return CORRUPT
         if q != end:
-            return 3
+            return CORRUPT
         index += 1
-    state[0] = index
-    state[1] = 0
-    state[2] = row
-    return 0
+    state[EVENT] = index
+    state[AT] = 0
+    state[ROWS] = row
+    return DONE

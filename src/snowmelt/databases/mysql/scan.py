@@ -1,7 +1,8 @@
 """The walk over a range of the log: which row events belong to which table and to which transaction.
 
 States: outside a group; inside a group (from its GTID, BEGIN or XA START to its end). Forbidden: rows outside a group, rows of a
-table that their statement did not map, an event longer than what is left, a wrong checksum, positions that go back.
+table that their statement did not map, an event longer than what is left, a wrong checksum, an event that is not where the one
+before it ended.
 Memory: one entry per row event and per transaction of the range.
 
 A row gets its position when its group *ends*: the end of the commit. What a compiled walk can't decide (a statement, a prepared
@@ -20,10 +21,22 @@ from snowmelt.columnar.crc32 import crc32
 from snowmelt.columnar.memory import JIT, kernel_view, load16, load32, load64
 from snowmelt.errors import check
 
-ROW_EVENT_BYTES_MIN = 19 + 8 + 2
+ROW_EVENT_BYTES_MIN = 19 + 8
 _HASH_BITS = 13
-MAPS_MAX = 1 << (_HASH_BITS - 1)
+MAPS_FIRST = 1 << (_HASH_BITS - 1)
+"""Tables that a walk has room for before it must grow."""
 DUMMY_TABLE_ID = 0xFFFFFF
+
+
+class Places(IntEnum):
+    """Where an event may begin in the log."""
+
+    EXACT = 0
+    """Where the one before it ended."""
+    GAPS = 1
+    """There or later: MariaDB doesn't send ANNOTATE_ROWS events unless it is asked to."""
+    UNPACKED = 2
+    """Events that came out of one have its end; what they came out of was checked."""
 
 
 class Stop(IntEnum):
@@ -37,7 +50,7 @@ class Stop(IntEnum):
     """A compressed or fragmented event: unpack the range, then walk that."""
     INCIDENT = 4
     LOGGED_AS_STATEMENT = 5
-    """LOAD DATA and the like: changes that have no rows in the log."""
+    """LOAD DATA: its file came before, in events of its own, and this one names the table."""
     UNKNOWN = 6
     MAPS_FULL = 7
     # What follows is corrupt.
@@ -49,6 +62,7 @@ class Stop(IntEnum):
     NO_GROUP = 21
     BAD_QUERY = 22
     OPEN_GROUP = 23
+    GAP = 24
 
 
 class S(IntEnum):
@@ -81,8 +95,9 @@ STATE_SLOTS = 16
 class Walk:
     """The arrays that a walk fills, and its state between stops."""
 
-    def __init__(self, data: Bytes, *, position: int, checksum_bytes: int) -> None:
+    def __init__(self, data: Bytes, *, position: int, checksum_bytes: int, places: Places = Places.GAPS) -> None:
         check(checksum_bytes in (0, 4), "a checksum has no or four bytes")
+        self._places = int(places)
         self.data = kernel_view(data)
         self.checksum_bytes = checksum_bytes
         rows_max = data.shape[0] // ROW_EVENT_BYTES_MIN + 2
@@ -94,10 +109,10 @@ class Walk:
         self.row_commit: Longs = np.empty(rows_max, np.int64)
         self.row_ordinal = np.empty(rows_max, np.int32)
         self.row_time: Longs = np.empty(rows_max, np.int64)
-        self.map_at: Longs = np.empty(MAPS_MAX, np.int64)
-        self.map_end: Longs = np.empty(MAPS_MAX, np.int64)
-        self.map_id: Longs = np.empty(MAPS_MAX, np.int64)
-        self.map_statement: Longs = np.empty(MAPS_MAX, np.int64)
+        self.map_at: Longs = np.empty(MAPS_FIRST, np.int64)
+        self.map_end: Longs = np.empty(MAPS_FIRST, np.int64)
+        self.map_id: Longs = np.empty(MAPS_FIRST, np.int64)
+        self.map_statement: Longs = np.empty(MAPS_FIRST, np.int64)
         self.map_slots = np.full(1 << _HASH_BITS, -1, np.int32)
         # The shortest group is a statement: a header, 13 bytes, a database's and a statement's first bytes.
         transactions_max = data.shape[0] // 32 + 2
@@ -114,6 +129,7 @@ class Walk:
             walk(
                 self.data,
                 self.checksum_bytes,
+                self._places,
                 commit_as,
                 self.row_at,
                 self.row_end,
@@ -134,6 +150,14 @@ class Walk:
                 self.state,
             )
         )
+
+    def grow_maps(self) -> None:
+        """Room for twice as many tables. A map has at least its event's bytes, so the range bounds this."""
+        for name in ("map_at", "map_end", "map_id", "map_statement"):
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate([old, np.empty_like(old)]))
+        self.map_slots = np.full(2 * self.map_slots.shape[0], -1, np.int32)
+        hash_maps(self.map_id, int(self.state[S.MAPS]), self.map_slots)
 
     def body(self) -> bytes:
         """The body of the event that the walk stopped at."""
@@ -159,7 +183,7 @@ class Walk:
         self.state[S.TRANSACTIONS] = 0
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def _starts(data, at, end, word):  # type: ignore[no-untyped-def]
     """Whether the text in data[at:end] starts with `word` (upper case ASCII), whatever its case."""
     if end - at < word.shape[0]:
@@ -173,7 +197,7 @@ def _starts(data, at, end, word):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def held_columns(buffer, at, columns):  # type: ignore[no-untyped-def]
     """How many columns a bitmap at `at` holds; nearly always all, so whole bytes are looked at first."""
     whole = columns >> 3
@@ -216,6 +240,18 @@ def _partial(data, at, end, kind):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
+def _checksum_is_right(data, at, end, in_use):  # type: ignore[no-untyped-def]
+    """Whether the CRC-32 behind an event is its own. A file that is being written to says so in its first event's flags, which
+    its checksum was made without."""
+    if not in_use:
+        return crc32(data, at, end, np.uint32(0)) == load32(data, end)
+    flags = np.empty(1, np.uint8)
+    flags[0] = data[at + 17] & 0xFE
+    seed = crc32(flags, 0, 1, crc32(data, at, at + 17, np.uint32(0)))
+    return crc32(data, at + 18, end, seed) == load32(data, end)
+
+
+@njit(**JIT)
 def _equal(data, one, other, count):  # type: ignore[no-untyped-def]
     """Whether two stretches of the data are the same, eight bytes at a time."""
     i = 0
@@ -238,9 +274,26 @@ _XA_START = np.frombuffer(b"XA START", np.uint8)
 _XA_END = np.frombuffer(b"XA END", np.uint8)
 
 
-@njit(**JIT)  # type: ignore[misc]
-def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C901
-    data, checksum, commit_as,
+@njit(**JIT)
+def _slot(slots, map_id, table):  # type: ignore[no-untyped-def]
+    """Where the table of this number is, or the free slot where it would be."""
+    mask = slots.shape[0] - 1
+    slot = (table * np.int64(0x9E3779B1) >> 7) & mask
+    while slots[slot] >= 0 and map_id[slots[slot]] != table:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit(**JIT)
+def hash_maps(map_id, maps, slots):  # type: ignore[no-untyped-def]
+    """Fill the slots anew; of several maps of one number the last counts."""
+    for index in range(maps):
+        slots[_slot(slots, map_id, map_id[index])] = index
+
+
+@njit(**JIT)
+def walk(  # type: ignore[no-untyped-def]
+    data, checksum, places, commit_as,
     row_at, row_end, row_type, row_map, row_partial, row_commit, row_ordinal, row_time,
     map_at, map_end, map_id, map_statement, map_slots,
     txn_commit, txn_time, txn_gtid_at, state,
@@ -258,7 +311,6 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C9
     gtid_at = state[8]
     statement = state[9]
     flushed = state[13]
-    mask = map_slots.shape[0] - 1
     last_id = np.int64(-1)
     last_map = np.int64(-1)
     stop = 0
@@ -282,11 +334,10 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C9
         kind = data[at + 4]
         stop_at = at + size - checksum
         state[11] = stop_at
-        # A file that is being written to says so in its first event's flags, after the checksum was made.
-        in_use = kind == 15 and load16(data, at + 17) & 1
-        if checksum and not in_use and crc32(data, at, stop_at, np.uint32(0)) != load32(data, stop_at):
+        if checksum and not _checksum_is_right(data, at, stop_at, kind == 15 and load16(data, at + 17) & 1 != 0):
             stop = 18
             break
+        before = position
         # The header's end position has 32 bits; ours goes on counting. Zero marks an event that is in no file.
         low = np.int64(load32(data, at + 13))
         if low != 0 or (position & 0xFFFFFFFF) + size == 0x100000000:
@@ -295,6 +346,12 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C9
                 new += np.int64(0x100000000)
             if new - position > np.int64(0x80000000) and size < np.int64(0x80000000):
                 stop = 19
+                break
+            if places < 2 and new - position < size:
+                stop = 19
+                break
+            if places == 0 and new - position > size:
+                stop = 24
                 break
             position = new
         state[12] = position
@@ -307,31 +364,22 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C9
             if kind == 19:
                 if table == last_id and last_map >= 0:
                     found = last_map
-                    slot = np.int64(-1)
                 else:
-                    slot = (table * np.int64(0x9E3779B1) >> 7) & mask
-                    found = np.int64(-1)
-                    while map_slots[slot] >= 0:
-                        if map_id[map_slots[slot]] == table:
-                            found = np.int64(map_slots[slot])
-                            break
-                        slot = (slot + 1) & mask
+                    found = np.int64(map_slots[_slot(map_slots, map_id, table)])
                 same = found >= 0 and map_end[found] - map_at[found] == stop_at - at
                 if same:
                     same = _equal(data, map_at[found] + 19, at + 19, stop_at - at - 19)
                 if not same:
                     if maps >= map_at.shape[0]:
+                        # The walk goes on with this event when there is room.
+                        position = before
                         stop = 7
                         break
-                    if slot < 0:
-                        slot = (table * np.int64(0x9E3779B1) >> 7) & mask
-                        while map_slots[slot] >= 0 and map_id[map_slots[slot]] != table:
-                            slot = (slot + 1) & mask
+                    map_slots[_slot(map_slots, map_id, table)] = maps
                     found = maps
                     map_at[maps] = at
                     map_end[maps] = stop_at
                     map_id[maps] = table
-                    map_slots[slot] = maps
                     maps += 1
                 map_statement[found] = statement
                 last_id = table
@@ -342,13 +390,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C9
                     if table == last_id and last_map >= 0:
                         found = last_map
                     else:
-                        slot = (table * np.int64(0x9E3779B1) >> 7) & mask
-                        found = np.int64(-1)
-                        while map_slots[slot] >= 0:
-                            if map_id[map_slots[slot]] == table:
-                                found = np.int64(map_slots[slot])
-                                break
-                            slot = (slot + 1) & mask
+                        found = np.int64(map_slots[_slot(map_slots, map_id, table)])
                         last_id = table
                         last_map = found
                     if found < 0 or map_statement[found] != statement:
@@ -409,6 +451,10 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C9
                     group_at = at
                 in_group = 3
             else:
+                if in_group == 1 and rows > group_row:
+                    # Rows have no end of their own in a group that is a single statement.
+                    stop = 21
+                    break
                 if in_group < 2:
                     # A statement that stands alone ends its group.
                     txn_commit[transactions] = position
@@ -422,8 +468,14 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C9
                 stop = 1
                 break
         elif kind == 38:
+            if in_group == 0:
+                stop = 21
+                break
             if commit_as >= 0:
                 ended = 3
+            elif stop_at - at > 19 and data[at + 19]:
+                # XA COMMIT … ONE PHASE is logged as a prepare that says so, and is the commit itself.
+                ended = 1
             else:
                 at += size
                 stop = 2
@@ -434,20 +486,20 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0915, PLR0912, C9
         elif kind == 26:
             stop = 4
             break
-        elif kind == 17 or kind == 18 or kind == 9:
+        elif kind == 18:
             at += size
             stop = 5
             break
         elif (
-            (3 <= kind <= 5) or kind == 13 or kind == 14 or kind == 15 or (27 <= kind <= 29) or (35 <= kind <= 37) or kind == 41
-            or (160 <= kind <= 164 and kind != 162) or load16(data, at + 17) & 0x80
+            (3 <= kind <= 5) or kind == 9 or kind == 11 or (13 <= kind <= 15) or kind == 17 or (27 <= kind <= 29) or (35 <= kind <= 37)
+            or kind == 41 or (160 <= kind <= 164 and kind != 162) or load16(data, at + 17) & 0x80
         ):
             pass
         else:
             stop = 6
             break
         if ended:
-            if in_group == 0 and ended != 3:
+            if in_group == 0:
                 stop = 21
                 break
             time = np.int64(load32(data, at))

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
+import fcntl
 import itertools
 import json
 import os
@@ -37,6 +39,11 @@ from snowmelt.model.position import LogFile, Position
 
 VERSION: Final = 1
 INDEX_BYTES_MAX: Final = 64 << 20
+PAGE: Final = 4096
+_AROUND_BYTES_MIN: Final = 1 << 20
+"""A segment whose first write is this large is one of many: its server sends faster than segments are sealed by time. It goes
+around the system's cache (O_DIRECT), because being copied there costs more than all that capture does with it. Smaller ones,
+which are read at once by whoever follows the log, stay in the cache."""
 _DIGITS: Final = 12
 
 
@@ -262,25 +269,60 @@ class SegmentWriter:
         self._file: int | None = None
         self._path: Path | None = None
         self._bytes = 0
+        self._around = False
 
     def write(self, number: int, data: memoryview) -> None:
+        """Append to the open segment, or open it. Data that begins and ends at whole pages takes the shortest way."""
         try:
             if self._file is None:
-                self._path = self._folder / f"{number:0{_DIGITS}d}.log"
-                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-                self._bytes = 0
-            while data:
-                written = os.write(self._file, data)
-                self._bytes += written
-                data = data[written:]
+                self._create(number, around=len(data) >= _AROUND_BYTES_MIN)
+            whole = len(data) // PAGE * PAGE if self._around else 0
+            self._append(data[:whole])
+            if whole < len(data):
+                self._through_the_cache()
+                self._append(data[whole:])
         except OSError as error:
             raise self._failure(error) from None
+
+    def _create(self, number: int, *, around: bool) -> None:
+        self._path = self._folder / f"{number:0{_DIGITS}d}.log"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._bytes = 0
+        self._around = around
+        if around:
+            try:
+                self._file = os.open(self._path, flags | os.O_DIRECT, 0o644)
+                return
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                # Some file systems can't; they may have made the file before they found out.
+                self._path.unlink(missing_ok=True)
+                self._around = False
+        self._file = os.open(self._path, flags, 0o644)
+
+    def _append(self, data: memoryview) -> None:
+        file = self._open()
+        while data:
+            written = os.write(file, data)
+            self._bytes += written
+            data = data[written:]
+            if self._around and written % PAGE:
+                self._through_the_cache()
+
+    def _through_the_cache(self) -> None:
+        """The rest of the segment is not in whole pages, or not at one."""
+        if self._around:
+            file = self._open()
+            fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_DIRECT)
+            self._around = False
 
     def truncate(self, size: int) -> None:
         """Take back what came after the first `size` bytes of the open segment."""
         file = self._open()
         check(size <= self._bytes, "a segment is cut behind its end", f"{size} of {self._bytes} bytes")
         try:
+            self._through_the_cache()
             os.ftruncate(file, size)
             os.lseek(file, size, os.SEEK_SET)
         except OSError as error:

@@ -9,7 +9,7 @@ from numba import njit
 from snowmelt.columnar.memory import JIT
 
 
-@njit(**JIT)  # type: ignore[misc]
+@njit(**JIT)
 def _expand(masks, offsets, members):  # type: ignore[no-untyped-def]
     at = 0
     for row in range(masks.shape[0]):

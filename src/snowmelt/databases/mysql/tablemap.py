@@ -11,7 +11,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from snowmelt.databases.mysql.charsets import Flavour, charset_of_collation, is_utf8, transcode
+from snowmelt.databases.mysql.charsets import charset_of_collation, is_utf8, transcode
+from snowmelt.databases.mysql.columns import Flavour
 from snowmelt.databases.mysql.events import Reader
 from snowmelt.errors import Corrupt
 from snowmelt.model.table import TableId

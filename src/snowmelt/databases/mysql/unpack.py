@@ -2,8 +2,9 @@
 
 MariaDB compresses single events (zlib) and splits huge row events, MySQL compresses whole transactions (zstd). The walk and the
 row kernel know none of it: a range that holds such events is first rewritten as plain events without checksums, in the same
-order, each inner event with the position of the outer one. What comes out is bounded: an event that claims to grow beyond
-`EVENT_BYTES_MAX` is refused before anything is allocated.
+order, each inner event with the position of the outer one. Their places in the log are checked here, because afterwards they
+don't tell. What comes out is bounded: what claims to grow beyond its limit is refused before anything is allocated, and what
+grows beyond its claim is refused when it does.
 """
 
 from __future__ import annotations
@@ -31,10 +32,18 @@ _PLAIN_TYPE = {
     Event.UPDATE_ROWS_COMPRESSED: Event.UPDATE_ROWS,
     Event.DELETE_ROWS_COMPRESSED: Event.DELETE_ROWS,
 }
+_PACKED = frozenset({Event.TRANSACTION_PAYLOAD, Event.QUERY_COMPRESSED, Event.PARTIAL_ROW_DATA, *_PLAIN_TYPE})
+_PIECE_BYTES = 1 << 20
 
 
-def unpack(data: Bytes, *, checksum_bytes: int, where: str) -> Bytes:
-    """The same range as plain events without checksums."""
+def unpack(
+    data: Bytes, *, checksum_bytes: int, where: str, position: int | None = None, gaps: bool = True, bytes_max: int = UNPACKED_BYTES_MAX
+) -> Bytes:
+    """The same range as plain events without checksums, at most `bytes_max` of them.
+
+    `position` is where the range begins in the log; without it the events' places are not checked. `gaps` says that events may
+    be missing.
+    """
     pieces: list[bytes] = []
     total = 0
     fragments = _Fragments()
@@ -49,18 +58,31 @@ def unpack(data: Bytes, *, checksum_bytes: int, where: str) -> Bytes:
         stop = at + size - checksum_bytes
         if checksum_bytes and int(crc32(data, at, stop, np.uint32(0))) != int.from_bytes(data[stop : stop + 4].tobytes(), "little"):
             raise Corrupt("an event's checksum is wrong", position=f"{where}+{at}")
+        if position is not None:
+            position = _end(position, size, int.from_bytes(header[13:17], "little"), gaps, where=f"{where}+{at}")
         try:
-            made = _plain(header, data[at + HEADER_BYTES : stop].tobytes(), fragments)
+            made = _plain(header, data[at + HEADER_BYTES : stop].tobytes(), fragments, bytes_max - total)
         except Corrupt as error:
             raise Corrupt(error.fact, detail=error.detail, position=f"{where}+{at}") from None
         total += sum(len(piece) for piece in made)
-        if total > UNPACKED_BYTES_MAX:
-            raise Corrupt("a range unpacks to more than its limit", detail=f"{UNPACKED_BYTES_MAX} bytes", position=f"{where}+{at}")
+        if total > bytes_max:
+            raise Corrupt("a range unpacks to more than its limit", detail=f"{bytes_max} bytes", position=f"{where}+{at}")
         pieces.extend(made)
         at += size
     if fragments.expected:
         raise Corrupt("a fragmented event is not whole", position=f"{where}+{at}")
     return np.frombuffer(b"".join(pieces), np.uint8)
+
+
+def _end(position: int, size: int, low: int, gaps: bool, *, where: str) -> int:
+    """Where an event ends in the log, by the end of the one before it and the 32 bits that its header has of its own."""
+    if low == 0 and (position + size) & 0xFFFFFFFF:
+        # It is in no file.
+        return position
+    forward = (low - position) & 0xFFFFFFFF
+    if forward < size or (forward > size and not gaps):
+        raise Corrupt("an event is not where the log says", position=where)
+    return position + forward
 
 
 def _event(header: bytes, kind: int, body: bytes) -> bytes:
@@ -70,20 +92,20 @@ def _event(header: bytes, kind: int, body: bytes) -> bytes:
     return header[:4] + bytes([kind]) + header[5:9] + size.to_bytes(4, "little") + header[13:] + body
 
 
-def _plain(header: bytes, body: bytes, fragments: _Fragments) -> list[bytes]:
+def _plain(header: bytes, body: bytes, fragments: _Fragments, room: int) -> list[bytes]:
     kind = header[4]
     if fragments.expected and kind not in (Event.PARTIAL_ROW_DATA, Event.ANNOTATE):
         raise Corrupt("a fragmented event is not whole")
     if kind == Event.TRANSACTION_PAYLOAD:
-        return _payload(header, body)
+        return _payload(header, body, room)
     if kind == Event.QUERY_COMPRESSED:
         reader = Reader(body, "QUERY_COMPRESSED")
         post = reader.take(13)
         # The statement lies behind the status variables and the database's name with its zero byte.
         head = reader.take(int.from_bytes(post[11:13], "little") + post[8] + 1)
-        return [_event(header, Event.QUERY, post + head + inflate(reader.rest()))]
+        return [_event(header, Event.QUERY, post + head + inflate(reader.rest(), bytes_max=room))]
     if kind in _PLAIN_TYPE:
-        return [_event(header, *_rows(kind, body))]
+        return [_event(header, *_rows(kind, body, room))]
     if kind == Event.PARTIAL_ROW_DATA:
         whole = fragments.add(body)
         if whole is None:
@@ -93,14 +115,14 @@ def _plain(header: bytes, body: bytes, fragments: _Fragments) -> list[bytes]:
             raise Corrupt("fragments don't make a row event")
         body = whole[HEADER_BYTES:]
         if inner in _PLAIN_TYPE:
-            return [_event(header, *_rows(inner, body))]
+            return [_event(header, *_rows(inner, body, room))]
         if inner not in (*_PLAIN_TYPE.values(), Event.PARTIAL_UPDATE_ROWS):
             raise Corrupt("fragments don't make a row event", detail=f"type {inner}")
         return [_event(header, inner, body)]
     return [_event(header, kind, body)]
 
 
-def _rows(kind: int, body: bytes) -> tuple[int, bytes]:
+def _rows(kind: int, body: bytes, room: int) -> tuple[int, bytes]:
     plain = _PLAIN_TYPE[Event(kind)]
     reader = Reader(body, "compressed rows")
     head = reader.take(8)
@@ -115,10 +137,10 @@ def _rows(kind: int, body: bytes) -> tuple[int, bytes]:
     count = count_at[0] if len(count_at) == 1 else int.from_bytes(count_at[1:], "little")
     bitmaps = 2 if plain in (Event.UPDATE_ROWS, Event.UPDATE_ROWS_V1) else 1
     head += count_at + reader.take(bitmaps * ((count + 7) // 8))
-    return plain, head + inflate(reader.rest())
+    return plain, head + inflate(reader.rest(), bytes_max=room)
 
 
-def inflate(packed: bytes) -> bytes:
+def inflate(packed: bytes, *, bytes_max: int = EVENT_BYTES_MAX) -> bytes:
     """MariaDB's compressed data: a byte of algorithm, length's size and whether zlib's wrapping is left out; the plain length; the stream."""
     reader = Reader(packed, "compressed data")
     first = reader.number(1)
@@ -126,6 +148,8 @@ def inflate(packed: bytes) -> bytes:
     if not first & 0x80 or algorithm != 0 or not 1 <= size <= 4:
         raise Corrupt("compressed data begin with a header that we don't know", detail=f"byte {first}")
     length = int.from_bytes(reader.take(size), "big")
+    if length > bytes_max:
+        raise Corrupt("compressed data grow beyond their limit", detail=f"{length} bytes")
     decompressor = zlib.decompressobj(-zlib.MAX_WBITS if first & 8 else zlib.MAX_WBITS)
     try:
         plain = decompressor.decompress(reader.rest(), length + 1)
@@ -136,7 +160,7 @@ def inflate(packed: bytes) -> bytes:
     return plain
 
 
-def _payload(header: bytes, body: bytes) -> list[bytes]:
+def _payload(header: bytes, body: bytes, room: int) -> list[bytes]:
     """MySQL's TRANSACTION_PAYLOAD: fields by type and length, then whole events without checksums."""
     reader = Reader(body, "TRANSACTION_PAYLOAD")
     compression, plain_bytes, payload_bytes = 255, -1, -1
@@ -157,7 +181,7 @@ def _payload(header: bytes, body: bytes) -> list[bytes]:
     if compression == 255:
         plain = payload
     elif compression == 0:
-        if not 0 <= plain_bytes <= UNPACKED_BYTES_MAX:
+        if not 0 <= plain_bytes <= room:
             raise Corrupt("TRANSACTION_PAYLOAD claims an impossible size", detail=str(plain_bytes))
         plain = _unzstd(payload, plain_bytes)
     else:
@@ -167,25 +191,29 @@ def _payload(header: bytes, body: bytes) -> list[bytes]:
     while at < len(plain):
         inner = plain[at : at + HEADER_BYTES]
         size = int.from_bytes(inner[9:13], "little")
-        if len(inner) < HEADER_BYTES or size < HEADER_BYTES or size > len(plain) - at or inner[4] == Event.TRANSACTION_PAYLOAD:
+        if len(inner) < HEADER_BYTES or size < HEADER_BYTES or size > len(plain) - at or inner[4] in _PACKED:
             raise Corrupt("TRANSACTION_PAYLOAD holds an event that can't be")
         # Inner events have positions of their own kind; theirs is the payload's.
-        placed = inner[:13] + header[13:17] + inner[17:]
-        made.extend(_plain(placed, plain[at + HEADER_BYTES : at + size], _Fragments()))
+        made.append(inner[:13] + header[13:17] + inner[17:] + plain[at + HEADER_BYTES : at + size])
         at += size
     return made
 
 
 def _unzstd(payload: bytes, plain_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    total = 0
     try:
         # Streaming, since frames need not tell their size, and never more than was claimed.
         with zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(payload, read_across_frames=True) as stream:
-            plain = stream.read(plain_bytes + 1)
+            # In pieces, because a read allocates all that it is asked for.
+            while total <= plain_bytes and (piece := stream.read(min(_PIECE_BYTES, plain_bytes + 1 - total))):
+                pieces.append(piece)
+                total += len(piece)
     except zstandard.ZstdError:
         raise Corrupt("TRANSACTION_PAYLOAD can't be decompressed") from None
-    if len(plain) != plain_bytes:
+    if total != plain_bytes:
         raise Corrupt("TRANSACTION_PAYLOAD doesn't have the length that it says")
-    return plain
+    return b"".join(pieces)
 
 
 class _Fragments:
@@ -198,6 +226,7 @@ class _Fragments:
     def __init__(self) -> None:
         self.expected = 0
         self._pieces: list[bytes] = []
+        self._held = 0
         self._size = 0
         self._number_first = True
 
@@ -216,13 +245,14 @@ class _Fragments:
         number, count = (one, two) if self._number_first else (two, one)
         if number != len(self._pieces) + 1 or count != self.expected:
             raise Corrupt("fragments are out of order")
+        self._held += reader.left
         self._pieces.append(reader.rest())
-        if sum(len(piece) for piece in self._pieces) > self._size:
+        if self._held > self._size:
             raise Corrupt("fragments are longer than their event")
         if number < count:
             return None
         whole = b"".join(self._pieces)
         if len(whole) != self._size:
             raise Corrupt("fragments don't make the event's size")
-        self.expected, self._pieces = 0, []
+        self.expected, self._pieces, self._held = 0, [], 0
         return whole

@@ -1,0 +1,116 @@
+"""What a statement does to captured tables: a closed union.
+
+Laws:
+
+- `AlterColumns` is a promise: every stored row keeps its values, and `filled` tells those of added columns. What can't
+  promise that is `Rewrites`.
+- A shape is exact or None, and None sends the caller to the catalogue.
+- No value of a row is kept: of a statement that changes rows only its verb is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.model.table import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """A new, empty table."""
+
+    table: MySqlTable
+    cascades: bool = False
+    """Whether a foreign key of it changes its rows without row events (ON DELETE or ON UPDATE other than RESTRICT)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterColumns:
+    """Metadata only: stored rows keep their values and are read with `after` from here on."""
+
+    table: TableId
+    before: MySqlTable
+    after: MySqlTable
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Old column names to new ones."""
+    filled: Mapping[str, str | bytes | None] = field(default_factory=dict)
+    """What stored rows hold in each added column, as SELECT prints it; bytes for binary types and BIT."""
+    cascades: bool = False
+    """Whether a foreign key that the statement adds changes rows without row events."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable:
+    """The table goes by a new name. Either name may be one that is not captured."""
+
+    old: TableId
+    new: TableId
+    after: MySqlTable | None
+    """The shape under the new name; None where the old name's was not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrites:
+    """Stored rows change, and the log does not say how: the table is read again, or the pipeline stops."""
+
+    table: TableId
+    after: MySqlTable | None
+    """The shape from here on; None where only the catalogue can tell."""
+    reason: str
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseDefaults:
+    """CREATE or ALTER DATABASE: what tables created later inherit."""
+
+    name: str
+    collation: str | None
+    """None: the server's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """No effect on captured tables."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotUnderstood:
+    """May touch captured tables, and can't be read. The caller names the position."""
+
+    tables: tuple[TableId, ...]
+    statement: str
+    reason: str
+
+
+SchemaChange = (
+    CreateTable
+    | AlterColumns
+    | DropTable
+    | RenameTable
+    | Truncate
+    | Rewrites
+    | DropDatabase
+    | DatabaseDefaults
+    | Ignored
+    | NotUnderstood
+)

@@ -1,0 +1,116 @@
+"""A statement in its session: its words, the tables that they name, and the shapes so far.
+
+Laws:
+
+- A name without a database is one of the session's; names are compared as spelled, lower-cased first where the server
+  does so.
+- What an earlier part of a statement leaves is what a later part finds, as in a RENAME that swaps tables.
+- What can't be read fails only where it may concern a captured table; where no target was read, any word may be one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.ddl.alteration import Alteration, apply
+from snowmelt.databases.mysql.ddl.changes import Ignored, NotUnderstood, RenameTable, Rewrites, SchemaChange
+from snowmelt.databases.mysql.ddl.rules import Rules
+from snowmelt.databases.mysql.ddl.words import IDENTIFIER, Words, lex
+from snowmelt.model.table import TableId
+
+Shapes = Callable[[TableId], MySqlTable | None]
+
+
+_LOOSE = re.compile(rf'`((?:[^`]|``)*)`|"((?:[^"]|"")*)"|({IDENTIFIER}+)')
+
+
+class Statement:
+    """One statement in its session."""
+
+    def __init__(
+        self,
+        sql: str,
+        database: str,
+        schemas: Shapes,
+        captured: Callable[[TableId], bool],
+        defaults: Callable[[str], str],
+        rules: Rules,
+    ) -> None:
+        self.sql = sql
+        self.database = database
+        self.captured = captured
+        self.defaults = defaults
+        self.rules = rules
+        self.words = Words(lex(sql, rules))
+        self._schemas = schemas
+        # Shapes that earlier parts of this very statement left, as a RENAME of several tables does.
+        self._shapes: dict[TableId, MySqlTable | None] = {}
+        # The captured table that the statement is about, once its name is read: what follows and can't be read concerns it.
+        self.target: TableId | None = None
+
+    def shape(self, table: TableId) -> MySqlTable | None:
+        return self._shapes[table] if table in self._shapes else self._schemas(table)
+
+    def table(self) -> TableId:
+        words = self.words
+        words.skip(".")
+        name = words.name()
+        if words.skip("."):
+            return self.table_id(name, words.name())
+        return self.table_id(self.database, name)
+
+    def table_id(self, database: str, name: str) -> TableId:
+        return TableId(database.lower(), name.lower()) if self.rules.lower_case_names else TableId(database, name)
+
+    def for_captured(self, tables: list[TableId], change: Callable[[TableId], SchemaChange]) -> tuple[SchemaChange, ...]:
+        return tuple(change(table) for table in tables if self.captured(table)) or (Ignored("not a captured table"),)
+
+    def mentioned(self) -> tuple[TableId, ...]:
+        """Captured tables that the text may name, found without any grammar. A pattern captures any word, so it must exist."""
+        words = [one.replace("``", "`") or two.replace('""', '"') or three for one, two, three in _LOOSE.findall(self.sql)]
+        pairs = {self.table_id(self.database, word) for word in words}
+        pairs |= {self.table_id(one, two) for one, two in itertools.pairwise(words)}
+        return tuple(sorted(table for table in pairs if self.captured(table) and self.shape(table) is not None))
+
+    def not_understood(self, reason: str) -> tuple[SchemaChange, ...]:
+        tables = (self.target,) if self.target is not None else self.mentioned()
+        return (NotUnderstood(tables, self.sql, reason),) if tables else (Ignored(f"no captured table is named; {reason}"),)
+
+    def renamed(self, old: TableId, new: TableId) -> list[SchemaChange]:
+        if not self.captured(old) and not self.captured(new):
+            return []
+        shape = self.shape(old)
+        after = replace(shape, id=new) if shape is not None else None
+        self._shapes[old], self._shapes[new] = None, after
+        return [RenameTable(old, new, after)]
+
+    def skip_wait(self) -> None:
+        if self.words.skip("WAIT"):
+            self.words.number()
+        self.words.skip("NOWAIT")
+
+    def altered(self, table: TableId, alteration: Alteration) -> tuple[SchemaChange, ...]:
+        """The changes that an alteration of a table makes, its rename last."""
+        if not self.captured(table):
+            return (Ignored("not a captured table"),)
+        before = self.shape(table)
+        changes: list[SchemaChange] = []
+        if before is None:
+            changes.append(Rewrites(table, None, "its shape is not known", self.sql))
+        else:
+            change = apply(before, alteration, self.rules, self.sql)
+            if change is not None:
+                changes.append(change)
+                self._shapes[table] = change.after
+        changes += [
+            Rewrites(other, None, f"it exchanges rows with a partition of {table}", self.sql)
+            for other in alteration.exchanged
+            if self.captured(other)
+        ]
+        if alteration.new_name is not None and alteration.new_name != table:
+            changes += self.renamed(table, alteration.new_name)
+        return tuple(changes) or (Ignored("ALTER TABLE that changes no columns"),)
