@@ -49,6 +49,14 @@ class Result:
     data: bytes
 
 
+@dataclass(frozen=True)
+class Document:
+    """MySQL's binary JSON, and what a partial update changes of it, if it does."""
+
+    whole: bytes
+    differences: bytes
+
+
 class Line:
     """What `select` needs of a session, around any socket."""
 
@@ -101,3 +109,7 @@ def load_pieces() -> list[Piece]:
 
 def load_results() -> list[Result]:
     return [Result(name, _table(fields), (FOLDER / f"{name}.rows").read_bytes()) for name, fields in _index()["results"].items()]
+
+
+def load_documents() -> list[Document]:
+    return [Document(bytes.fromhex(whole), bytes.fromhex(differences)) for whole, differences in _index()["documents"]]

@@ -61,7 +61,7 @@ from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory
 from tests.fuzz import mutate
-from tests.fuzz.corpus import Line, Piece, Result, load_pieces, load_results, spans
+from tests.fuzz.corpus import Document, Line, Piece, Result, load_documents, load_pieces, load_results, spans
 from tests.fuzz.guard import Guarded, GuardedPool, WatchedArena, WatchedLayout
 from tests.streams import Log, feed, packets
 
@@ -103,36 +103,8 @@ def results() -> list[Result]:
 
 
 @cache
-def documents() -> tuple[list[bytes], list[tuple[bytes, bytes]]]:
-    """The binary JSON of the corpus: documents, and documents with differences."""
-    whole: list[bytes] = []
-    changed: list[tuple[bytes, bytes]] = []
-    for piece in pieces():
-        if piece.name not in ("mysql8_types", "mysql8_partial_json"):
-            continue
-        reader = _reader(piece, OPTIONS[0], schemas=True)
-        plan_of = reader._plan
-
-        def raw(walk: Walk, index: int, position: Position, plan_of: Any = plan_of) -> RowPlan | None:
-            plan: RowPlan = plan_of(walk, index, position)
-            return plan.with_raw_json()
-
-        reader._plan = raw  # type: ignore[method-assign]
-        kept: list[Any] = []
-        texts = decode._json_texts
-        decode._json_texts = lambda array, kept=kept: kept.extend(array.to_pylist()) or pa.nulls(len(array), pa.string())  # type: ignore[misc]
-        try:
-            list(_read(reader, piece, piece.array, None))
-        finally:
-            decode._json_texts = texts
-        before = b""
-        for value in kept:
-            if value and value[0] == 0:
-                before = value[1:]
-                whole.append(before)
-            elif value:
-                changed.append((before, value[1:]))
-    return whole, changed
+def documents() -> list[Document]:
+    return load_documents()
 
 
 # ---- making cases
@@ -181,14 +153,14 @@ def _rows_case(rng: random.Random) -> Case:
 
 
 def _json_case(rng: random.Random) -> Case:
-    whole, changed = documents()
-    if rng.random() < 0.4:
-        document, differences = (bytearray(part) for part in rng.choice(changed))
-        mutate.spoil_bytes(rng, differences if rng.random() < 0.7 else document, rng.choice(whole))
+    one, other = rng.choice(documents()), rng.choice(documents())
+    document = bytearray(one.whole)
+    if one.differences and rng.random() < 0.8:
+        differences = bytearray(one.differences)
+        mutate.spoil_bytes(rng, differences if rng.random() < 0.7 else document, other.whole)
         return Case("differences", "", bytes(differences), bytes(document))
-    document = bytearray(rng.choice(whole))
     for _ in range(rng.choice((1, 1, 2, 3))):
-        mutate.spoil_bytes(rng, document, rng.choice(whole))
+        mutate.spoil_bytes(rng, document, other.whole)
     return Case("json", "", bytes(document), rng.choice((text_room(len(document)), rng.randrange(300))))
 
 
@@ -694,7 +666,9 @@ def run(*, seed: int, count: int, seconds: float | None = None, save: Path | Non
             if code == 0 or (seconds and time.monotonic() - began > seconds) or len(report.failures) >= failures_max:
                 number = count if code == 0 else at
                 break
-            how = signal.Signals(-code).name if code < 0 else f"exit {code}"
+            if code > 0:
+                raise RuntimeError(f"the fuzzer itself failed at case {at}:\n{told[-4000:]}")
+            how = signal.Signals(-code).name
             report.failures.append({"case": at, "what": "took too long" if how == "SIGPROF" else f"died of {how}", "where": _last_lines(told)})
             number = at + 1
     report.segments = number

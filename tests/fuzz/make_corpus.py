@@ -16,12 +16,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from snowmelt.columnar.arena import Arena
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
+from snowmelt.databases.mysql.decode import LogReader
 from snowmelt.databases.mysql.events import Event
 from snowmelt.databases.mysql.resultset import Counters, select
-from snowmelt.model.table import TableId
-from tests.fuzz.corpus import FOLDER, Line
+from snowmelt.databases.mysql.rowplan import Finish, PlannedColumn, RowPlan
+from snowmelt.model.position import Position
+from snowmelt.model.table import SchemaHistory, TableId
+from tests.fuzz.corpus import FOLDER, Line, load_pieces
 from tests.integration.dump import open_session
 from tests.servers import Server, start_mariadb, start_mysql8, start_mysql56
 
@@ -222,6 +228,44 @@ class Maker:
         print(f"{name}: {len(recorder.received)} bytes")
 
 
+class _RawJson(LogReader):
+    """Keeps JSON as it is in the log."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.values: list[bytes | None] = []
+
+    def _plan(self, *arguments: Any) -> RowPlan | None:
+        plan = super()._plan(*arguments)
+        return plan.with_raw_json() if plan else None
+
+    def _finish(self, column: PlannedColumn, arena: Arena, index: int, rows: int) -> Any:
+        if column.finish is not Finish.JSON:
+            return super()._finish(column, arena, index, rows)
+        self.values += arena.array(index, pa.binary(), rows).to_pylist()
+        return pa.nulls(rows, pa.string())
+
+
+def _documents() -> list[tuple[str, str]]:
+    """The JSON of the segments: documents, and the differences behind those that have some."""
+    found: list[tuple[str, str]] = []
+    for piece in load_pieces():
+        if piece.name not in ("mysql8_types", "mysql8_partial_json"):
+            continue
+        schemas: SchemaHistory[MySqlTable] = SchemaHistory()
+        for table in piece.tables:
+            schemas.put(table.id, Position(0, 0), table)
+        reader = _RawJson(flavour=piece.flavour, version=piece.version, schemas=schemas)
+        for _ in reader.read(piece.array, file=1, start=piece.start, checksum_bytes=piece.checksum_bytes):
+            pass
+        for value in reader.values:
+            if value and value[0] == 0:
+                found.append((value[1:].hex(), ""))
+            elif value and value[1:]:
+                found.append((found[-1][0], value[1:].hex()))
+    return sorted(set(found))
+
+
 class _Recorder:
     """A socket that remembers what it received."""
 
@@ -306,6 +350,11 @@ def main() -> None:
             maker.make("mysql56_ddl", _ddl)
         finally:
             server.stop()
+    _write(index)
+    _write(index | {"documents": _documents()})
+
+
+def _write(index: dict[str, Any]) -> None:
     (FOLDER / "index.json").write_text(json.dumps(index, separators=(",", ":"), ensure_ascii=False) + "\n")
 
 

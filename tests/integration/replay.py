@@ -12,10 +12,9 @@ What doesn't fit would be in an append-only target twice, or lacks a predecessor
 from __future__ import annotations
 
 import bisect
-import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import BINARY_TYPES, TEXT_TYPES, MySqlColumn, MySqlTable, TypeOptions, sortable_in_python
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.ddl import AlterColumns, Ignored
-from snowmelt.databases.mysql.decode import ChangeBatch, LogItem, LogReader, SchemaChanged
+from snowmelt.databases.mysql.decode import ChangeBatch, LogItem, LogReader, SchemaChanged, warm
 from snowmelt.databases.mysql.events import Gtid
 from snowmelt.databases.mysql.marks import Mark, covers
 from snowmelt.databases.mysql.quoting import quote, quote_table
@@ -148,13 +147,13 @@ class FollowedLog:
             for item in statements
         )
 
-    def transactions(self) -> Iterator[Transaction]:
-        """Those that the decoder named, in no order and some of them repeatedly."""
+    def transactions(self) -> Iterator[tuple[int, Transaction]]:
+        """Those that the decoder named, each with the number of its segment; some come more than once."""
         for segment, items in zip(self.segments, self.items, strict=True):
             for item in items:
                 if isinstance(item, ChangeBatch):
                     for index, offset in enumerate(item.transactions.position.tolist()):
-                        yield Transaction(Position(segment.log.number, offset), item.transactions.gtid(index))
+                        yield segment.number, Transaction(Position(segment.log.number, offset), item.transactions.gtid(index))
 
 
 @dataclass(frozen=True)
@@ -182,6 +181,10 @@ class Cut:
     position: Position
 
 
+def by_mark(copy: Copy, transaction: Transaction) -> bool:
+    return covers(copy.mark, position=transaction.position, gtid=transaction.gtid)
+
+
 Stream = list[Change | Altered | Cut]
 
 
@@ -192,8 +195,9 @@ class Folded:
     shape: MySqlTable
     rows: dict[Key, Row] = field(default_factory=dict)
     misfits: list[tuple[Change, Copy]] = field(default_factory=list)
-    dropped: int = 0
-    applied: int = 0
+    lost: list[Change] = field(default_factory=list)
+    """What lies at or below its copy's cut, and was not read either."""
+    covered: int = 0
 
 
 class Source:
@@ -216,6 +220,10 @@ class Source:
         self._homes: dict[TableId, dict[Key, int]] = {}
 
     def __enter__(self) -> Source:
+        # Kernels are compiled before anybody writes: the copy is to run with the writers, not behind them.
+        warm()
+        for table in self.tables:
+            self.live(table)
         self.log.__enter__()
         return self
 
@@ -241,18 +249,14 @@ class Source:
             yield copy
 
     def _until_it_holds(self, table: TableId, read: Callable[[Session, MySqlTable], tuple[Any, Copy]]) -> tuple[Any, Copy]:
-        import time
         for _ in range(TRIES_MAX):
-            t0=time.time()
             with open_session(self.server) as session:
                 try:
                     found, copy = read(session, self.tables[table])
                 except SourceDrift:
                     self.given_back["its shape changed"] += 1
                     continue
-            t1=time.time()
             self.log.read_to(copy.mark.high)
-            print(f"{table.name} read {t1-t0:.2f} log {time.time()-t1:.2f} {len(self.log.segments)} {len(copy.rows)}")
             if not self.log.altered(table, copy.cut, copy.mark.high):
                 return found, copy
             self.given_back["the log alters it"] += 1
@@ -318,9 +322,11 @@ class Source:
         homes = dict.fromkeys(keys, tail)
         session.execute("CREATE DATABASE IF NOT EXISTS scratch")
         session.execute(f"CREATE TABLE scratch.k (n INT PRIMARY KEY, INDEX ({names})) AS SELECT {names} FROM {quote_table(table)} LIMIT 0")
-        for some in itertools.batched(enumerate(keys), 1000) if hasattr(itertools, "batched") else _batched(enumerate(keys), 1000):
-            values = ", ".join(["(" + ", ".join(["%s"] * (1 + len(shape.key))) + ")"] * len(some))
-            session.execute(f"INSERT INTO scratch.k (n, {names}) VALUES {values}", [part for n, key in some for part in (n, *key)])
+        places = ", ".join(["%s"] * (1 + len(shape.key)))
+        for first in range(0, len(keys), 1000):
+            some = keys[first : first + 1000]
+            values = [part for n, key in enumerate(some, first) for part in (n, *key)]
+            session.execute(f"INSERT INTO scratch.k (n, {names}) VALUES {', '.join([f'({places})'] * len(some))}", values)
         for index, copy in enumerate(copies):
             if copy.chunk is None:
                 continue
@@ -335,46 +341,35 @@ class Source:
     # The replay.
 
     def fold(
-        self,
-        table: TableId,
-        *,
-        is_covered: Callable[[Mark, Transaction], bool] | None = None,
-        judged_by_new_key: bool = False,
+        self, table: TableId, *, is_covered: Callable[[Copy, Transaction], bool] = by_mark, judged_by_new_key: bool = False
     ) -> Folded:
-        """Replay a table's changes over its copies. The arguments plant bugs."""
-        verdicts: dict[tuple[int, Transaction], bool] = {}
-        is_covered = is_covered or (lambda mark, transaction: covers(mark, position=transaction.position, gtid=transaction.gtid))
-        waiting = sorted(self.copies[table], key=lambda copy: (copy.cut.file, copy.cut.offset))
-        adopted: set[int] = set()
+        """Replay a table's changes over its copies. The arguments are there to plant bugs."""
         folded = Folded(self.tables[table])
-        stream = self._streams[table]
-        homes, copies = self._homes[table], self.copies[table]
+        stream, homes, copies = self._streams[table], self._homes[table], self.copies[table]
+        waiting = sorted(range(len(copies)), key=lambda index: (copies[index].cut.file, copies[index].cut.offset))
+        adopted: set[int] = set()
+        verdicts: dict[tuple[int, Transaction], bool] = {}
         for at, step in enumerate(stream):
             if isinstance(step, Cut):
-                while waiting and waiting[0].cut <= step.position:
-                    copy = waiting.pop(0)
-                    _adopt(folded, copy)
-                    adopted.add(id(copy))
+                while waiting and copies[waiting[0]].cut <= step.position:
+                    adopted.add(waiting[0])
+                    _adopt(folded, copies[waiting.pop(0)])
                 continue
             if isinstance(step, Altered):
                 _alter(folded, step.change)
                 continue
             judge = stream[at + 1] if judged_by_new_key and step.operation == BEFORE else step
             assert isinstance(judge, Change)
-            index = homes[judge.key]
-            copy = copies[index]
-            verdict = verdicts.get((index, step.transaction))
-            if verdict is None:
-                verdict = verdicts[index, step.transaction] = is_covered(copy.mark, step.transaction)
-            if id(copy) not in adopted:
-                # Its cut is still ahead, so the read must have this change, or it is lost.
-                assert verdict, f"a cut at {copy.cut} was not visible: {step.transaction}"
-            if verdict:
-                folded.dropped += 1
-                continue
-            folded.applied += 1
-            if not _apply(folded, step):
-                folded.misfits.append((step, copy))
+            home = homes[judge.key]
+            covered = verdicts.get((home, step.transaction))
+            if covered is None:
+                covered = verdicts[home, step.transaction] = is_covered(copies[home], step.transaction)
+            if covered:
+                folded.covered += 1
+            elif home not in adopted:
+                folded.lost.append(step)
+            elif not _apply(folded, step):
+                folded.misfits.append((step, copies[home]))
         assert not waiting, "a copy's cut is no cut of the log"
         return folded
 
@@ -389,12 +384,6 @@ class Source:
             ]
         key = key_of(shape)
         return Folded(shape, {key(row): row for row in rows})
-
-
-def _batched(values: Iterable[Any], size: int) -> Iterator[tuple[Any, ...]]:
-    iterator = iter(values)
-    while some := tuple(itertools.islice(iterator, size)):
-        yield some
 
 
 def _check_order(homes: dict[Key, int], copies: list[Copy], tail: int) -> None:

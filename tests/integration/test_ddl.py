@@ -578,7 +578,11 @@ def test_rows_changed_by_a_logged_statement_leave_the_shape_as_it_was(any_server
     follower.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(9))")
     shape = follower.shapes[TableId(follower.database, "t")]
     follower.query("SET SESSION binlog_format = 'STATEMENT'")
-    for sql in ("INSERT INTO t VALUES (1, 'hidden')", "UPDATE t SET name = 'hidden' WHERE id = 1", "DELETE FROM t WHERE name = 'hidden'"):
+    for sql in (
+        "INSERT INTO t VALUES (1, 'hidden')",
+        "UPDATE t SET name = 'hidden' WHERE id = 1",
+        "DELETE FROM t WHERE name = 'hidden'",
+    ):
         found = [change for change in follower.run(sql) if not isinstance(change, Ignored)]
         verb = sql.split()[0]
         assert found == [Rewrites(shape.id, shape, f"{verb} was logged as a statement, not as rows", verb)]

@@ -382,7 +382,7 @@ class _Extras:
             name = chance.choice(names)
             kinds[name] = (kinds[name][0], True)
             words.append(f"MODIFY COLUMN {name} {_EXTRA[kinds[name][0]][1]}")
-        if len(kinds) < 5 and (choice in ("add", "several") or not words):
+        if len(kinds) < 3 and (choice in ("add", "several") or not words):
             kind = chance.randrange(len(_EXTRA)), False
             new = f"x{self._number}"
             kinds[new] = kind
@@ -404,6 +404,6 @@ class _Extras:
         """Rows that hold something else than the default in what was added."""
         return [
             f"UPDATE {self.table} SET {name} = {_EXTRA[kind][2].format(n=chance.randrange(10**5))} "
-            f"WHERE {_from(self.table, chance)} ORDER BY {_KEY[self.table]} LIMIT 100"
+            f"WHERE {_from(self.table, chance)} ORDER BY {_KEY[self.table]} LIMIT 20"
             for name, (kind, _) in self._kinds.items()
         ]

@@ -13,7 +13,9 @@ from snowmelt.databases.mysql.quoting import quote
 from snowmelt.model.table import TableId
 
 CAPTURED = TableId("shop", "t")
-TABLE = MySqlTable(id=CAPTURED, columns=(MySqlColumn(name="id", base="int", nullable=False), MySqlColumn(name="n", base="int")), key=("id",))
+TABLE = MySqlTable(
+    id=CAPTURED, columns=(MySqlColumn(name="id", base="int", nullable=False), MySqlColumn(name="n", base="int")), key=("id",)
+)
 FRAGMENTS = (
     "ALTER", "TABLE", "CREATE", "DROP", "RENAME", "t", "shop", ".", "`t`", "ADD", "COLUMN", "MODIFY", "CHANGE", "n", "id", "INT", "VARCHAR",
     "(", ")", "10", ",", "'x'", "'", '"', "`", "\\", "/*", "*/", "/*!50000", "--", "#", "\n", "NOT", "NULL", "DEFAULT", "PRIMARY", "KEY", "UNIQUE",
@@ -25,10 +27,16 @@ rules = st.builds(
     Rules,
     flavour=st.sampled_from(("mysql", "mariadb")),
     version=st.sampled_from(((5, 6, 24), (8, 0, 33), (10, 11, 6), (11, 8, 2))),
-    sql_mode=st.sampled_from((0, SqlMode.ANSI_QUOTES, SqlMode.NO_BACKSLASH_ESCAPES, SqlMode.ANSI_QUOTES | SqlMode.NO_BACKSLASH_ESCAPES)),
+    sql_mode=st.sampled_from(
+        (0, SqlMode.ANSI_QUOTES, SqlMode.NO_BACKSLASH_ESCAPES, SqlMode.ANSI_QUOTES | SqlMode.NO_BACKSLASH_ESCAPES)
+    ),
 )
-statements = st.lists(st.sampled_from(FRAGMENTS), max_size=25).map(" ".join) | st.lists(st.sampled_from(FRAGMENTS), max_size=25).map("".join)
-names = st.text(st.characters(exclude_categories=("Cs", "Cc"), max_codepoint=0xFFFF), min_size=1, max_size=20).filter(lambda name: name.strip() == name)
+statements = st.lists(st.sampled_from(FRAGMENTS), max_size=25).map(" ".join) | st.lists(
+    st.sampled_from(FRAGMENTS), max_size=25
+).map("".join)
+names = st.text(st.characters(exclude_categories=("Cs", "Cc"), max_codepoint=0xFFFF), min_size=1, max_size=20).filter(
+    lambda name: name.strip() == name
+)
 
 
 def read(sql: str, rules: Rules, *, captures: bool = True) -> tuple[SchemaChange, ...]:
@@ -42,7 +50,11 @@ def read(sql: str, rules: Rules, *, captures: bool = True) -> tuple[SchemaChange
     )
 
 
-@given(st.sampled_from(("", "ALTER TABLE t ", "CREATE TABLE t (", "ALTER TABLE t ADD x ", "RENAME TABLE ")), statements | st.text(), rules)
+@given(
+    st.sampled_from(("", "ALTER TABLE t ", "CREATE TABLE t (", "ALTER TABLE t ADD x ", "RENAME TABLE ")),
+    statements | st.text(),
+    rules,
+)
 @settings(max_examples=1500, deadline=None)
 def test_any_text_is_read_to_an_answer(start: str, text: str, rules: Rules) -> None:
     assert read(start + text, rules)

@@ -169,7 +169,9 @@ def test_a_column_keeps_its_zeros_where_it_had_auto_increment_before() -> None:
 
 
 def test_a_key_column_that_gets_another_collation_changes_which_rows_are_one() -> None:
-    table = replace(TABLE, key=("name",), columns=(TABLE.columns[0], replace(TABLE.columns[1], nullable=False), *TABLE.columns[2:]))
+    table = replace(
+        TABLE, key=("name",), columns=(TABLE.columns[0], replace(TABLE.columns[1], nullable=False), *TABLE.columns[2:])
+    )
     (change,) = read("ALTER TABLE t MODIFY name VARCHAR(10) COLLATE utf8mb4_bin NOT NULL", table)
     assert isinstance(change, Rewrites)
 
@@ -222,7 +224,15 @@ def test_a_rename_of_the_key_follows_into_the_key() -> None:
 
 
 def test_indexes_and_options_change_nothing() -> None:
-    for action in ("ADD INDEX (name)", "DROP INDEX x", "ADD UNIQUE u (name)", "AUTO_INCREMENT=7", "ENGINE=InnoDB", "ORDER BY id, name", "FORCE"):
+    for action in (
+        "ADD INDEX (name)",
+        "DROP INDEX x",
+        "ADD UNIQUE u (name)",
+        "AUTO_INCREMENT=7",
+        "ENGINE=InnoDB",
+        "ORDER BY id, name",
+        "FORCE",
+    ):
         assert isinstance(read(f"ALTER TABLE t {action}")[0], Ignored), action
     assert isinstance(read("CREATE INDEX i ON t (name)")[0], Ignored)
     assert isinstance(read("DROP INDEX i ON t")[0], Ignored)
@@ -306,7 +316,9 @@ def test_statements_without_effect_on_tables_are_ignored(sql: str) -> None:
 
 def test_rows_changed_by_a_statement_are_noticed_however_the_table_is_quoted() -> None:
     odd = replace(TABLE, id=TableId("shop", 'a`b"c'))
-    (change,) = read("REPLACE INTO `a``b\"c` VALUES (1)", odd)
+    (change,) = read('REPLACE INTO `a``b"c` VALUES (1)', odd)
+    assert isinstance(change, Rewrites)
+    (change,) = read("WITH c AS (SELECT '5\" pipe') UPDATE t, c SET name = '6\"'")
     assert isinstance(change, Rewrites)
     (change,) = read('DELETE FROM "a`b""c" WHERE id = 1', odd, rules=replace(MYSQL, sql_mode=SqlMode.ANSI_QUOTES))
     assert isinstance(change, Rewrites)

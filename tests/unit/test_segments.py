@@ -7,10 +7,11 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.segments import Cut, Segment, SegmentWriter, list_segments, read_segment, remove_torn
+from snowmelt.databases.mysql.segments import PAGE, Cut, Segment, SegmentWriter, list_segments, read_segment, remove_torn
 from snowmelt.errors import Corrupt, InvariantBroken, Unavailable
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
@@ -201,6 +202,24 @@ def test_data_that_was_taken_back_is_not_in_the_segment(tmp_path: Path) -> None:
     made = segment(tmp_path, 1, 4, b"a" * 100 + b"b" * 50)
     writer.seal(made)
     assert made.bytes().tobytes() == b"a" * 100 + b"b" * 50
+    assert read_segment(made.index_path) == made
+
+
+@pytest.mark.parametrize("shift", [0, 7])
+def test_a_large_segment_is_written_around_the_cache_and_is_the_same(tmp_path: Path, shift: int) -> None:
+    # Memory at a page or not; pieces of whole pages, then one that is not, then part of it taken back, then more.
+    memory = np.random.default_rng(1).integers(0, 256, (6 << 20) + 2 * PAGE, np.uint8)
+    start = -memory.ctypes.data % PAGE + shift
+    data = memory[start : start + (6 << 20)]
+    writer = SegmentWriter(tmp_path)
+    writer.write(1, data[: 2 << 20].data)
+    writer.write(1, data[2 << 20 : (4 << 20) + 100].data)
+    writer.truncate((3 << 20) + 17)
+    writer.write(1, data[(3 << 20) + 17 : 5 << 20].data)
+    writer.write(1, data[5 << 20 :].data)
+    made = segment(tmp_path, 1, 4, data.tobytes(), crc_length=0)
+    writer.seal(made)
+    assert made.bytes().tobytes() == data.tobytes()
     assert read_segment(made.index_path) == made
 
 

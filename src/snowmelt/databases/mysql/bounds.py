@@ -43,7 +43,13 @@ KeyValue = int | float | Decimal | str | bytes
 Bound = tuple[KeyValue, ...]
 
 ESTIMATE_OFF_MAX = 1.5
-"""How far a chunk's estimated rows may be from the wanted ones, either way. Estimates themselves are some way off."""
+"""How far a chunk's estimated rows may be from the wanted ones, either way."""
+
+ESTIMATE_SCALE_MAX = 4
+"""InnoDB tells about twice the rows of a large range. Estimates are scaled by what a walked chunk's was off, up to so much."""
+
+ESTIMATED_ROWS_MIN = 1000
+"""Below so many rows a chunk's end is always walked to: it costs nothing, and estimates call an empty range one row."""
 
 GUESSES_MAX = 3
 """So many widths are tried by estimate before the index is walked."""
@@ -114,9 +120,10 @@ class _Steps:
         self._source = from_table(session, table)
         self._greatest = greatest
         self._rows = rows
-        self._integer = len(table.key) == 1 and table.column(table.key[0]).base in INTEGER_BITS
+        self._guesses = rows >= ESTIMATED_ROWS_MIN and len(table.key) == 1 and table.column(table.key[0]).base in INTEGER_BITS
         self._width = 0
         """Of the last chunk, where the key is an integer and estimates can be trusted."""
+        self._scale = 1.0
         self._since_walk = 0
 
     def next_bound(self, low: Bound, *, from_low: bool) -> Bound:
@@ -129,8 +136,10 @@ class _Steps:
                 return guessed
         high = self._walk(low, from_low=from_low)
         self._since_walk = 0
-        if self._integer and high != self._greatest:
-            self._width = _integer(high) - _integer(low) if self._near(self._estimate(low, high)) else 0
+        if self._guesses and high != self._greatest:
+            self._scale = self._rows / max(1, self._estimate(low, high))
+            trusted = 1 / ESTIMATE_SCALE_MAX <= self._scale <= ESTIMATE_SCALE_MAX
+            self._width = _integer(high) - _integer(low) if trusted else 0
         return high
 
     def _guess(self, low: Bound) -> Bound | None:
@@ -139,15 +148,13 @@ class _Steps:
         for _ in range(GUESSES_MAX):
             high = min(start + width, end)
             # A range has no more rows than numbers.
-            estimate = min(self._estimate(low, (high,)), high - start)
-            if self._near(estimate) or (high == end and estimate < self._rows):
+            estimate = min(self._scale * self._estimate(low, (high,)), high - start)
+            few = estimate * ESTIMATE_OFF_MAX < self._rows
+            if estimate <= self._rows * ESTIMATE_OFF_MAX and (high == end or not few):
                 self._width = width
                 return (high,)
-            width = max(1, width * self._rows // max(1, estimate))
+            width = max(1, int(width * self._rows / max(1, estimate)))
         return None
-
-    def _near(self, estimate: int) -> bool:
-        return self._rows / ESTIMATE_OFF_MAX <= estimate <= self._rows * ESTIMATE_OFF_MAX
 
     def _estimate(self, low: Bound, high: Bound) -> int:
         """The optimizer's idea of a range's rows. It dives into the index at both ends and reads a few pages."""

@@ -1,4 +1,7 @@
-"""What the row kernel does with a column: plain numbers, since compiled code compares them. `a` and `b` are a column's two parameters."""
+"""What the row kernel does with a column: plain numbers, since compiled code compares them.
+
+`a` and `b` are a column's two parameters.
+"""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ LOCK_WAIT_S = 5
 """How long we wait for a table: writers queue behind a lock of ours that itself waits for somebody's open transaction."""
 LOCK_TRIES = 3
 
+_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 
@@ -77,6 +78,7 @@ def newest_visible(session: Session, table: MySqlTable, *, era: int) -> Position
     """
     match read_method(session):
         case Method.SNAPSHOT:
+            session.execute(_ISOLATION)
             session.execute(_SNAPSHOT)
             position = _snapshot_position(session, era)
             session.execute("COMMIT")
@@ -122,7 +124,7 @@ def read_chunk(
     """Open the exact read of a chunk of the table as it is expected to look.
 
     `identity` is the server that the plan was made for, `visible` what was proven visible there at launch. The session is
-    given to the read until that is closed; after a failure it is closed itself.
+    given to the read until that is closed; a failure in the midst of rows closes the session too.
     """
     check(chunk.table == table.id, "a chunk is read from its own table", f"{chunk.table} and {table.id}")
     exact = _Exact(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads)
@@ -218,7 +220,7 @@ class _Exact:
                 hint="see the host's name",
             )
         self._check_shape("before")
-        session.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        session.execute(_ISOLATION)
         # Somebody who waits to change the table makes us wait behind him, and with a lock he waits for us.
         session.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
         compare_exactly(session)

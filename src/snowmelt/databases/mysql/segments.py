@@ -21,6 +21,7 @@ import errno
 import fcntl
 import itertools
 import json
+import mmap
 import os
 import zlib
 from collections.abc import Mapping
@@ -100,9 +101,13 @@ class Segment:
     def bytes(self) -> npt.NDArray[np.uint8]:
         """The data, mapped read-only. Checked as far as the index can; events check themselves."""
         try:
-            data: npt.NDArray[np.uint8] = np.memmap(self.data_path, np.uint8, "r")
+            with open(self.data_path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         except (OSError, ValueError):
             raise Corrupt("the data of a segment is missing", detail=str(self.data_path)) from None
+        # It is read from one end to the other, and may not be in the system's cache.
+        mapped.madvise(mmap.MADV_WILLNEED)
+        data = np.frombuffer(mapped, np.uint8)
         if len(data) != self.data_bytes:
             raise Corrupt("a segment has another length than its index says", detail=f"{self.data_path}: {len(data)} bytes")
         if self.data_crc32 is not None and int(crc32(data, 0, len(data), np.uint32(0))) != self.data_crc32:
@@ -304,10 +309,17 @@ class SegmentWriter:
     def _append(self, data: memoryview) -> None:
         file = self._open()
         while data:
-            written = os.write(file, data)
+            try:
+                written = os.write(file, data)
+            except OSError as error:
+                # Memory that lies elsewhere than the device wants it.
+                if error.errno != errno.EINVAL or not self._around:
+                    raise
+                self._through_the_cache()
+                continue
             self._bytes += written
             data = data[written:]
-            if self._around and written % PAGE:
+            if written % PAGE:
                 self._through_the_cache()
 
     def _through_the_cache(self) -> None:

@@ -24,8 +24,8 @@ from snowmelt.model.table import TableId
 
 Shapes = Callable[[TableId], MySqlTable | None]
 
-
-_LOOSE = re.compile(rf'`((?:[^`]|``)*)`|"((?:[^"]|"")*)"|({IDENTIFIER}+)')
+_PLAIN_WORDS = re.compile(f"{IDENTIFIER}+")
+_QUOTED_WORDS = re.compile(rf'`((?:[^`]|``)*)`|"((?:[^"]|"")*)"|({IDENTIFIER}+)')
 
 
 class Statement:
@@ -71,10 +71,15 @@ class Statement:
 
     def mentioned(self) -> tuple[TableId, ...]:
         """Captured tables that the text may name, found without any grammar. A pattern captures any word, so it must exist."""
-        words = [one.replace("``", "`") or two.replace('""', '"') or three for one, two, three in _LOOSE.findall(self.sql)]
-        pairs = {self.table_id(self.database, word) for word in words}
-        pairs |= {self.table_id(one, two) for one, two in itertools.pairwise(words)}
-        return tuple(sorted(table for table in pairs if self.captured(table) and self.shape(table) is not None))
+        found: set[TableId] = set()
+        # A quote inside a string may seem to open a name that goes on far beyond it, hence the plain words of the whole text too.
+        quoted = [
+            one.replace("``", "`") or two.replace('""', '"') or three for one, two, three in _QUOTED_WORDS.findall(self.sql)
+        ]
+        for words in (_PLAIN_WORDS.findall(self.sql), quoted):
+            found |= {self.table_id(self.database, word) for word in words}
+            found |= {self.table_id(one, two) for one, two in itertools.pairwise(words)}
+        return tuple(sorted(table for table in found if self.captured(table) and self.shape(table) is not None))
 
     def not_understood(self, reason: str) -> tuple[SchemaChange, ...]:
         tables = (self.target,) if self.target is not None else self.mentioned()

@@ -1,0 +1,175 @@
+"""Readers of events that are not rows: what they take out, and that no cut or odd byte makes them fail otherwise than by name."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snowmelt.databases.mysql.events import (
+    Event,
+    FormatDescription,
+    MariaDbGtid,
+    MySqlGtid,
+    Query,
+    Reader,
+    Xid,
+    read_gtid,
+    read_incident,
+    read_query,
+    read_xa_prepare,
+)
+from snowmelt.errors import Corrupt
+from tests.streams import query_body
+
+SOURCE = uuid.UUID("3e11fa47-71ca-11e1-9e33-c80aa9429562")
+
+
+def variable(number: int) -> bytes:
+    """A number as MySQL's serialisation has it: as many low one-bits as bytes follow, then the value."""
+    for extra in range(8):
+        if number < 1 << (7 - extra + 8 * extra):
+            return (number << (extra + 1) | (1 << extra) - 1).to_bytes(extra + 1, "little")
+    return b"\xff" + number.to_bytes(8, "little")
+
+
+def tagged(number: int, tag: str) -> bytes:
+    fields = variable(0) + variable(1)
+    fields += variable(1) + b"".join(variable(byte) for byte in SOURCE.bytes)
+    fields += variable(2) + variable(number << 1)
+    fields += variable(3) + variable(len(tag)) + tag.encode()
+    return variable(2) + variable(len(fields)) + variable(3) + fields
+
+
+def description(algorithm: int = 1) -> bytes:
+    return struct.pack("<H50sIB", 4, b"8.0.33-log", 7, 19) + bytes(40) + bytes([algorithm]) + b"\1\2\3\4"
+
+
+class TestReader:
+    def test_numbers_of_every_length(self) -> None:
+        reader = Reader(b"\xfa" + b"\xfc\x00\x01" + b"\xfd\x00\x00\x01" + b"\xfe" + (2**40).to_bytes(8, "little"), "TEST")
+        assert [reader.packed() for _ in range(4)] == [250, 256, 65536, 2**40]
+        assert reader.left == 0
+
+    @pytest.mark.parametrize("raw", [b"", b"\xfb", b"\xff", b"\xfc\x01", b"\xfd\x01\x02", b"\xfe\x01"])
+    def test_what_is_no_number_is_refused(self, raw: bytes) -> None:
+        with pytest.raises(Corrupt, match="TEST"):
+            Reader(raw, "TEST").packed()
+
+    def test_nothing_is_read_beyond_the_end(self) -> None:
+        reader = Reader(b"abc", "TEST")
+        with pytest.raises(Corrupt, match="cut short"):
+            reader.take(4)
+        with pytest.raises(Corrupt, match="cut short"):
+            reader.take(-1)
+        assert reader.rest() == b"abc"
+        with pytest.raises(Corrupt, match="not UTF-8"):
+            Reader(b"\xff", "TEST").text(1)
+
+
+class TestFormatDescription:
+    def test_a_file_says_what_it_is(self) -> None:
+        assert FormatDescription.read(description()) == FormatDescription(4, "8.0.33-log", 7, 4)
+        assert FormatDescription.read(description(0)).checksum_bytes == 0
+
+    def test_other_formats_are_refused(self) -> None:
+        with pytest.raises(Corrupt, match="algorithm is unknown"):
+            FormatDescription.read(description(2))
+        with pytest.raises(Corrupt, match="not version 4"):
+            FormatDescription.read(b"\3" + description()[1:])
+        with pytest.raises(Corrupt, match="cut short"):
+            FormatDescription.read(description()[:70])
+
+
+class TestQuery:
+    # Flags, SQL mode, catalogue, auto-increment, charset, then what does not matter.
+    STATUS = b"\0" + bytes(4) + b"\1" + (1 << 22 | 4).to_bytes(8, "little") + b"\6\3std" + b"\3" + bytes(4)
+    STATUS += b"\4" + struct.pack("<HHH", 8, 8, 8) + b"\5\6SYSTEM"
+
+    def test_a_statement_comes_with_what_decides_how_it_is_read(self) -> None:
+        body = query_body("CREATE TABLE é (a INT)".encode(), status=self.STATUS, database=b"shop")
+        assert read_query(body) == Query("shop", "CREATE TABLE é (a INT)", 1 << 22 | 4, 8)
+
+    def test_a_statement_without_a_session(self) -> None:
+        assert read_query(query_body(b"BEGIN", database=b"")) == Query("", "BEGIN", 0, None)
+
+    def test_a_statement_in_the_clients_charset_keeps_its_ascii(self) -> None:
+        found = read_query(query_body("DROP TABLE `größe`".encode("latin1"), status=b"\4" + struct.pack("<HHH", 8, 8, 8)))
+        assert found.sql == "DROP TABLE `größe`"
+        assert (
+            read_query(query_body(b"DROP TABLE t -- \xe4\xf6", status=b"\4" + struct.pack("<HHH", 51, 51, 51))).sql[:12]
+            == "DROP TABLE t"
+        )
+
+
+class TestGtid:
+    def test_names_of_both_kinds(self) -> None:
+        body = b"\1" + SOURCE.bytes + struct.pack("<q", 77) + bytes(10)
+        assert read_gtid(Event.GTID, 1, body) == MySqlGtid(str(SOURCE), 77)
+        assert str(read_gtid(Event.GTID, 1, body)) == f"{SOURCE}:77"
+        found = read_gtid(Event.GTID_MARIADB, 42, struct.pack("<QIB", 9, 3, 0))
+        assert found == MariaDbGtid(3, 42, 9)
+        assert str(found) == "3-42-9"
+
+    def test_an_anonymous_transaction_has_no_name(self) -> None:
+        assert read_gtid(Event.ANONYMOUS_GTID, 1, bytes(42)) is None
+
+    @given(st.integers(1, 2**62), st.from_regex("[a-z_][a-z0-9_]{0,31}", fullmatch=True) | st.just(""))
+    def test_a_tagged_name(self, number: int, tag: str) -> None:
+        found = read_gtid(Event.GTID_TAGGED, 1, tagged(number, tag))
+        assert found == MySqlGtid(f"{SOURCE}:{tag}" if tag else str(SOURCE), number)
+
+    def test_a_tagged_name_in_an_order_that_is_not_known_is_refused(self) -> None:
+        with pytest.raises(Corrupt, match="order"):
+            read_gtid(Event.GTID_TAGGED, 1, variable(2) + variable(20) + variable(3) + variable(1) + bytes(30))
+
+
+class TestXa:
+    def test_the_name_of_a_prepared_transaction(self) -> None:
+        body = b"\0" + struct.pack("<iII", -1, 3, 2) + b"abcde"
+        assert read_xa_prepare(body) == (False, Xid(-1, b"abc", b"de"))
+        assert read_xa_prepare(b"\1" + body[1:])[0]
+
+    def test_a_name_that_is_too_long_is_refused(self) -> None:
+        with pytest.raises(Corrupt, match="too long"):
+            read_xa_prepare(b"\0" + struct.pack("<iII", 1, 65, 0) + bytes(65))
+
+
+def test_an_incident_says_what_it_is() -> None:
+    assert read_incident(b"\1\0\3why") == "incident 1 why"
+    assert read_incident(b"\1\0") == "incident 1"
+
+
+READERS: list[tuple[Callable[[bytes], Any], bytes]] = [
+    (FormatDescription.read, description()),
+    (read_query, query_body(b"BEGIN", status=TestQuery.STATUS)),
+    (read_xa_prepare, b"\0" + struct.pack("<iII", 1, 3, 2) + b"abcde"),
+    (lambda body: read_gtid(Event.GTID, 1, body), b"\1" + SOURCE.bytes + struct.pack("<q", 77)),
+    (lambda body: read_gtid(Event.GTID_MARIADB, 1, body), struct.pack("<QIB", 9, 3, 0)),
+    (lambda body: read_gtid(Event.GTID_TAGGED, 1, body), tagged(5, "tag")),
+    (read_incident, b"\1\0\3why"),
+]
+
+
+@pytest.mark.parametrize(("reader", "body"), READERS)
+def test_a_body_that_is_cut_anywhere_is_refused_or_read(reader: Callable[[bytes], Any], body: bytes) -> None:
+    for length in range(len(body)):
+        try:
+            reader(body[:length])
+        except Corrupt:
+            continue
+
+
+@pytest.mark.parametrize(("reader", "body"), READERS)
+def test_any_byte_may_be_wrong(reader: Callable[[bytes], Any], body: bytes) -> None:
+    for at in range(len(body)):
+        for byte in (0, 1, 0x7F, 0x80, 0xFB, 0xFF):
+            try:
+                reader(body[:at] + bytes([byte]) + body[at + 1 :])
+            except Corrupt:
+                continue
