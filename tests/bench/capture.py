@@ -4,11 +4,11 @@
 
 Both read the same file of the same server from its beginning to its end, by turns, over TCP and over a unix socket, and write
 to the same disk. They are not the same work. snowmelt checks each event's checksum, place and size, finds the cut points and
-makes every segment durable before it counts, which includes the last one, and to that end writes large ones around the system's
-cache; mariadb-binlog checks checksums and leaves the bytes in that cache. It asks for ANNOTATE events, which snowmelt leaves out, so rates are of the file's bytes, for both. The
-system writes what is pending before each turn, so that nobody pays for another's bytes. snowmelt is measured in a process that
-has loaded and compiled its code; of mariadb-binlog the whole process is measured, which starts in 10 ms. The last line is JSON:
-medians, and ratios of rates over TCP.
+makes every segment durable before it counts, the last one too, and to that end writes large ones around the system's cache;
+mariadb-binlog checks checksums and leaves the bytes in that cache. It asks for ANNOTATE events, which snowmelt leaves out, so
+rates are of the file's bytes, for both. The system writes what is pending before each turn, so that nobody pays for another's
+bytes. snowmelt is measured in a process that has loaded and compiled its code; of mariadb-binlog the whole process is measured,
+which starts in 10 ms. The last line is JSON: medians, and ratios of rates over TCP.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def kernel_view(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         return data
     raw = (ctypes.c_uint8 * data.shape[0]).from_address(data.ctypes.data)
     # An address alone keeps nothing alive; the view holds `raw`, and `raw` the bytes.
-    raw.owner = data  # type: ignore[attr-defined]
+    raw.owner = data
     return np.ctypeslib.as_array(raw)
 
 

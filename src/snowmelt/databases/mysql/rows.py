@@ -671,12 +671,11 @@ def fill(  # type: ignore[no-untyped-def]
                         n = 3 + ((fsp + 1) >> 1)
                         if end - q < n:
                             return CORRUPT
-                        negative = False
                         if k == kinds.OLD_TIME or k == kinds.OLD_TIME_TEXT:
                             v = np.int64(load16(buffer, q)) | np.int64(buffer[q + 2]) << 16
                             if v & 0x800000:
                                 v -= 0x1000000
-                            negative = v < 0
+                            negative = bool(v < 0)
                             v = abs(v)
                             hour = v // 10000
                             minute = v // 100 % 100
@@ -699,7 +698,7 @@ def fill(  # type: ignore[no-untyped-def]
                                     sign = -1 if v < 0 else 1
                                     v = abs(v)
                                     v = sign * ((v >> 16 << 24) + (v & 0xFFFF) * 100)
-                            negative = v < 0
+                            negative = bool(v < 0)
                             v = abs(v)
                             hour = v >> 36 & 1023
                             minute = v >> 30 & 63
