@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from snowmelt.databases.mysql.bounds import Chunk, chunk_condition, from_table, plan_chunks
+from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, from_table, plan_chunks
 from snowmelt.databases.mysql.capture import Capture
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import BINARY_TYPES, TEXT_TYPES, MySqlColumn, MySqlTable, TypeOptions, sortable_in_python
@@ -234,19 +234,30 @@ class Source:
 
     def copy(self, rows_per_chunk: int) -> None:
         """Copy all tables, taking turns, so that the chunks of each are far apart in time."""
-        with open_session(self.server) as session:
-            turns = [self._copies(session, table, rows_per_chunk) for table in self.tables]
-            while turns:
-                turns = [turn for turn in turns if next(turn, None) is not None]
+        turns = [self._copies(table, rows_per_chunk) for table in self.tables]
+        while turns:
+            turns = [turn for turn in turns if next(turn, None) is not None]
 
-    def _copies(self, session: Session, table: TableId, rows_per_chunk: int) -> Iterator[Copy]:
-        extent, tail = self._until_it_holds(table, lambda reading, shape: self._read_extent(reading, shape))
+    def _copies(self, table: TableId, rows_per_chunk: int) -> Iterator[Copy]:
+        extent, tail = self._until_it_holds(table, self._read_extent)
         self.copies[table].append(tail)
         yield tail
-        for chunk in plan_chunks(session, self.tables[table], extent, rows_per_chunk=rows_per_chunk):
-            _, copy = self._until_it_holds(table, lambda reading, shape, chunk=chunk: self._read_chunk(reading, shape, chunk))
+        chunk: Chunk | None = None
+        while chunk is None or chunk.high != extent.greatest:
+            chunk = self._plan(table, extent, rows_per_chunk, chunk)
+            _, copy = self._until_it_holds(table, lambda session, shape, chunk=chunk: self._read_chunk(session, shape, chunk))
             self.copies[table].append(copy)
             yield copy
+
+    def _plan(self, table: TableId, extent: Extent, rows_per_chunk: int, after: Chunk | None) -> Chunk:
+        """The next chunk. Planning begins anew each time, as it may after every restart."""
+        for _ in range(TRIES_MAX):
+            with open_session(self.server) as session:
+                try:
+                    return next(plan_chunks(session, self.tables[table], extent, rows_per_chunk=rows_per_chunk, after=after))
+                except SourceDrift:
+                    self.given_back["it changed while it was planned"] += 1
+        raise AssertionError(f"no chunk of {table} can be planned")
 
     def _until_it_holds(self, table: TableId, read: Callable[[Session, MySqlTable], tuple[Any, Copy]]) -> tuple[Any, Copy]:
         for _ in range(TRIES_MAX):

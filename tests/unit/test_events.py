@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snowmelt.databases.mysql.events import (
@@ -119,6 +119,7 @@ class TestGtid:
     def test_an_anonymous_transaction_has_no_name(self) -> None:
         assert read_gtid(Event.ANONYMOUS_GTID, 1, bytes(42)) is None
 
+    @settings(deadline=None)
     @given(st.integers(1, 2**62), st.from_regex("[a-z_][a-z0-9_]{0,31}", fullmatch=True) | st.just(""))
     def test_a_tagged_name(self, number: int, tag: str) -> None:
         found = read_gtid(Event.GTID_TAGGED, 1, tagged(number, tag))

@@ -12,7 +12,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
@@ -37,6 +37,8 @@ from snowmelt.model.table import SchemaHistory, TableId
 from tests import streams
 from tests.integration.logs import table_map_body
 
+COMPILED = settings(deadline=None)
+"""The first call may compile."""
 DIGIT_BYTES = [0, 1, 1, 2, 2, 3, 3, 4, 4, 4]
 
 
@@ -68,6 +70,7 @@ def padded(raw: bytes) -> np.ndarray:
 
 
 class TestDecimals:
+    @COMPILED
     @given(decimals(38))
     def test_a_decimal_keeps_its_digits(self, number: tuple[int, int, int]) -> None:
         unscaled, precision, scale = number
@@ -78,6 +81,7 @@ class TestDecimals:
         assert put_decimal128(padded(raw), 0, layout, memory, 0)
         assert int.from_bytes(memory.tobytes(), "little", signed=True) == unscaled
 
+    @COMPILED
     @given(decimals(65))
     def test_a_decimal_prints_as_it_is_written(self, number: tuple[int, int, int]) -> None:
         unscaled, precision, scale = number
@@ -95,7 +99,7 @@ class TestDecimals:
     @pytest.mark.parametrize(("precision", "scale"), [(9, 0), (10, 2), (18, 9), (38, 10), (65, 30), (1, 1)])
     def test_bytes_that_are_no_decimal_are_refused(self, precision: int, scale: int) -> None:
         layout = decimal_layout(precision, scale)
-        raw = padded(b"\x80" + b"\xff" * ((layout & 0xFF) - 1) if (layout & 0xFF) > 1 else b"\xff")
+        raw = padded(b"\xff" * (layout & 0xFF))
         memory = np.zeros(100, np.uint8)
         assert put_decimal_text(raw, 0, layout, memory, 0) == -1
         if precision <= 38:
@@ -103,10 +107,12 @@ class TestDecimals:
 
 
 class TestDates:
+    @COMPILED
     @given(st.dates())
     def test_days_are_counted_as_the_calendar_does(self, date: datetime.date) -> None:
         assert days_of(date.year, date.month, date.day) == date.toordinal() - datetime.date(1970, 1, 1).toordinal()
 
+    @COMPILED
     @given(st.integers(1, 9999), st.integers(1, 12))
     def test_months_are_as_long_as_the_calendar_says(self, year: int, month: int) -> None:
         assert month_days(year, month) == calendar.monthrange(year, month)[1]
@@ -115,6 +121,7 @@ class TestDates:
     def test_what_the_calendar_has_not_has_no_days(self, year: int, month: int) -> None:
         assert month_days(year, month) == 0
 
+    @COMPILED
     @given(st.datetimes(), st.integers(0, 6))
     def test_dates_and_times_print_as_iso_says(self, moment: datetime.datetime, fsp: int) -> None:
         memory = np.zeros(80, np.uint8)
@@ -126,9 +133,12 @@ class TestDates:
 
 
 class TestAddresses:
+    @COMPILED
     @given(st.uuids())
     def test_a_uuid_prints_whichever_way_it_is_kept(self, value: uuid.UUID) -> None:
         raw = value.bytes
+        # The server itself reads these the other way round than it wrote them.
+        assume(not (raw[6] & 0x80 and 0 < raw[8] < 0x60))
         # MariaDB turns versions 1 to 5 of the usual variant around.
         if raw[8] & 0x80 and 0 < raw[6] < 0x60:
             raw = raw[10:] + raw[8:10] + raw[6:8] + raw[4:6] + raw[:4]
@@ -136,6 +146,7 @@ class TestAddresses:
         end = put_uuid(padded(raw), memory, 0)
         assert memory[:end].tobytes().decode() == str(value)
 
+    @COMPILED
     @given(st.lists(st.sampled_from([0, 0, 0, 1, 0xFFFF, 0xABC, 0x12]) | st.integers(0, 0xFFFF), min_size=8, max_size=8))
     def test_an_address_can_be_read_back(self, words: list[int]) -> None:
         raw = struct.pack(">8H", *words)
@@ -154,6 +165,7 @@ class TestAddresses:
         end = put_inet6(padded(ipaddress.IPv6Address(text).packed), memory, 0)
         assert memory[:end].tobytes().decode() == text
 
+    @COMPILED
     @given(st.integers(0, 2**32 - 1))
     def test_a_short_address_prints_as_everybody_does(self, value: int) -> None:
         memory = np.zeros(80, np.uint8)
@@ -163,6 +175,7 @@ class TestAddresses:
 
 
 class TestSets:
+    @COMPILED
     @given(st.lists(st.none() | st.integers(0, 2**64 - 1), max_size=20))
     def test_a_mask_is_the_list_of_its_labels(self, masks: list[int | None]) -> None:
         labels = tuple(f"l{number}" for number in range(64))
@@ -236,6 +249,7 @@ ROWS = st.tuples(
 class TestLimits:
     """Limits make more batches and change nothing else."""
 
+    @COMPILED
     @given(st.lists(st.lists(ROWS, min_size=1, max_size=6), min_size=1, max_size=4), st.integers(1, 5), st.integers(1, 60))
     def test_inserts_are_the_same_under_tight_limits(self, groups: list[list[Row]], rows_max: int, heap: int) -> None:
         found = read(log_of(groups, Event.WRITE_ROWS_V1), Limits(rows_per_batch=rows_max, heap_bytes=heap))
@@ -243,6 +257,7 @@ class TestLimits:
         for batch in found:
             batch.rows.validate(full=True)
 
+    @COMPILED
     @given(
         st.lists(st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=4), min_size=1, max_size=3),
         st.integers(1, 5),
@@ -286,5 +301,5 @@ class TestDamage:
         log = log_of([[(1, "abcd", b"")]], Event.WRITE_ROWS_V1)
         body = log.stored[3][19:-4].replace(b"abcd", b"ab\xff\xfe")
         log.stored[3] = streams.event(Event.WRITE_ROWS_V1, body, next_position=int.from_bytes(log.stored[3][13:17], "little"))
-        with pytest.raises(Corrupt, match="column v of d.t holds text that is not in its charset"):
+        with pytest.raises(Corrupt, match=r"column v of d\.t holds text that is not in its charset"):
             read(log, Limits())

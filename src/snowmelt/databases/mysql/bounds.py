@@ -114,7 +114,6 @@ class _Steps:
     """Finds the end of one chunk after the other."""
 
     def __init__(self, session: Session, table: MySqlTable, greatest: Bound, rows: int) -> None:
-        compare_exactly(session)
         self._session = session
         self._table = table
         self._source = from_table(session, table)
@@ -237,11 +236,6 @@ def from_table(session: Session, table: MySqlTable) -> str:
         if kind == "SYSTEM VERSIONED":
             name += " FOR SYSTEM_TIME ALL"
     return f"{name} FORCE INDEX (PRIMARY)" if table.key and table.key_is_primary else name
-
-
-def compare_exactly(session: Session) -> None:
-    """Let the session take dates for what columns can hold. MySQL 8 refuses 2020-02-31 otherwise, 5.6 finds it not equal."""
-    session.execute("SET SESSION sql_mode = 'NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES'")
 
 
 def chunk_condition(table: MySqlTable, chunk: Chunk) -> str:

@@ -104,9 +104,10 @@ class Session:
             raise
 
     def _set_up(self) -> None:
-        # A limit that an administrator set for everybody would cut a chunk short without a word (rows) or end it (time).
+        # A limit that an administrator set for everybody would cut a chunk short without a word (rows) or end it (time). Dates are
+        # compared for what columns can hold: MySQL 8 refuses a bound of 2020-02-31 otherwise, 5.6 finds it not equal to itself.
         self.execute(
-            "SET SESSION time_zone = '+00:00', character_set_results = utf8mb4, sql_mode = 'NO_ENGINE_SUBSTITUTION', "
+            "SET SESSION time_zone = '+00:00', character_set_results = utf8mb4, sql_mode = 'ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION', "
             "net_write_timeout = 3600, net_read_timeout = 3600, sql_select_limit = 18446744073709551615, sql_big_selects = 1, "
             "completion_type = 'NO_CHAIN', sql_auto_is_null = 0"
         )
@@ -230,7 +231,11 @@ def _identify(session: Session) -> Server:
     return Server(flavour, version, identity)
 
 
-_GONE = {1040, 1042, 1053, 1077, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
+_GONE = {
+    1040, 1042, 1053, 1077, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1317, 1927, 1969, 2002, 2003, 2006, 2013, 2055, 3024, 4031,
+}  # fmt: skip
+_QUOTING = {1064, 1292, 1366, 1367, 1411, 1525, 3854}
+"""Errors whose text repeats a piece of the statement, which may be a key's value."""
 _DENIED = {1044, 1045, 1142, 1143, 1227, 1698, 3118, 1130, 1862}
 
 
@@ -240,7 +245,7 @@ def translate(error: Exception, options: MySqlOptions | None = None) -> Snowmelt
         return error
     where = f"{options.username}@{options.socket or f'{options.host}:{options.port}'}" if options else ""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    text = f"{code} {error.args[1]}" if code and len(error.args) > 1 else str(error)
+    text = f"error {code}" if code in _QUOTING else f"{code} {error.args[1]}" if code and len(error.args) > 1 else str(error)
     detail = f"{where}: {text}" if where else text
     if _tls_failed(error):
         return InvalidConfig("TLS to the database failed", detail=detail, hint="see tls, tls_ca, tls_cert and tls_key")

@@ -314,8 +314,8 @@ class LogReader:
         json_columns = sum(column.kind in (kinds.JSON, kinds.JSON_RAW) for column in plan.columns)
         state = np.zeros(kernel.STATE_SLOTS, np.int64)
         while True:
-            # An image has at least one byte, so no more rows than bytes can follow.
-            rows_max = min(self._limits.rows_per_batch, total + 2)
+            # An image has at least one byte, so no more rows than bytes can follow. The halves of an update stay together.
+            rows_max = max(2, min(self._limits.rows_per_batch, total + 2))
             layout = Layout(storage, rows_max=rows_max, heap_bytes=[*heaps, *([0] * (len(storage) - columns))])
             arena = Arena(self._pool, layout, valid=True)
             state[kernel.ROWS] = 0

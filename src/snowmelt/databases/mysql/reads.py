@@ -27,7 +27,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from snowmelt.columnar.arena import ArenaPool
-from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, compare_exactly, from_table, read_keys
+from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, from_table, read_keys
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import Session
@@ -223,7 +223,6 @@ class _Exact:
         session.execute(_ISOLATION)
         # Somebody who waits to change the table makes us wait behind him, and with a lock he waits for us.
         session.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
-        compare_exactly(session)
         self._opened = True
         try:
             self._mark = self._open_snapshot() if self._table.engine.lower() == "innodb" else self._open_locked()
