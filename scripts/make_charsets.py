@@ -34,9 +34,7 @@ def main() -> None:
     parser.add_argument("--password", default="")
     args = parser.parse_args()
     mysql, mariadb = (
-        pymysql.connect(
-            unix_socket=socket, user=args.user, password=args.password, charset="utf8mb4", use_unicode=False, autocommit=True
-        )
+        pymysql.connect(unix_socket=socket, user=args.user, password=args.password, charset="utf8mb4", use_unicode=False, autocommit=True)
         for socket in (args.mysql, args.mariadb)
     )
     arrays: dict[str, NDArray[Any]] = {}
@@ -76,8 +74,7 @@ def collations(connection: Any) -> dict[int, str]:
     )
     table = "collation_character_set_applicability" if columns else "collations"
     return {
-        int(number): name.decode()
-        for number, name in query(connection, f"SELECT id, character_set_name FROM information_schema.{table}")
+        int(number): name.decode() for number, name in query(connection, f"SELECT id, character_set_name FROM information_schema.{table}")
     }
 
 

@@ -51,9 +51,7 @@ def check(
     user: Annotated[str, typer.Option(help="The user that the pipeline will have.")] = "root",
     password_ref: Annotated[
         str | None,
-        typer.Option(
-            help=f"Where its password is: '${{NAME}}' (environment) or file:/path. Default: ${{{PASSWORD_VARIABLE}}}, if set."
-        ),
+        typer.Option(help=f"Where its password is: '${{NAME}}' (environment) or file:/path. Default: ${{{PASSWORD_VARIABLE}}}, if set."),
     ] = None,
     tls: Annotated[Tls, typer.Option(help="How far TLS is needed.")] = Tls.PREFERRED,
     tls_ca: Annotated[str | None, typer.Option(help="The certificate authority's PEM file.")] = None,
@@ -68,9 +66,7 @@ def check(
 
       DB_PASSWORD=… snowmelt check --host db.example.com --user repl --tables 'shop.*' --exclude 'shop.tmp_*'
     """
-    options = MySqlOptions(
-        host=host, port=port, socket=socket, username=user, password=_password(password_ref), tls=tls, tls_ca=tls_ca
-    )
+    options = MySqlOptions(host=host, port=port, socket=socket, username=user, password=_password(password_ref), tls=tls, tls_ca=tls_ca)
     excluded = exclude or []
     # A wrong pattern is told before anything is asked of the server.
     match_tables(tables, excluded)

@@ -78,9 +78,7 @@ def native(server: Server, transport: str, log: Log, folder: Path) -> Turn:
 def bench(server: Server, logs: dict[str, Log], work: Path, repeats: int) -> dict[tuple[str, str, str], list[Turn]]:
     password = work / "password"
     password.write_text(server.password)
-    tcp = MySqlOptions(
-        host=server.host, port=server.port, username=server.user, password=Secret(f"file:{password}"), tls=Tls.DISABLED
-    )
+    tcp = MySqlOptions(host=server.host, port=server.port, username=server.user, password=Secret(f"file:{password}"), tls=Tls.DISABLED)
     unix = MySqlOptions(socket=str(server.socket), username=server.user, password=Secret(f"file:{password}"))
     turns: dict[tuple[str, str, str], list[Turn]] = {}
     for repeat in range(repeats + 1):

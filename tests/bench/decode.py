@@ -1,8 +1,8 @@
 """`./run bench decode`: the log's bytes to Arrow, against the two decoders that everybody else uses.
 
-One core, seconds of CPU, all checks on: each event's checksum, all bounds, UTF-8. The contenders take turns in one run. python-mysql-replication
-reads from the live server, so its figure holds the reading of its socket; Java's connector reads the same bytes from memory, makes event
-objects and checks no checksum; of Java only the reading thread is counted, not its garbage collector.
+One core, seconds of CPU, all checks on: each event's checksum, all bounds, UTF-8. The contenders take turns in one run.
+python-mysql-replication reads from the live server, so its figure holds the reading of its socket. Java's connector reads the
+same bytes from memory, makes event objects and checks no checksum; only its reading thread is counted, not its garbage collector.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ def java(log: Path, folder: Path) -> list[float] | None:
     jars = folder / "jars"
     if not jars.exists():
         got = subprocess.run(
-            ["mvn", "-q", "dependency:copy", f"-Dartifact={CONNECTOR}", f"-DoutputDirectory={jars}"], cwd=folder, capture_output=True, check=False
+            ["mvn", "-q", "dependency:copy", f"-Dartifact={CONNECTOR}", f"-DoutputDirectory={jars}"],
+            cwd=folder,
+            capture_output=True,
+            check=False,
         )
         if got.returncode:
             return None
@@ -93,10 +96,12 @@ _REPLICATION = """
 import sys, time
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
-host, port, user, password, file, most = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.stdin.readline().strip(), sys.argv[4], int(sys.argv[5])
+host, port, user, file, most = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
+password = sys.stdin.readline().strip()
 stream = BinLogStreamReader(
-    connection_settings={"host": host, "port": port, "user": user, "passwd": password}, server_id=771, log_file=file, log_pos=4, blocking=False,
-    resume_stream=True, only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent], is_mariadb=False)
+    connection_settings={"host": host, "port": port, "user": user, "passwd": password},
+    server_id=771, log_file=file, log_pos=4, blocking=False, resume_stream=True,
+    only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent], is_mariadb=False)
 changes, before = 0, time.process_time()
 for event in stream:
     if stream.log_file != file:

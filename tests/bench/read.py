@@ -33,8 +33,7 @@ CONTENDERS = ("snowmelt", "snowmelt_kept", "connectorx", "connectorx_stream", "p
 TABLES = {
     "sbtest": (
         "id INT NOT NULL PRIMARY KEY, k INT UNSIGNED NOT NULL, c CHAR(120) NOT NULL, pad CHAR(60) NOT NULL",
-        "seq, CRC32(seq), CONCAT_WS('-', SHA1(seq), SHA1(seq + 1), LEFT(SHA1(seq + 2), 38)), "
-        "CONCAT(SHA1(-seq), LEFT(SHA1(seq), 20))",
+        "seq, CRC32(seq), CONCAT_WS('-', SHA1(seq), SHA1(seq + 1), LEFT(SHA1(seq + 2), 38)), CONCAT(SHA1(-seq), LEFT(SHA1(seq), 20))",
     ),
     "orders": (
         "id BIGINT NOT NULL PRIMARY KEY, customer INT UNSIGNED NOT NULL, amount DECIMAL(12,2) NOT NULL, tax DECIMAL(20,6), "

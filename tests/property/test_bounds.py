@@ -44,9 +44,7 @@ def check_chunks(session: Session, columns: str, key: str, rows: list[str], targ
     assert all(target / 3 <= size <= 3 * target for size in sizes[:-1])
     # Bounds that come back from the database are equal to the ones that went in.
     for chunk in chunks[:-1]:
-        assert read_keys(session, table, source, f"WHERE {key_condition(table, chunk.high, chunk.high, from_low=True)}") == [
-            chunk.high
-        ]
+        assert read_keys(session, table, source, f"WHERE {key_condition(table, chunk.high, chunk.high, from_low=True)}") == [chunk.high]
     session.execute(f"DROP TABLE {name}")
 
 

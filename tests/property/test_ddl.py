@@ -27,13 +27,11 @@ rules = st.builds(
     Rules,
     flavour=st.sampled_from(("mysql", "mariadb")),
     version=st.sampled_from(((5, 6, 24), (8, 0, 33), (10, 11, 6), (11, 8, 2))),
-    sql_mode=st.sampled_from(
-        (0, SqlMode.ANSI_QUOTES, SqlMode.NO_BACKSLASH_ESCAPES, SqlMode.ANSI_QUOTES | SqlMode.NO_BACKSLASH_ESCAPES)
-    ),
+    sql_mode=st.sampled_from((0, SqlMode.ANSI_QUOTES, SqlMode.NO_BACKSLASH_ESCAPES, SqlMode.ANSI_QUOTES | SqlMode.NO_BACKSLASH_ESCAPES)),
 )
-statements = st.lists(st.sampled_from(FRAGMENTS), max_size=25).map(" ".join) | st.lists(
-    st.sampled_from(FRAGMENTS), max_size=25
-).map("".join)
+statements = st.lists(st.sampled_from(FRAGMENTS), max_size=25).map(" ".join) | st.lists(st.sampled_from(FRAGMENTS), max_size=25).map(
+    "".join
+)
 names = st.text(st.characters(exclude_categories=("Cs", "Cc"), max_codepoint=0xFFFF), min_size=1, max_size=20).filter(
     lambda name: name.strip() == name
 )

@@ -21,9 +21,7 @@ integers = st.integers(-(2**63), 2**64 - 1) | st.sampled_from(
 )
 doubles = st.floats(allow_nan=False, allow_infinity=False) | st.decimals(-(10**18), 10**18, places=4).map(float)
 scalars = st.none() | st.booleans() | integers | doubles | texts
-values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=6) | st.dictionaries(texts, inner, max_size=6), max_leaves=30
-)
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=6) | st.dictionaries(texts, inner, max_size=6), max_leaves=30)
 
 
 def ordered(value: dict[str, Any]) -> list[tuple[bytes, Any]]:

@@ -119,9 +119,7 @@ def described(column: MySqlColumn) -> bytes:
 
 
 def packets(payloads: list[bytes]) -> bytes:
-    return b"".join(
-        len(payload).to_bytes(3, "little") + bytes([(1 + index) & 255]) + payload for index, payload in enumerate(payloads)
-    )
+    return b"".join(len(payload).to_bytes(3, "little") + bytes([(1 + index) & 255]) + payload for index, payload in enumerate(payloads))
 
 
 END = b"\xfe\0\0\2\0"

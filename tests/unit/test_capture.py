@@ -142,9 +142,7 @@ def next_file() -> Log:
 @pytest.mark.parametrize("whole", [0, 3])
 @pytest.mark.parametrize("wide", [100, 300_000])
 @pytest.mark.parametrize("checksummed", [True, False])
-def test_a_transaction_that_a_dead_server_left_unfinished_is_left_out(
-    tmp_path: Path, whole: int, wide: int, checksummed: bool
-) -> None:
+def test_a_transaction_that_a_dead_server_left_unfinished_is_left_out(tmp_path: Path, whole: int, wide: int, checksummed: bool) -> None:
     log = Log(checksummed=checksummed)
     log.rotate_to("binlog.000001")
     log.describe()

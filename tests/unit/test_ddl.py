@@ -169,9 +169,7 @@ def test_a_column_keeps_its_zeros_where_it_had_auto_increment_before() -> None:
 
 
 def test_a_key_column_that_gets_another_collation_changes_which_rows_are_one() -> None:
-    table = replace(
-        TABLE, key=("name",), columns=(TABLE.columns[0], replace(TABLE.columns[1], nullable=False), *TABLE.columns[2:])
-    )
+    table = replace(TABLE, key=("name",), columns=(TABLE.columns[0], replace(TABLE.columns[1], nullable=False), *TABLE.columns[2:]))
     (change,) = read("ALTER TABLE t MODIFY name VARCHAR(10) COLLATE utf8mb4_bin NOT NULL", table)
     assert isinstance(change, Rewrites)
 

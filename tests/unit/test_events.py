@@ -102,8 +102,7 @@ class TestQuery:
         found = read_query(query_body("DROP TABLE `größe`".encode("latin1"), status=b"\4" + struct.pack("<HHH", 8, 8, 8)))
         assert found.sql == "DROP TABLE `größe`"
         assert (
-            read_query(query_body(b"DROP TABLE t -- \xe4\xf6", status=b"\4" + struct.pack("<HHH", 51, 51, 51))).sql[:12]
-            == "DROP TABLE t"
+            read_query(query_body(b"DROP TABLE t -- \xe4\xf6", status=b"\4" + struct.pack("<HHH", 51, 51, 51))).sql[:12] == "DROP TABLE t"
         )
 
 

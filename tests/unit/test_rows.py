@@ -90,9 +90,7 @@ class TestDecimals:
         text = memory[3:end].tobytes().decode()
         expected = Decimal(unscaled).scaleb(-scale, context=None) if precision < 28 else None
         digits = str(abs(unscaled)).zfill(scale + 1)
-        written = (
-            ("-" if unscaled < 0 else "") + digits[: len(digits) - scale] + ("." + digits[len(digits) - scale :] if scale else "")
-        )
+        written = ("-" if unscaled < 0 else "") + digits[: len(digits) - scale] + ("." + digits[len(digits) - scale :] if scale else "")
         assert text == written
         assert expected is None or Decimal(text) == expected
 
@@ -176,7 +174,7 @@ class TestAddresses:
 
 class TestSets:
     @COMPILED
-    @given(st.lists(st.none() | st.integers(0, 2**64 - 1), max_size=20))
+    @given(st.lists(st.none() | st.integers(0, 2**64 - 1), min_size=1, max_size=20))
     def test_a_mask_is_the_list_of_its_labels(self, masks: list[int | None]) -> None:
         labels = tuple(f"l{number}" for number in range(64))
         valid = np.packbits([mask is not None for mask in masks], bitorder="little")

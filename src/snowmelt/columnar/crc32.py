@@ -81,9 +81,7 @@ def _folding(lanes: int) -> Any:
             start, count, register = args[1:]
             byte, i32, i64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
             pair = ir.VectorType(i64, 2)
-            multiply = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(pair, [pair, pair, byte]), "llvm.x86.pclmulqdq"
-            )
+            multiply = cgutils.get_or_insert_function(builder.module, ir.FunctionType(pair, [pair, pair, byte]), "llvm.x86.pclmulqdq")
 
             def word_at(index: Any) -> Any:
                 offset = builder.add(start, builder.mul(index, ir.Constant(i64, _WORD)))

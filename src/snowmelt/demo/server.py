@@ -37,7 +37,10 @@ def local_mariadb() -> Iterator[tuple[MySqlOptions, Path]]:
         options = MySqlOptions(port=_free_port(), username="root", password=Secret(f"file:{password}"))
         as_root = ["--user=root"] if os.geteuid() == 0 else []
         made = subprocess.run(
-            [install, "--no-defaults", f"--datadir={folder / 'data'}", "--auth-root-authentication-method=normal", "--skip-test-db", *as_root],
+            [
+                install, "--no-defaults", f"--datadir={folder / 'data'}", "--auth-root-authentication-method=normal", "--skip-test-db",
+                *as_root,
+            ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if made.returncode:

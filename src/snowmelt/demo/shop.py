@@ -32,8 +32,8 @@ def create(options: MySqlOptions) -> None:
         )
         session.execute(
             f"""INSERT INTO orders SELECT seq, CONCAT(IF(seq % 2, 'User', 'user'), 1 + seq % {CUSTOMERS}, '@example.org'),
-                '2024-01-01' + INTERVAL seq MINUTE, IF(seq % 3, '2024-01-02' + INTERVAL seq SECOND, NULL), seq / 3, IF(seq % 5, NULL, 'gift')
-                FROM seq_1_to_{ORDERS}"""
+                '2024-01-01' + INTERVAL seq MINUTE, IF(seq % 3, '2024-01-02' + INTERVAL seq SECOND, NULL), seq / 3,
+                IF(seq % 5, NULL, 'gift') FROM seq_1_to_{ORDERS}"""
         )
         session.execute(
             f"INSERT INTO order_lines SELECT 1 + seq DIV 4, seq % 4, CONCAT('Käse ', seq % 50), seq % 9, seq / 11 FROM seq_0_to_{LINES - 1}"

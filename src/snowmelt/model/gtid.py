@@ -55,9 +55,7 @@ class MySqlGtidSet:
         return MySqlGtidSet({source: _merge(found[source]) for source in sorted(found)})
 
     def __str__(self) -> str:
-        return ",".join(
-            source + "".join(f":{a}" if a == b else f":{a}-{b}" for a, b in spans) for source, spans in self.intervals.items()
-        )
+        return ",".join(source + "".join(f":{a}" if a == b else f":{a}-{b}" for a, b in spans) for source, spans in self.intervals.items())
 
     def __hash__(self) -> int:
         return hash(tuple(self.intervals.items()))
@@ -78,9 +76,7 @@ class MySqlGtidSet:
     def within(self, other: MySqlGtidSet) -> bool:
         """Whether every transaction of this set is in the other."""
         return all(
-            any(a >= c and b <= d for c, d in other.intervals.get(source, ()))
-            for source, spans in self.intervals.items()
-            for a, b in spans
+            any(a >= c and b <= d for c, d in other.intervals.get(source, ())) for source, spans in self.intervals.items() for a, b in spans
         )
 
 

@@ -83,9 +83,7 @@ class Extent:
     greatest: Bound | None
 
 
-def plan_chunks(
-    session: Session, table: MySqlTable, extent: Extent, *, rows_per_chunk: int, after: Chunk | None = None
-) -> Iterator[Chunk]:
+def plan_chunks(session: Session, table: MySqlTable, extent: Extent, *, rows_per_chunk: int, after: Chunk | None = None) -> Iterator[Chunk]:
     """The chunks of a table, in the order of its keys, behind `after` if it is given.
 
     Each chunk is looked for when it is asked for. Rows may come and go meanwhile; that changes sizes, never the cover.

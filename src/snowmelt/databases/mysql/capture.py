@@ -730,9 +730,7 @@ def capture_until(
     segments = list_segments(folder) if folder.is_dir() else []
     if segments and segments[-1].end >= until:
         return segments[-1].end
-    capture = Capture(
-        options, folder, start=start, server_id=server_id, segment_bytes=segment_bytes, seal_ms=seal_ms, sealed=sealed
-    )
+    capture = Capture(options, folder, start=start, server_id=server_id, segment_bytes=segment_bytes, seal_ms=seal_ms, sealed=sealed)
     timer = threading.Timer(timeout_s, stop.set)
     timer.start()
     try:

@@ -74,9 +74,7 @@ def match_tables(patterns: Sequence[str], exclude: Sequence[str] = (), *, ignore
 def _compile(pattern: str, ignore_case: bool) -> TablePredicate:
     database, dot, name = pattern.partition(".")
     if not dot or not database or not name:
-        raise InvalidConfig(
-            "a table pattern must be database.table", detail=repr(pattern), hint="for example shop.* or crm.customers"
-        )
+        raise InvalidConfig("a table pattern must be database.table", detail=repr(pattern), hint="for example shop.* or crm.customers")
     flags = re.IGNORECASE if ignore_case else re.NOFLAG
     database_regex = re.compile(glob_to_regex(database), flags)
     name_regex = re.compile(glob_to_regex(name), flags)
@@ -114,9 +112,7 @@ def _find(session: Session, wanted: TablePredicate | Iterable[TableId]) -> list[
         listed = []
         for database in sorted({database for database, _ in asked}):
             where = "WHERE table_schema = %s"
-            listed += _rows(
-                session, "SELECT table_schema, table_name, table_type FROM information_schema.tables", where, [database]
-            )
+            listed += _rows(session, "SELECT table_schema, table_name, table_type FROM information_schema.tables", where, [database])
 
         def accept(table: TableId) -> bool:
             return (fold(table.database), fold(table.name)) in asked
@@ -186,8 +182,7 @@ _IndexPart = tuple[int, str | None, bool]
 """Ordinal, column (None for an expression), whether only a prefix of the column is in the index."""
 
 _IMPLICIT_PERIOD = tuple(
-    MySqlColumn(name=name, base="timestamp", fsp=6, nullable=False, generated="stored", invisible=True)
-    for name in ("row_start", "row_end")
+    MySqlColumn(name=name, base="timestamp", fsp=6, nullable=False, generated="stored", invisible=True) for name in ("row_start", "row_end")
 )
 
 
@@ -196,9 +191,7 @@ def _implicitly_versioned(session: Session, database: str, versioned: set[str]) 
     if not versioned:
         return versioned
     where = "WHERE table_schema = %s AND generation_expression = 'ROW END'"
-    return versioned - {
-        name for (name,) in _rows(session, "SELECT table_name FROM information_schema.columns", where, [database])
-    }
+    return versioned - {name for (name,) in _rows(session, "SELECT table_name FROM information_schema.columns", where, [database])}
 
 
 def _rows(session: Session, select: str, where: str, arguments: Sequence[Any]) -> list[tuple[Any, ...]]:

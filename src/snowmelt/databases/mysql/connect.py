@@ -67,9 +67,7 @@ class MySqlOptions:
         except OSError as error:
             files = ", ".join(file for file in (self.tls_ca, self.tls_cert, self.tls_key) if file)
             reason = error.strerror or str(error)
-            raise InvalidConfig(
-                "a file for TLS can't be used", detail=f"{files}: {reason}", hint="PEM files are needed"
-            ) from None
+            raise InvalidConfig("a file for TLS can't be used", detail=f"{files}: {reason}", hint="PEM files are needed") from None
         context.check_hostname = self.tls is Tls.VERIFY_IDENTITY
         context.verify_mode = ssl.CERT_REQUIRED if self.tls in (Tls.VERIFY_CA, Tls.VERIFY_IDENTITY) else ssl.CERT_NONE
         # The authority that MySQL makes for itself lacks what the strict reading of RFC 5280 asks for.
@@ -208,9 +206,7 @@ def _handshake(options: MySqlOptions, context: ssl.SSLContext | None) -> Any:
     )
     if context is not None and not isinstance(connection._sock, ssl.SSLSocket) and options.tls is not Tls.PREFERRED:
         connection._force_close()
-        raise InvalidConfig(
-            "the server offers no TLS", detail=f"{options.host}:{options.port}", hint="tls: preferred or disabled"
-        )
+        raise InvalidConfig("the server offers no TLS", detail=f"{options.host}:{options.port}", hint="tls: preferred or disabled")
     # The handshake has the time of a connect: who accepts and then says nothing is not there. Queries may take longer.
     connection._read_timeout = connection._write_timeout = options.read_timeout_s
     return connection
@@ -232,7 +228,8 @@ def _identify(session: Session) -> Server:
 
 
 _GONE = {
-    1040, 1042, 1053, 1077, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1317, 1927, 1969, 2002, 2003, 2006, 2013, 2055, 3024, 4031,
+    1040, 1042, 1053, 1077, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1317, 1927, 1969, 2002, 2003,
+    2006, 2013, 2055, 3024, 4031,
 }  # fmt: skip
 _QUOTING = {1064, 1292, 1366, 1367, 1411, 1525, 3854}
 """Errors whose text repeats a piece of the statement, which may be a key's value."""

@@ -225,8 +225,7 @@ def _group_after_query(group: Any, source: Any, at: Any, body_end: Any) -> Any:
         return -1
     length = body_end - text
     if (length == 5 and _starts_with(source, text, body_end, _WORD_BEGIN)) or (
-        length > 9
-        and (_starts_with(source, text, body_end, _WORD_XA_START) or _starts_with(source, text, body_end, _WORD_XA_BEGIN))
+        length > 9 and (_starts_with(source, text, body_end, _WORD_XA_START) or _starts_with(source, text, body_end, _WORD_XA_BEGIN))
     ):
         return INSIDE
     if group != INSIDE:
@@ -677,11 +676,12 @@ class Framer:
             return None
         if runs[0][0] == NAME_MARIADB:
             return MariaDbGtidSet({domain: (server, number) for _, domain, server, _, number in sorted(runs)})
-        sets = MySqlGtidSet()
+        spans: dict[str, list[tuple[int, int]]] = {}
         for kind, first, second, low, high in runs:
             name = self._names[first] if kind == NAME_LISTED else str(uuid.UUID(bytes=struct.pack(">qq", first, second)))
-            sets = sets.union(MySqlGtidSet({name: ((low, high),)}))
-        return sets
+            spans.setdefault(name, []).append((low, high))
+        # A union brings into normal form.
+        return MySqlGtidSet().union(MySqlGtidSet({name: tuple(found) for name, found in spans.items()}))
 
 
 def body_of(event: bytes, *, checksummed: bool) -> bytes:

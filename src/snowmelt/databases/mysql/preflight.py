@@ -31,9 +31,7 @@ RETENTION_SECONDS_MIN = 24 * 3600
 KNOWN_VERSIONS = {"mysql": ((5, 6), (9, 99)), "mariadb": ((10, 2), (11, 99))}
 """First and last version known to work."""
 
-_FOREIGN_ENGINES = frozenset(
-    {"blackhole", "connect", "federated", "mrg_myisam", "ndbcluster", "oqgraph", "s3", "sphinx", "spider"}
-)
+_FOREIGN_ENGINES = frozenset({"blackhole", "connect", "federated", "mrg_myisam", "ndbcluster", "oqgraph", "s3", "sphinx", "spider"})
 """Their rows lie elsewhere and change, or vanish, without row events of this server."""
 
 
@@ -152,9 +150,7 @@ class _Inspection:
             yield Finding("log-off", Level.ERROR, "the server writes no binary log", "log_bin = binlog, then restart the server")
             return
         if self.setting("server_id") == "0":
-            yield Finding(
-                "server-id", Level.ERROR, "server_id is 0, with which the server sends its log to nobody", "server_id = 1"
-            )
+            yield Finding("server-id", Level.ERROR, "server_id is 0, with which the server sends its log to nobody", "server_id = 1")
         form = self.setting("binlog_format")
         if form not in (None, "ROW"):
             remedy = "SET GLOBAL binlog_format = 'ROW', in the configuration too; sessions that are open keep the old format"
@@ -229,9 +225,7 @@ class _Inspection:
 
     def retention(self) -> Findings:
         if self.setting("binlog_expire_logs_auto_purge") != "OFF":
-            seconds = (
-                float(self.setting("binlog_expire_logs_seconds") or 0) or float(self.setting("expire_logs_days") or 0) * 86400
-            )
+            seconds = float(self.setting("binlog_expire_logs_seconds") or 0) or float(self.setting("expire_logs_days") or 0) * 86400
             if 0 < seconds < RETENTION_SECONDS_MIN:
                 modern = self.setting("binlog_expire_logs_seconds") is not None
                 yield Finding(
@@ -286,9 +280,7 @@ class _Inspection:
     def isolation(self) -> Findings:
         level = self.setting("transaction_isolation") or self.setting("tx_isolation")
         if level not in (None, "REPEATABLE-READ"):
-            yield Finding(
-                "isolation", Level.INFO, f"the default isolation is {level}; our sessions set REPEATABLE READ themselves"
-            )
+            yield Finding("isolation", Level.INFO, f"the default isolation is {level}; our sessions set REPEATABLE READ themselves")
 
     # -- what this user may do
 
@@ -332,9 +324,7 @@ class _Inspection:
         rows = self.ask(*(["SHOW ALL SLAVES STATUS"] if self.mariadb else ["SHOW SLAVE STATUS", "SHOW REPLICA STATUS"]))
         if rows is None:
             modern = self.mariadb and self.version >= (10, 5, 9)
-            yield self.unchecked(
-                "replica", "whether the server is a replica", "SLAVE MONITOR" if modern else "REPLICATION CLIENT"
-            )
+            yield self.unchecked("replica", "whether the server is a replica", "SLAVE MONITOR" if modern else "REPLICATION CLIENT")
         elif rows:
             name = "log_replica_updates" if "log_replica_updates" in self.settings else "log_slave_updates"
             yield Finding(
@@ -382,9 +372,7 @@ class _Inspection:
     def engines(self) -> Findings:
         foreign = self.among(lambda table: table.engine.lower() in _FOREIGN_ENGINES)
         if foreign:
-            yield Finding(
-                "engine-foreign", Level.ERROR, "changes of these tables are not in this server's log", "exclude them", foreign
-            )
+            yield Finding("engine-foreign", Level.ERROR, "changes of these tables are not in this server's log", "exclude them", foreign)
         locked = self.among(lambda table: not _transactional(table) and table.engine.lower() not in _FOREIGN_ENGINES)
         if locked:
             remedy = _few(f"ALTER TABLE {quote_table(table)} ENGINE = InnoDB" for table in locked)
@@ -402,9 +390,7 @@ class _Inspection:
             remedy = f"ALTER TABLE {quote_table(without[0])} ADD PRIMARY KEY (…), or a UNIQUE key of NOT NULL columns"
             yield Finding("no-key", Level.WARNING, "tables without a key can only be appended to", remedy, without)
         if self.options.types.zero_dates is ZeroDates.NULL:
-            dated = self.among(
-                lambda table: any(table.column(name).base in ("date", "datetime", "timestamp") for name in table.key)
-            )
+            dated = self.among(lambda table: any(table.column(name).base in ("date", "datetime", "timestamp") for name in table.key))
             if dated:
                 yield Finding(
                     "dated-key",
@@ -427,9 +413,7 @@ class _Inspection:
                     unsupported[column.base].append(table.id)
         for name, found in sorted(ours.items()):
             fact = f"a column is named {name}, as one that snowmelt adds"
-            yield Finding(
-                "system-column", Level.ERROR, fact, "rename the column, or exclude the tables", tuple(dict.fromkeys(found))
-            )
+            yield Finding("system-column", Level.ERROR, fact, "rename the column, or exclude the tables", tuple(dict.fromkeys(found)))
         for base, found in sorted(unsupported.items()):
             fact = f"columns of type {base} are not supported"
             yield Finding("column-type", Level.ERROR, fact, "exclude the tables", tuple(dict.fromkeys(found)))
@@ -440,16 +424,13 @@ class _Inspection:
         children: list[TableId] = []
         for database, names in self.by_database().items():
             rows = self.session.query(
-                "SELECT table_name, delete_rule, update_rule FROM information_schema.referential_constraints "
-                "WHERE constraint_schema = %s",
+                "SELECT table_name, delete_rule, update_rule FROM information_schema.referential_constraints WHERE constraint_schema = %s",
                 [database],
             )
             silent = {name for name, *rules in rows if {"CASCADE", "SET NULL", "SET DEFAULT"} & set(rules)}
             children += [TableId(database, name) for name in sorted(silent & names)]
         if children:
-            level = {Cascade.REFUSE: Level.ERROR, Cascade.RESNAPSHOT: Level.INFO, Cascade.IGNORE: Level.WARNING}[
-                self.options.cascade
-            ]
+            level = {Cascade.REFUSE: Level.ERROR, Cascade.RESNAPSHOT: Level.INFO, Cascade.IGNORE: Level.WARNING}[self.options.cascade]
             yield Finding(
                 "cascade",
                 level,

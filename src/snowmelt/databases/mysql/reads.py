@@ -90,9 +90,7 @@ def newest_visible(session: Session, table: MySqlTable, *, era: int) -> Position
                 return log_end(locker, era=era)
 
 
-def read_extent(
-    session: Session, table: MySqlTable, *, identity: str, era: int, allow_locked_reads: bool = False
-) -> tuple[Extent, Mark]:
+def read_extent(session: Session, table: MySqlTable, *, identity: str, era: int, allow_locked_reads: bool = False) -> tuple[Extent, Mark]:
     """The least and the greatest key by one exact read, and its mark, which is also the tail's."""
     check(bool(table.key), "a table without a key has no ends", str(table.id))
     with _Exact(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads) as read:

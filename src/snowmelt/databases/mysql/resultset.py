@@ -211,7 +211,8 @@ def _prepare(wire: _Wire, sql: str) -> int:
     if len(payload) < 12 or payload[0] != 0:
         raise Corrupt("the server's answer to a statement can't be read")
     statement, columns, parameters = struct.unpack_from("<IHH", payload, 1)
-    check(parameters == 0, "a SELECT of ours has parameters")
+    if parameters:
+        raise Corrupt("the server's answer to a statement can't be read", detail=f"{parameters} parameters")
     # The columns are told again, and checked, when the statement runs.
     for _ in range(columns + 1 if columns else 0):
         wire.packet()
@@ -318,9 +319,7 @@ def _kind(column: MySqlColumn, options: TypeOptions) -> tuple[int, Storage, int,
         case "datetime" | "timestamp":
             return (kernel.DATETIME, Storage(8), 0, 0) if dated else (kernel.DATETIME_TEXT, HEAP, column.fsp, 0)
         case "time":
-            return (
-                (kernel.TIME_TEXT, HEAP, column.fsp, 0) if options.time_as is TimeAs.STRING else (kernel.TIME, Storage(8), 0, 0)
-            )
+            return (kernel.TIME_TEXT, HEAP, column.fsp, 0) if options.time_as is TimeAs.STRING else (kernel.TIME, Storage(8), 0, 0)
         case "bit" if (column.length or 1) == 1:
             return kernel.BOOL, Storage(1), 0, 0
         case "bit":
@@ -339,10 +338,7 @@ class _Shape:
         self.columns = tuple(columns)
         self.types = [arrow_type(column, options) for column in columns]
         self.schema = pa.schema(
-            [
-                pa.field(column.name, kind, nullable=lake_nullable(column, options))
-                for column, kind in zip(columns, self.types, strict=True)
-            ]
+            [pa.field(column.name, kind, nullable=lake_nullable(column, options)) for column, kind in zip(columns, self.types, strict=True)]
         )
         described = [_kind(column, options) for column in columns]
         self._storages = [storage for _, storage, _, _ in described]
@@ -428,17 +424,13 @@ class _Rows:
             if self._long is not None:
                 at, length = self._long
                 state[kernel.AT], state[kernel.NUMBER] = at, wire.number
-                status = kernel.decode(
-                    wire.buffer, at + length, length, plan, arena.heap_used, nulls, arena.memory, layout.rows_max, state
-                )
+                status = kernel.decode(wire.buffer, at + length, length, plan, arena.heap_used, nulls, arena.memory, layout.rows_max, state)
                 if status == kernel.MORE:
                     self._long = None
                     continue
             else:
                 state[kernel.AT], state[kernel.NUMBER] = wire.at, wire.number
-                status = kernel.decode(
-                    wire.buffer, wire.fill, 0, plan, arena.heap_used, nulls, arena.memory, layout.rows_max, state
-                )
+                status = kernel.decode(wire.buffer, wire.fill, 0, plan, arena.heap_used, nulls, arena.memory, layout.rows_max, state)
                 wire.at, wire.number = int(state[kernel.AT]), int(state[kernel.NUMBER])
             if status == kernel.MORE:
                 wire.receive(int(state[kernel.NEED]))

@@ -61,7 +61,7 @@ class PlannedColumn:
 
 
 class RowPlan:
-    """A table's columns as arrays for the kernel."""
+    """A table's columns as arrays for the kernel. Behind the table's there may be some that nobody is shown."""
 
     def __init__(self, table: MySqlTable, columns: Sequence[PlannedColumn]) -> None:
         self.table = table
@@ -87,17 +87,16 @@ def plan_rows(shape: TableMap, schema: MySqlTable | None, options: TypeOptions) 
                 hint="set binlog_row_metadata = FULL, or snapshot the table again",
             )
         schema = table_of_map(shape)
-    if len(schema.columns) != len(shape.columns):
+    surplus = len(shape.columns) - len(schema.columns)
+    if surplus not in (0, shape.hashes):
         raise _drift(shape, f"the log has {len(shape.columns)} columns, the schema {len(schema.columns)}")
-    return RowPlan(
-        schema,
-        _numbered(
-            [
-                replace(_plan_column(shape, wire, column, options), nullable=lake_nullable(column, options))
-                for wire, column in zip(shape.columns, schema.columns, strict=True)
-            ]
-        ),
-    )
+    planned = [
+        replace(_plan_column(shape, wire, column, options), nullable=lake_nullable(column, options))
+        for wire, column in zip(shape.columns, schema.columns, strict=False)
+    ]
+    # The hashes are read over: no SELECT shows them.
+    planned += [PlannedColumn(str(wire.name), kinds.INT64, 0, 0, Storage(8), pa.int64()) for wire in shape.columns[len(planned) :]]
+    return RowPlan(schema, _numbered(planned))
 
 
 def _numbered(columns: list[PlannedColumn]) -> list[PlannedColumn]:
@@ -123,7 +122,9 @@ def _same_labels(logged: tuple[str, ...], recorded: tuple[str, ...]) -> bool:
 
 
 _SIGNED = {Wire.TINY: kinds.INT8, Wire.SHORT: kinds.INT16, Wire.INT24: kinds.INT24, Wire.LONG: kinds.INT32, Wire.LONGLONG: kinds.INT64}
-_UNSIGNED = {Wire.TINY: kinds.UINT8, Wire.SHORT: kinds.UINT16, Wire.INT24: kinds.UINT24, Wire.LONG: kinds.UINT32, Wire.LONGLONG: kinds.UINT64}
+_UNSIGNED = {
+    Wire.TINY: kinds.UINT8, Wire.SHORT: kinds.UINT16, Wire.INT24: kinds.UINT24, Wire.LONG: kinds.UINT32, Wire.LONGLONG: kinds.UINT64,
+}  # fmt: skip
 _INTEGER_WIDTH = {
     kinds.INT8: 1, kinds.UINT8: 2, kinds.INT16: 2, kinds.UINT16: 4, kinds.INT24: 4, kinds.UINT24: 4,
     kinds.INT32: 4, kinds.UINT32: 8, kinds.INT64: 8, kinds.UINT64: 16,
@@ -271,7 +272,7 @@ _TEXT_BASE = {1: "tinytext", 2: "text", 3: "mediumtext", 4: "longtext"}
 
 def table_of_map(shape: TableMap) -> MySqlTable:
     """A schema made of nothing but the log's own words (binlog_row_metadata = FULL)."""
-    columns = tuple(_column_of_wire(wire) for wire in shape.columns)
+    columns = tuple(_column_of_wire(wire) for wire in shape.columns[: len(shape.columns) - shape.hashes])
     key = tuple(columns[index].name for index in shape.key or ())
     return MySqlTable(id=shape.table, columns=columns, key=key)
 

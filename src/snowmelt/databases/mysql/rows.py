@@ -689,12 +689,12 @@ def fill(  # type: ignore[no-untyped-def]
                                 if fsp == 0:
                                     v <<= 24
                                 elif fsp <= 2:
-                                    v = (v << 8 | np.int64(buffer[q + 3]))
+                                    v = v << 8 | np.int64(buffer[q + 3])
                                     sign = -1 if v < 0 else 1
                                     v = abs(v)
                                     v = sign * ((v >> 8 << 24) + (v & 0xFF) * 10000)
                                 else:
-                                    v = (v << 16 | np.int64(big16(buffer, q + 3)))
+                                    v = v << 16 | np.int64(big16(buffer, q + 3))
                                     sign = -1 if v < 0 else 1
                                     v = abs(v)
                                     v = sign * ((v >> 16 << 24) + (v & 0xFFFF) * 100)

@@ -491,8 +491,16 @@ def walk(  # type: ignore[no-untyped-def]
             stop = 5
             break
         elif (
-            (3 <= kind <= 5) or kind == 9 or kind == 11 or (13 <= kind <= 15) or kind == 17 or (27 <= kind <= 29) or (35 <= kind <= 37)
-            or kind == 41 or (160 <= kind <= 164 and kind != 162) or load16(data, at + 17) & 0x80
+            (3 <= kind <= 5)
+            or kind == 9
+            or kind == 11
+            or (13 <= kind <= 15)
+            or kind == 17
+            or (27 <= kind <= 29)
+            or (35 <= kind <= 37)
+            or kind == 41
+            or (160 <= kind <= 164 and kind != 162)
+            or load16(data, at + 17) & 0x80
         ):
             pass
         else:

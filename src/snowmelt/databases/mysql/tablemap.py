@@ -6,6 +6,7 @@ sends signs and charsets by default, FULL adds the rest; MariaDB sends nothing b
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -104,6 +105,28 @@ class TableMap:
     @property
     def named(self) -> bool:
         return all(column.name is not None for column in self.columns)
+
+    @property
+    def hashes(self) -> int:
+        """How many columns at the end are hashes that MariaDB keeps for unique indexes on TEXT and BLOB, where the log names them."""
+        found = 0
+        while found < len(self.columns) and _HASH.match(self.columns[-1 - found].name or ""):
+            found += 1
+        return found
+
+    @property
+    def maybe_sequence(self) -> bool:
+        """Whether it has the columns of a MariaDB sequence, whose steps are logged as rows."""
+        names = tuple(column.name for column in self.columns)
+        same = tuple(column.type for column in self.columns) == _SEQUENCE_TYPES and not any(column.nullable for column in self.columns)
+        return same and (not self.named or names == _SEQUENCE_NAMES)
+
+
+_HASH = re.compile(r"DB_ROW_HASH_\d+$")
+_SEQUENCE_TYPES = (*([Wire.LONGLONG] * 6), Wire.TINY, Wire.LONGLONG)
+_SEQUENCE_NAMES = (
+    "next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment", "cache_size", "cycle_option", "cycle_count",
+)  # fmt: skip
 
 
 def read_table_map(body: bytes, flavour: Flavour) -> TableMap:

@@ -141,7 +141,7 @@ def _rows(kind: int, body: bytes, room: int) -> tuple[int, bytes]:
 
 
 def inflate(packed: bytes, *, bytes_max: int = EVENT_BYTES_MAX) -> bytes:
-    """MariaDB's compressed data: a byte of algorithm, length's size and whether zlib's wrapping is left out; the plain length; the stream."""
+    """MariaDB's compressed data: a byte of algorithm, length's size and zlib's wrapping or none; the plain length; the stream."""
     reader = Reader(packed, "compressed data")
     first = reader.number(1)
     algorithm, size = first >> 4 & 7, first & 7

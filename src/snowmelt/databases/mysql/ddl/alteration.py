@@ -55,8 +55,7 @@ class Alteration:
 
 
 IMPLICIT_PERIOD = tuple(
-    MySqlColumn(name=name, base="timestamp", fsp=6, nullable=False, generated="stored", invisible=True)
-    for name in ("row_start", "row_end")
+    MySqlColumn(name=name, base="timestamp", fsp=6, nullable=False, generated="stored", invisible=True) for name in ("row_start", "row_end")
 )
 """What MariaDB appends to a system-versioned table that declares no period: in the log's rows, hidden by the catalogue."""
 

@@ -103,14 +103,5 @@ class NotUnderstood:
 
 
 SchemaChange = (
-    CreateTable
-    | AlterColumns
-    | DropTable
-    | RenameTable
-    | Truncate
-    | Rewrites
-    | DropDatabase
-    | DatabaseDefaults
-    | Ignored
-    | NotUnderstood
+    CreateTable | AlterColumns | DropTable | RenameTable | Truncate | Rewrites | DropDatabase | DatabaseDefaults | Ignored | NotUnderstood
 )

@@ -73,9 +73,7 @@ class Statement:
         """Captured tables that the text may name, found without any grammar. A pattern captures any word, so it must exist."""
         found: set[TableId] = set()
         # A quote inside a string may seem to open a name that goes on far beyond it, hence the plain words of the whole text too.
-        quoted = [
-            one.replace("``", "`") or two.replace('""', '"') or three for one, two, three in _QUOTED_WORDS.findall(self.sql)
-        ]
+        quoted = [one.replace("``", "`") or two.replace('""', '"') or three for one, two, three in _QUOTED_WORDS.findall(self.sql)]
         for words in (_PLAIN_WORDS.findall(self.sql), quoted):
             found |= {self.table_id(self.database, word) for word in words}
             found |= {self.table_id(one, two) for one, two in itertools.pairwise(words)}
