@@ -113,7 +113,7 @@ class FollowedLog:
         """Decode all that is durable, once that is at least up to `position`."""
         with self._changed:
             there = self._changed.wait_for(
-                lambda: self._error is not None or (bool(self._sealed) and self._sealed[-1].end >= position), WAIT_S
+                lambda: self._error is not None or (self._sealed[-1].end if self._sealed else self.start) >= position, WAIT_S
             )
             if self._error is not None:
                 raise self._error
@@ -417,9 +417,13 @@ def key_of(shape: MySqlTable) -> Callable[[Row], Key]:
 
 
 def rows_of(batch: pa.RecordBatch, shape: MySqlTable) -> list[Row]:
-    columns = [python_values(batch.column(index)) for index in range(len(shape.columns))]
-    # Values that are lists can't be compared by hash, and needn't be: only keys are.
+    columns = [_values(batch.column(index)) for index in range(len(shape.columns))]
     return list(zip(*columns, strict=True))
+
+
+def _values(array: pa.Array) -> list[Any]:
+    # pyarrow looks for pandas with every timestamp, which takes longer than all else here.
+    return python_values(array.cast(pa.int64()) if pa.types.is_timestamp(array.type) else array)
 
 
 def changes_of(batch: ChangeBatch, file: int) -> Iterator[Change]:
@@ -478,7 +482,7 @@ def canonical(column: MySqlColumn, printed: str | bytes | None) -> Any:
     if column.base == "set":
         assert isinstance(printed, str)
         return printed.split(",") if printed else []
-    return python_values(pa.array([printed]).cast(kind))[0]
+    return _values(pa.array([printed]).cast(kind))[0]
 
 
 def difference(one: Folded, other: Folded) -> str:

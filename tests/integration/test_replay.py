@@ -61,7 +61,7 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         with Source(server, folder / "segments", workload.DATABASE) as source:
             with workload.written(server, seed=SEED, writers=WRITERS, changes=CHANGES):
                 import time; t=time.time()
-                source.copy(rows_per_chunk=250)
+                source.copy(rows_per_chunk=300)
                 print("copied", time.time()-t)
             print("written", time.time()-t)
             source.finish()

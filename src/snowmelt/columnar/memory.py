@@ -95,15 +95,42 @@ store64 = _store(64)
 
 
 @njit(**JIT)
-def is_ascii(data):  # type: ignore[no-untyped-def]
-    """Whether no byte has its high bit set; then the bytes are UTF-8 however they are cut."""
-    found = np.uint64(0)
-    at = 0
-    while at + 64 <= data.shape[0]:
-        for i in range(0, 64, 8):
-            found |= load64(data, at + i)
-        at += 64
-    while at < data.shape[0]:
-        found |= np.uint64(data[at])
-        at += 1
-    return found & np.uint64(0x8080808080808080) == np.uint64(0)
+def valid_utf8(offsets, data, count):  # type: ignore[no-untyped-def]
+    """Whether `count` strings in Arrow's layout are each UTF-8.
+
+    All bytes are read as one text, and no string may begin inside a character. Stretches of ASCII are skipped by words.
+    """
+    at = np.int64(offsets[0])
+    end = np.int64(offsets[count])
+    high = np.uint64(0x8080808080808080)
+    ascii_only = True
+    while at < end:
+        if at + 8 <= end and load64(data, at) & high == np.uint64(0):
+            at += 8
+            continue
+        first = data[at]
+        if first < 0x80:
+            at += 1
+            continue
+        ascii_only = False
+        if first < 0xC2 or first > 0xF4:
+            return False
+        size = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+        if end - at < size:
+            return False
+        second = data[at + 1]
+        # Overlong forms, surrogates and what is beyond U+10FFFF show in the second byte.
+        least = 0xA0 if first == 0xE0 else 0x90 if first == 0xF0 else 0x80
+        most = 0x9F if first == 0xED else 0x8F if first == 0xF4 else 0xBF
+        if second < least or second > most:
+            return False
+        for i in range(2, size):
+            if data[at + i] & 0xC0 != 0x80:
+                return False
+        at += size
+    if not ascii_only:
+        for i in range(count):
+            begin = offsets[i]
+            if begin < end and data[begin] & 0xC0 == 0x80:
+                return False
+    return True

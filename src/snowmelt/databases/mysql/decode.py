@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from snowmelt.columnar.arena import Arena, ArenaPool, Bytes, Layout, Longs, Storage
-from snowmelt.columnar.memory import is_ascii
+from snowmelt.columnar.memory import valid_utf8
 from snowmelt.databases.mysql import kinds
 from snowmelt.databases.mysql import rows as kernel
 from snowmelt.databases.mysql.charsets import transcode
@@ -380,16 +380,12 @@ class LogReader:
             case Finish.NOTHING:
                 return arena.array(index, column.arrow, rows)
             case Finish.UTF8:
-                array = arena.array(index, column.arrow, rows)
-                if not is_ascii(arena.heap(index, rows)[1]):
-                    try:
-                        array.validate(full=True)
-                    except pa.ArrowInvalid:
-                        # Old servers let bytes into ascii and utf8mb3 that are neither; SELECT converts them, and so do we.
-                        if column.charset not in ("ascii", "utf8mb3"):
-                            raise
-                        return self._transcoded(column, arena, index, rows)
-                return array
+                if valid_utf8(*arena.heap(index, rows), rows):
+                    return arena.array(index, column.arrow, rows)
+                # Old servers let bytes into ascii and utf8mb3 that are neither; SELECT converts them, and so do we.
+                if column.charset not in ("ascii", "utf8mb3"):
+                    raise pa.ArrowInvalid("not UTF-8")
+                return self._transcoded(column, arena, index, rows)
             case Finish.LABEL:
                 # Index 0 is the empty string that stands for a value that was refused.
                 labels = pa.array(["", *column.labels], pa.string())

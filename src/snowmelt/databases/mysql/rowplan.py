@@ -89,7 +89,9 @@ def plan_rows(shape: TableMap, schema: MySqlTable | None, options: TypeOptions) 
         schema = table_of_map(shape)
     surplus = len(shape.columns) - len(schema.columns)
     if surplus not in (0, shape.hashes):
-        raise _drift(shape, f"the log has {len(shape.columns)} columns, the schema {len(schema.columns)}")
+        unnamed = surplus > 0 and all(wire.type is Wire.LONGLONG and wire.name is None for wire in shape.columns[-surplus:])
+        hint = "; if the table has a unique index on TEXT or BLOB, set binlog_row_metadata = FULL on MariaDB" if unnamed else ""
+        raise _drift(shape, f"the log has {len(shape.columns)} columns, the schema {len(schema.columns)}", hint)
     planned = [
         replace(_plan_column(shape, wire, column, options), nullable=lake_nullable(column, options))
         for wire, column in zip(shape.columns, schema.columns, strict=False)
@@ -105,11 +107,11 @@ def _numbered(columns: list[PlannedColumn]) -> list[PlannedColumn]:
     return [replace(column, b=next(ordinals)) if column.kind == kinds.JSON else column for column in columns]
 
 
-def _drift(shape: TableMap, detail: str) -> SourceDrift:
+def _drift(shape: TableMap, detail: str, hint: str = "") -> SourceDrift:
     return SourceDrift(
         f"rows of {shape.table} in the log don't fit its recorded schema",
         detail=detail,
-        hint="a schema change was missed; snapshot the table again",
+        hint=f"a schema change was missed; snapshot the table again{hint}",
     )
 
 

@@ -316,11 +316,25 @@ def put_inet6(stored, memory, target):  # type: ignore[no-untyped-def]
 @njit(**JIT)
 def copy_bytes(memory, target, buffer, source, count):  # type: ignore[no-untyped-def]
     """Copy to a heap. Short values, which most are, go as whole words: heaps have room behind their end for the surplus."""
-    if count <= 16 and source + 16 <= buffer.shape[0]:
-        store64(memory, target, load64(buffer, source))
-        store64(memory, target + 8, load64(buffer, source + 8))
+    if count <= 256 and source + count + 16 <= buffer.shape[0]:
+        at = 0
+        while at < count:
+            store64(memory, target + at, load64(buffer, source + at))
+            store64(memory, target + at + 8, load64(buffer, source + at + 8))
+            at += 16
     else:
         copy(memory, target, buffer, source, count)
+
+
+@njit(**JIT)
+def length_of(buffer, at, size):  # type: ignore[no-untyped-def]
+    """A length of one to four bytes, little-endian."""
+    if at + 4 <= buffer.shape[0]:
+        return np.int64(load32(buffer, at)) & ((np.int64(1) << (8 * size)) - 1)
+    value = np.int64(0)
+    for i in range(size):
+        value |= np.int64(buffer[at + i]) << (8 * i)
+    return value
 
 
 @njit(**JIT)
@@ -416,18 +430,24 @@ def fill(  # type: ignore[no-untyped-def]
                 if q > end:
                     return CORRUPT
                 whole = held == columns
+                # Nearly always one word holds all bits, and it stays in a register.
+                narrow = whole and columns <= 64 and nulls + 8 <= buffer.shape[0]
+                null_bits = load64(buffer, nulls) if narrow else np.uint64(0)
                 bit = 0
                 for c in range(columns):
                     k = kind[c]
-                    here = bit
-                    if whole:
-                        here = c
-                    elif buffer[present + (c >> 3)] >> (c & 7) & 1 == 0:
-                        here = -1
-                    else:
-                        bit += 1
                     f = fixed_at[c]
-                    if here < 0 or buffer[nulls + (here >> 3)] >> (here & 7) & 1:
+                    if narrow:
+                        missing = null_bits & np.uint64(1) != np.uint64(0)
+                        null_bits >>= np.uint64(1)
+                    elif whole:
+                        missing = buffer[nulls + (c >> 3)] >> (c & 7) & 1 != 0
+                    elif buffer[present + (c >> 3)] >> (c & 7) & 1 == 0:
+                        missing = True
+                    else:
+                        missing = buffer[nulls + (bit >> 3)] >> (bit & 7) & 1 != 0
+                        bit += 1
+                    if missing:
                         # NULL, or not in this image; the bitmap of absent columns tells the two apart.
                         memory[valid_at[c] + (row >> 3)] &= ~np.uint8(1 << (row & 7))
                         if heap_room[c] > 0:
@@ -465,9 +485,7 @@ def fill(  # type: ignore[no-untyped-def]
                             size = a[c]
                             if end - q < size:
                                 return CORRUPT
-                            n = np.int64(0)
-                            for i in range(size):
-                                n |= np.int64(buffer[q + i]) << (8 * i)
+                            n = length_of(buffer, q, size)
                             q += size
                         if n > end - q:
                             return CORRUPT
