@@ -21,10 +21,10 @@ The cases run in a child, which a crash, a hang or a bad error ends or is told b
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import mmap
-import os
 import random
 import resource
 import signal
@@ -35,18 +35,19 @@ import time
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
-import pyarrow as pa
 import zstandard
 
 from snowmelt.columnar.arena import Bytes
-from snowmelt.databases.mysql import decode, framing, resultset
+from snowmelt.databases.mysql import decode, resultset
 from snowmelt.databases.mysql.binaryrows import SLACK
 from snowmelt.databases.mysql.columns import MySqlTable, TimeAs, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.decode import ChangeBatch, Limits, LogItem, LogReader, SchemaChanged
@@ -57,7 +58,7 @@ from snowmelt.databases.mysql.rowplan import RowPlan, plan_rows
 from snowmelt.databases.mysql.scan import S, Walk, _partial
 from snowmelt.databases.mysql.tablemap import read_table_map
 from snowmelt.databases.mysql.unpack import inflate, unpack
-from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory
 from tests.fuzz import mutate
@@ -136,7 +137,18 @@ def segment_case(seed: int, number: int) -> Case:
 
 def part_case(seed: int, number: int) -> Case:
     rng = random.Random(f"{seed}/{number}/part")
-    makers = (_rows_case, _rows_case, _rows_case, _json_case, _map_case, _unpack_case, _event_case, _result_case, _result_case, _stream_case)
+    makers = (
+        _rows_case,
+        _rows_case,
+        _rows_case,
+        _json_case,
+        _map_case,
+        _unpack_case,
+        _event_case,
+        _result_case,
+        _result_case,
+        _stream_case,
+    )
     return rng.choice(makers)(rng)
 
 
@@ -340,10 +352,18 @@ def _look(item: LogItem) -> None:
     if isinstance(item, ChangeBatch):
         item.rows.validate(full=True)
         for index in range(len(item.transactions)):
-            try:
+            with suppress(Corrupt):
                 item.transactions.gtid(index)
-            except Corrupt:
-                pass
+
+
+@contextmanager
+def watched_arenas() -> Iterator[None]:
+    """While it lasts, arenas know their padding."""
+    with ExitStack() as stack:
+        for module in (decode, resultset):
+            stack.enter_context(mock.patch.object(module, "Arena", WatchedArena))
+            stack.enter_context(mock.patch.object(module, "Layout", WatchedLayout))
+        yield
 
 
 class Runner:
@@ -354,11 +374,6 @@ class Runner:
         self._target = Guarded(1 << 20)
         self._pool = GuardedPool(16 << 20)
         self.counts: Counter[str] = Counter()
-        # Arenas that know their padding, and forbid what is behind them.
-        decode.Arena = WatchedArena  # type: ignore[misc]
-        decode.Layout = WatchedLayout  # type: ignore[misc]
-        resultset.Arena = WatchedArena  # type: ignore[misc]
-        resultset.Layout = WatchedLayout  # type: ignore[misc]
         self._targets: dict[str, Callable[[Case], str]] = {
             "raw": self._raw,
             "repaired": self._repaired,
@@ -399,7 +414,7 @@ class Runner:
             got += 1
         if same and got == len(expected):
             return "equal"
-        if _only_left_out(piece, case.data):
+        if _fits_the_gaps(piece, case.data):
             return "different, told by the length in the index"
         raise Broken("a raw segment gives another result than the original")
 
@@ -536,22 +551,24 @@ class Runner:
         framer = Framer(exact=piece.flavour == "mysql", segment_bytes=1)
         framer.connect(offset=piece.start)
         taken = feed(framer, case.data, sizes)
-        if raw and not piece.data.startswith(taken.stored) and not _only_left_out(piece, taken.stored, to_the_end=False):
+        if raw and not piece.data.startswith(taken.stored) and not _fits_the_gaps(piece, taken.stored):
             raise Broken("a stream stores what the log doesn't have")
         return "read"
 
 
-def _only_left_out(piece: Piece, data: bytes, *, to_the_end: bool = True) -> bool:
-    """Whether these are events of a MariaDB log in their order, of which some are missing, but not the last."""
-    if piece.flavour != "mariadb":
+def _fits_the_gaps(piece: Piece, data: bytes) -> bool:
+    """Whether these are whole events of MariaDB that lie behind each other in some log: some may be missing, and where some are, one
+    of another log may have found room. Only their number of bytes tells."""
+    if piece.flavour != "mariadb" or len(data) == len(piece.data):
         return False
-    left = [piece.data[a:b] for a, b in piece.events]
-    last = left[-1]
-    found = [data[a:b] for a, b in spans(data)]
-    if sum(map(len, found)) != len(data) or (to_the_end and found[-1:] != [last]):
-        return False
-    rest = iter(left)
-    return all(any(event == each for each in rest) for event in found)
+    offset, size = piece.start, 0
+    for at, stop in spans(data):
+        end = int.from_bytes(data[at + 13 : at + 17], "little")
+        sealed = zlib.crc32(data[at : stop - 4]) == int.from_bytes(data[stop - 4 : stop], "little")
+        if not sealed or end - (stop - at) < offset:
+            return False
+        offset, size = end, size + stop - at
+    return size == len(data)
 
 
 class _Replay:
@@ -614,7 +631,22 @@ def warm(runner: Runner) -> None:
     runner.counts.clear()
 
 
-def _child(seed: int, first: int, last: int, progress: Path) -> None:
+def _plant(what: str) -> None:
+    """What the parent must notice."""
+    match what:
+        case "error":
+            raise KeyError("planted")
+        case "memory":
+            bytearray(2 * MEMORY_BYTES_MAX)
+        case "hang":
+            while True:
+                pass
+        case "crash":
+            edge = Guarded(1).last(1)
+            ctypes.memset(edge.ctypes.data + 1, 0, 1)
+
+
+def _child(seed: int, first: int, last: int, progress: Path, plants: dict[str, str]) -> None:
     runner = Runner()
     warm(runner)
     gc.collect()
@@ -629,8 +661,9 @@ def _child(seed: int, first: int, last: int, progress: Path) -> None:
                 # The kernel ends a case that takes too long, compiled loops included.
                 signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS_MAX)
                 try:
+                    _plant(plants.get(str(number), ""))
                     runner.run(case)
-                except Exception as error:  # noqa: BLE001
+                except Exception as error:
                     signal.setitimer(signal.ITIMER_PROF, 0)
                     frames = traceback.extract_tb(error.__traceback__)
                     where = next((f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames) if "snowmelt" in f.filename), "")
@@ -659,8 +692,16 @@ class Report:
     failures: list[dict[str, Any]] = field(default_factory=list)
 
 
-def run(*, seed: int, count: int, seconds: float | None = None, save: Path | None = None, failures_max: int = 50) -> Report:
-    """Run cases 0 to count in children, each of which takes over where the one before it died."""
+def run(
+    *,
+    seed: int,
+    count: int,
+    seconds: float | None = None,
+    save: Path | None = None,
+    failures_max: int = 50,
+    plants: dict[int, str] | None = None,
+) -> Report:
+    """Run cases 0 to count in children, each of which takes over where the one before it died. `plants` are for the fuzzer's own test."""
     report = Report()
     began = time.monotonic()
     number = 0
@@ -669,9 +710,11 @@ def run(*, seed: int, count: int, seconds: float | None = None, save: Path | Non
         while number < count and len(report.failures) < failures_max:
             progress.write_bytes(number.to_bytes(8, "little"))
             command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.decoder", "--seed", str(seed)]
-            command += ["--child", str(number), str(count), str(progress)]
+            command += ["--child", str(number), str(count), str(progress), json.dumps(plants or {})]
             with open(Path(folder) / "errors", "w+") as errors:
-                process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=Path(__file__).parent.parent.parent)
+                process = subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=Path(__file__).parent.parent.parent
+                )
                 assert process.stdout is not None
                 for line in process.stdout:
                     said = json.loads(line)
@@ -691,7 +734,9 @@ def run(*, seed: int, count: int, seconds: float | None = None, save: Path | Non
             if code > 0:
                 raise RuntimeError(f"the fuzzer itself failed at case {at}:\n{told[-4000:]}")
             how = signal.Signals(-code).name
-            report.failures.append({"case": at, "what": "took too long" if how == "SIGPROF" else f"died of {how}", "where": _last_lines(told)})
+            report.failures.append(
+                {"case": at, "what": "took too long" if how == "SIGPROF" else f"died of {how}", "where": _last_lines(told)}
+            )
             number = at + 1
     report.segments = number
     report.seconds = time.monotonic() - began
@@ -715,7 +760,7 @@ def again(seed: int, number: int) -> None:
         print(f"{case.target} of {case.name or 'no segment'}, {len(case.data)} bytes")
         try:
             runner.run(case)
-        except Exception:  # noqa: BLE001
+        except Exception:
             traceback.print_exc()
         else:
             print(next(iter(runner.counts)))
@@ -729,14 +774,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--case", type=int)
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        first, last, progress = arguments.child
-        _child(arguments.seed, int(first), int(last), Path(progress))
+        first, last, progress, plants = arguments.child
+        with watched_arenas():
+            _child(arguments.seed, int(first), int(last), Path(progress), json.loads(plants))
         return
     if arguments.case is not None:
-        again(arguments.seed, arguments.case)
+        with watched_arenas():
+            again(arguments.seed, arguments.case)
         return
     report = run(seed=arguments.seed, count=arguments.count, seconds=arguments.seconds, save=arguments.save)
     for name, count in sorted(report.counts.items()):

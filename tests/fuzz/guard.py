@@ -88,7 +88,8 @@ class WatchedArena(Arena):
 
     def __init__(self, pool: ArenaPool, layout: Layout, *, valid: bool = False) -> None:
         super().__init__(pool, layout, valid=valid)
-        WatchedArena.made.append(self)
+        if isinstance(pool, GuardedPool):
+            WatchedArena.made.append(self)
 
     def look(self, slop: int) -> None:
         layout: Any = self.layout

@@ -60,9 +60,7 @@ def _types(json_type: bool = False, more: str = "") -> Build:
             run(f"INSERT INTO t ({names}) VALUES {_ROW.format(id=id, point=geometry)}")
         run("INSERT INTO t (id) VALUES (3)")
         if json_type:
-            run(
-                """UPDATE t SET j = '{"a": [1, -2.5, "x", null, true], "b": {"c": 18446744073709551615}, "d": "\\\\u00f6"}' WHERE id < 3"""
-            )
+            run("""UPDATE t SET j = '{"a": [1, -2.5, "x", null, true], "b": {"c": 18446744073709551615}, "d": "\\\\u00f6"}' WHERE id < 3""")
             run("UPDATE t SET j = JSON_OBJECT('n', 1.25, 't', CAST('12:00:00' AS TIME), 'd', NOW(6), 'o', x'00ff10') WHERE id = 1")
         run("UPDATE t SET i4 = 7, da = NULL, t = 'other', da = '0000-00-00' WHERE id < 3")
         run("DELETE FROM t WHERE id > 1")
@@ -89,7 +87,9 @@ def _small(server: Server, run: Callable[..., None]) -> None:
     """Several tables and rows in a transaction, one that is rolled back in part, statements of two tables."""
     run("CREATE TABLE one (id INT PRIMARY KEY, v VARCHAR(20), n DECIMAL(10,2))", before=True)
     run("CREATE TABLE two (id INT PRIMARY KEY, w TEXT)", before=True)
-    run("BEGIN", "INSERT INTO one VALUES (1, 'a', 1.5), (2, 'b', NULL), (3, NULL, 2)", "INSERT INTO two VALUES (1, 'x'), (2, 'y')", "COMMIT")
+    run(
+        "BEGIN", "INSERT INTO one VALUES (1, 'a', 1.5), (2, 'b', NULL), (3, NULL, 2)", "INSERT INTO two VALUES (1, 'x'), (2, 'y')", "COMMIT"
+    )
     run("BEGIN", "DELETE FROM one WHERE id = 3", "SAVEPOINT s", "INSERT INTO two VALUES (9, 'z')", "ROLLBACK TO s", "COMMIT")
     run("UPDATE one JOIN two USING (id) SET v = 'c', w = 'q'")
     run("INSERT INTO one VALUES (7, 'seven', 7)")
@@ -112,7 +112,9 @@ def _ddl(_server: Server, run: Callable[..., None]) -> None:
 
 
 def _made_by_query(_server: Server, run: Callable[..., None]) -> None:
-    run("CREATE TABLE origin (id INT PRIMARY KEY, v VARCHAR(200))", "INSERT INTO origin VALUES (1, REPEAT('a', 150)), (2, 'b')", before=True)
+    run(
+        "CREATE TABLE origin (id INT PRIMARY KEY, v VARCHAR(200))", "INSERT INTO origin VALUES (1, REPEAT('a', 150)), (2, 'b')", before=True
+    )
     run("CREATE TABLE copy (PRIMARY KEY (id)) SELECT * FROM origin")
     run(f"UPDATE copy SET v = '{'long ' * 30}' WHERE id = 2")
 
@@ -129,7 +131,10 @@ def _xa(_server: Server, run: Callable[..., None]) -> None:
 def _partial_json(_server: Server, run: Callable[..., None]) -> None:
     run("CREATE TABLE doc (id INT PRIMARY KEY, j JSON, k JSON)", before=True)
     long = "x" * 60
-    run(f"""INSERT INTO doc VALUES (1, '{{"a": "{long}", "b": [1, 2, 3], "c": {{"d": 1}}}}', '[1]'), (2, '[{{"q": "{long}"}}]', NULL)""", before=True)
+    run(
+        f"""INSERT INTO doc VALUES (1, '{{"a": "{long}", "b": [1, 2, 3], "c": {{"d": 1}}}}', '[1]'), (2, '[{{"q": "{long}"}}]', NULL)""",
+        before=True,
+    )
     run("UPDATE doc SET j = JSON_SET(j, '$.b[1]', 9, '$.new', 'v') WHERE id = 1")
     run("UPDATE doc SET j = JSON_REMOVE(j, '$.c.d'), k = '[2]' WHERE id = 1")
     run("UPDATE doc SET j = JSON_REPLACE(j, '$[0].q', CAST(1.5 AS DECIMAL(5,2))) WHERE id = 2")
@@ -144,7 +149,14 @@ class Maker:
         self._count = 0
 
     def make(
-        self, name: str, build: Build, *, session: Sequence[str] = (), globally: Sequence[str] = (), annotate: bool = False, whole: bool = False
+        self,
+        name: str,
+        build: Build,
+        *,
+        session: Sequence[str] = (),
+        globally: Sequence[str] = (),
+        annotate: bool = False,
+        whole: bool = False,
     ) -> None:
         """`annotate` keeps what the server would not send, `whole` begins with the file."""
         server = self._server
@@ -180,7 +192,12 @@ class Maker:
                 execute(apart if elsewhere else main, *statements)
             same, end = self._place(setup)
             assert file == same
-            undo = {"log_bin_compress": "OFF", "binlog_row_metadata": "FULL", "binlog_checksum": "CRC32", "log_bin_use_v1_row_events": "OFF"}
+            undo = {
+                "log_bin_compress": "OFF",
+                "binlog_row_metadata": "FULL",
+                "binlog_checksum": "CRC32",
+                "log_bin_use_v1_row_events": "OFF",
+            }
             execute(setup, *(f"SET GLOBAL {key} = {undo[key]}" for each in globally if (key := each.split()[0]) in undo))
         start = 4 if whole else start
         data = (server.data / file).read_bytes()[start:end]

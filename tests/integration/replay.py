@@ -83,9 +83,7 @@ class FollowedLog:
         self._stop = threading.Event()
         self._error: BaseException | None = None
         # Small segments, so that there are many of them.
-        self._capture = Capture(
-            options, folder, start=start, server_id=4_000_001, segment_bytes=2 << 20, seal_ms=100, sealed=self._add
-        )
+        self._capture = Capture(options, folder, start=start, server_id=4_000_001, segment_bytes=2 << 20, seal_ms=100, sealed=self._add)
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> FollowedLog:
@@ -120,9 +118,7 @@ class FollowedLog:
             assert there, f"the log was not captured to {position}"
             new = self._sealed[len(self.segments) :]
         for segment in new:
-            read = self.reader.read(
-                segment.bytes(), file=segment.log.number, start=segment.start.offset, checksum_bytes=segment.crc_length
-            )
+            read = self.reader.read(segment.bytes(), file=segment.log.number, start=segment.start.offset, checksum_bytes=segment.crc_length)
             self.items.append(list(read))
             self.segments.append(segment)
 
@@ -351,9 +347,7 @@ class Source:
 
     # The replay.
 
-    def fold(
-        self, table: TableId, *, is_covered: Callable[[Copy, Transaction], bool] = by_mark, judged_by_new_key: bool = False
-    ) -> Folded:
+    def fold(self, table: TableId, *, is_covered: Callable[[Copy, Transaction], bool] = by_mark, judged_by_new_key: bool = False) -> Folded:
         """Replay a table's changes over its copies. The arguments are there to plant bugs."""
         folded = Folded(self.tables[table])
         stream, homes, copies = self._streams[table], self._homes[table], self.copies[table]
@@ -390,9 +384,7 @@ class Source:
             shape = read_tables(session, [table])[table]
             names = ", ".join(quote(column.name) for column in shape.columns)
             sql = f"SELECT {names} FROM {from_table(session, shape)}"
-            rows = [
-                row for batch in select(session, sql, shape.columns, OPTIONS, counters=Counters()) for row in rows_of(batch, shape)
-            ]
+            rows = [row for batch in select(session, sql, shape.columns, OPTIONS, counters=Counters()) for row in rows_of(batch, shape)]
         key = key_of(shape)
         return Folded(shape, {key(row): row for row in rows})
 
@@ -428,9 +420,7 @@ def _values(array: pa.Array) -> list[Any]:
 
 def changes_of(batch: ChangeBatch, file: int) -> Iterator[Change]:
     offsets = batch.transactions.position.tolist()
-    named = {
-        offset: Transaction(Position(file, offset), batch.transactions.gtid(index)) for index, offset in enumerate(offsets)
-    }
+    named = {offset: Transaction(Position(file, offset), batch.transactions.gtid(index)) for index, offset in enumerate(offsets)}
     assert len(named) == len(offsets), "two transactions end at one place"
     key = key_of(batch.table)
     operations = batch.rows.column("_op").to_pylist()

@@ -389,9 +389,7 @@ def bytes_and_labels(server: Server) -> list[Typed]:
     long = [b"x" * 255, b"x" * 256, b"\0" * 65535, b"\xff" * 70_000]
     found = [Typed(f"BINARY({size})", binaries(size), to_same) for size in (1, 5, 16, 255)]
     found += [Typed(f"VARBINARY({size})", binaries(size), to_same) for size in (1, 255, 256, 300)]
-    found += [
-        Typed(f"{size}BLOB", binaries(60, [value for value in long if len(value) <= longest]), to_same) for size, longest in BLOBS
-    ]
+    found += [Typed(f"{size}BLOB", binaries(60, [value for value in long if len(value) <= longest]), to_same) for size, longest in BLOBS]
     found += [
         Typed(enum(["a", "b"]), labels(["a", "b"]), to_same),
         Typed(enum(["a,b", *AWKWARD_LABELS]), labels(["a,b", *AWKWARD_LABELS]), to_same),

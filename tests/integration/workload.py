@@ -174,6 +174,7 @@ def written(server: Server, *, seed: int, writers: int, changes: int) -> Iterato
     process = context.Process(target=_run, args=arguments, daemon=True)
     process.start()
     theirs.close()
+    error = "the process of the writers is gone"
     try:
         assert started.wait(60), "no writer has started"
         yield
@@ -187,14 +188,12 @@ def written(server: Server, *, seed: int, writers: int, changes: int) -> Iterato
 
 
 def _run(options: dict[str, Any], seed: int, writers: int, changes: int, enough: Any, started: Any, answer: Any) -> None:
-    error = "the writers ended early"
     try:
         Writers(options, seed=seed, writers=writers, changes=changes, enough=enough, started=started).run()
-        error = ""
     except BaseException:
-        error = traceback.format_exc()
-    finally:
-        answer.send(error)
+        answer.send(traceback.format_exc())
+    else:
+        answer.send("")
 
 
 class Writers:
@@ -207,6 +206,7 @@ class Writers:
         self._enough = enough
         self._started = started
         self._made = [0] * writers
+        self._over = threading.Event()
         self._error: BaseException | None = None
         self._threads = [threading.Thread(target=self._guard, args=(self._write, number)) for number in range(writers - 1)]
         self._threads.append(threading.Thread(target=self._guard, args=(self._prepare, writers - 1)))
@@ -215,8 +215,10 @@ class Writers:
     def run(self) -> None:
         for thread in (*self._threads, self._alterer):
             thread.start()
-        for thread in (*self._threads, self._alterer):
+        for thread in self._threads:
             thread.join()
+        self._over.set()
+        self._alterer.join()
         if self._error is not None:
             raise self._error
 
@@ -295,6 +297,7 @@ class Writers:
                         with contextlib.suppress(pymysql.err.Error):
                             cursor.execute(f"XA END 'x{name}'")
                         cursor.execute(f"XA ROLLBACK 'x{name}'")
+                        cursor.connection.rollback()
                         continue
                     cursor.execute(f"XA PREPARE 'x{name}'")
                     prepared.append((cursor, name, made))
@@ -309,8 +312,7 @@ class Writers:
         with connection, connection.cursor() as cursor:
             cursor.execute("SET SESSION lock_wait_timeout = 5, innodb_lock_wait_timeout = 5")
             extras = {table: _Extras(table) for table in CREATE}
-            while self._error is None and any(thread.is_alive() for thread in self._threads):
-                self._enough.wait(0.2) and self._threads[0].join(0.2)
+            while not self._over.wait(0.2):
                 extra = extras[chance.choice(list(CREATE))]
                 words, then = extra.decide(chance)
                 try:

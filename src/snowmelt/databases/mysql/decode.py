@@ -561,7 +561,7 @@ _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WIT
 """Of a statement that changes rows nothing but its first word is kept: the text holds values."""
 _XA = re.compile(r"^\s*XA\s+(COMMIT|ROLLBACK)\s+(.*)$", re.IGNORECASE | re.DOTALL)
 _ROLLBACK_TO = re.compile(r"^\s*ROLLBACK\s+TO\b", re.IGNORECASE)
-_XID = re.compile(r"^X'((?:[0-9a-f]{2})*)'\s*,\s*X'((?:[0-9a-f]{2})*)'\s*,\s*([0-9]{1,10})", re.IGNORECASE | re.ASCII)
+_XID = re.compile(r"^X'((?:[0-9a-f]{2})*)'\s*,\s*X'((?:[0-9a-f]{2})*)'\s*,\s*([0-9]{1,10})\b", re.IGNORECASE | re.ASCII)
 
 
 def _read_xid(text: str) -> Xid:

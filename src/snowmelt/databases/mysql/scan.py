@@ -425,6 +425,8 @@ def walk(  # type: ignore[no-untyped-def]
             group_row = rows
             group_at = at
             gtid_at = at
+            # What was mapped before is not this group's.
+            statement += 1
         elif kind == 2:
             if stop_at - at < 19 + 13:
                 stop = 22
@@ -438,6 +440,7 @@ def walk(  # type: ignore[no-untyped-def]
                 if in_group == 0:
                     group_row = rows
                     group_at = at
+                    statement += 1
                 in_group = 2
             elif length == 6 and _starts(data, text, stop_at, _COMMIT):
                 ended = 1
@@ -449,6 +452,7 @@ def walk(  # type: ignore[no-untyped-def]
                 if in_group == 0:
                     group_row = rows
                     group_at = at
+                    statement += 1
                 in_group = 3
             else:
                 if in_group == 1 and rows > group_row:
