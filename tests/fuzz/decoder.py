@@ -351,6 +351,8 @@ def _look(item: LogItem) -> None:
     """What is handed out must be valid Arrow, whatever it says."""
     if isinstance(item, ChangeBatch):
         item.rows.validate(full=True)
+        if any(column.null_count and not field.nullable for column, field in zip(item.rows.columns, item.rows.schema, strict=True)):
+            raise Broken("a column that is not nullable holds NULL")
         for index in range(len(item.transactions)):
             with suppress(Corrupt):
                 item.transactions.gtid(index)

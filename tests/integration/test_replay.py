@@ -190,43 +190,62 @@ def create(server: Server, name: str, columns: str, *rows: str) -> TableId:
     return TableId(name, "t")
 
 
-def test_a_prepared_transaction_counts_from_its_commit_on(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def at_the_first_chunk(act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Act once, when the snapshot of a table's first chunk is open and neither the table was touched nor the log's end read."""
+    pin, pins = reads._Exact._pin, itertools.count(1)
+
+    def act_and_pin(exact: reads._Exact) -> None:
+        # The first exact read is that of the table's ends.
+        if next(pins) == 2:
+            act()
+        pin(exact)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reads._Exact, "_pin", act_and_pin)
+        yield
+
+
+@pytest.mark.parametrize("committed", ["while the snapshot opens", "after the read"])
+def test_a_prepared_transaction_counts_from_its_commit_on(
+    source: Source, committed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A prepared row lies in the log below the mark and is in no read: judged by where it lies, or by its name there, it is lost."""
     server = source.server
     monkeypatch.setattr(reads, "LOCK_WAIT_S", 1)
     monkeypatch.setattr(reads, "LOCK_TRIES", 1)
-    table = create(server, "bank", "id INT NOT NULL PRIMARY KEY", "1")
+    table = create(server, "bank", "id INT NOT NULL PRIMARY KEY", "1", "9")
     with (
         Source(server, tmp_path / "segments", "bank") as bank,
         open_session(server) as admin,
         server.connect(database="bank") as connection,
         connection.cursor() as cursor,
     ):
-        for name, row in (("rolled", 2), ("committed", 3)):
+        for name, row in (("rolled", 2), ("kept", 3)):
             for words in (f"XA START '{name}'", f"INSERT INTO t VALUES ({row})", f"XA END '{name}'", f"XA PREPARE '{name}'"):
                 cursor.execute(words)
             if name == "rolled":
                 cursor.execute(f"XA ROLLBACK '{name}'")
         prepared = Transaction(log_end(admin, era=0), newest_gtid(admin))
-        method = read_method(admin)
-        if method is Method.LOCK:
+        if read_method(admin) is Method.LOCK:
             # The lock waits for what is prepared, so the race can't be lost; nor can it be run.
             with pytest.raises(Unavailable, match="can't be locked"):
                 bank.copy(rows_per_chunk=10)
+            return
+        if committed == "after the read":
+            bank.copy(rows_per_chunk=10)
+            cursor.execute("XA COMMIT 'kept'")
         else:
-            bank.copy(rows_per_chunk=10)
-        cursor.execute("XA COMMIT 'committed'")
-        if method is Method.LOCK:
-            bank.copy(rows_per_chunk=10)
+            with at_the_first_chunk(lambda: cursor.execute("XA COMMIT 'kept'"), monkeypatch):
+                bank.copy(rows_per_chunk=10)
         bank.finish()
         folded, live = bank.fold(table), bank.live(table)
-        assert list(live.rows) == [(1,), (3,)]
+        assert list(live.rows) == [(1,), (3,), (9,)]
         assert difference(folded, live) == ""
         assert not folded.misfits
         assert not folded.lost
-        if method is not Method.LOCK:
-            naive = bank.fold(table, is_covered=lambda copy, _: by_mark(copy, prepared))
-            assert difference(naive, live) == "1 rows lost"
+        naive = bank.fold(table, is_covered=lambda copy, _: by_mark(copy, prepared))
+        assert difference(naive, live) == "1 rows lost"
 
 
 def newest_gtid(session: Session) -> MySqlGtid | None:
@@ -274,22 +293,7 @@ def write(server: Server, words: str) -> None:
         cursor.execute(words)
 
 
-@contextmanager
-def names_that_swap(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two columns of swap.t swap their names once, when a chunk's snapshot is open and the table was not touched yet."""
-    pin, pins = reads._Exact._pin, itertools.count(1)
-
-    def swap_and_pin(exact: reads._Exact) -> None:
-        # The first exact read is that of the table's ends.
-        if next(pins) == 2:
-            write(server, "ALTER TABLE swap.t RENAME COLUMN a TO b, RENAME COLUMN b TO a")
-        pin(exact)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(reads._Exact, "_pin", swap_and_pin)
-        yield
-
-
+SWAP_NAMES = "ALTER TABLE swap.t RENAME COLUMN a TO b, RENAME COLUMN b TO a"
 SWAP = ("swap", "id INT NOT NULL PRIMARY KEY, a INT, b INT", "1, 10, 20", "2, 30, 40")
 
 
@@ -299,8 +303,9 @@ def test_a_read_in_the_shape_of_after_its_mark_is_given_back(
 ) -> None:
     server: Server = request.getfixturevalue(kind)
     table = create(server, *SWAP)
-    with Source(server, tmp_path / "segments", "swap") as swap, names_that_swap(server, monkeypatch):
-        swap.copy(rows_per_chunk=10)
+    with Source(server, tmp_path / "segments", "swap") as swap:
+        with at_the_first_chunk(lambda: write(server, SWAP_NAMES), monkeypatch):
+            swap.copy(rows_per_chunk=10)
         swap.finish()
         assert swap.given_back["its shape changed"] == 1
         assert difference(swap.fold(table), swap.live(table)) == ""
@@ -313,9 +318,10 @@ def test_a_read_in_the_shape_of_after_its_mark_has_values_in_the_wrong_columns(
     """The planted bug: rows come by their new names at a mark below the statement, which then swaps them again."""
     server: Server = request.getfixturevalue(kind)
     table = create(server, *SWAP)
-    with Source(server, tmp_path / "segments", "swap") as swap, names_that_swap(server, monkeypatch):
-        monkeypatch.setattr(reads._Exact, "_check_shape", lambda *_: None)
-        monkeypatch.setattr(FollowedLog, "altered", lambda *_: False)
-        swap.copy(rows_per_chunk=10)
+    monkeypatch.setattr(reads._Exact, "_check_shape", lambda *_: None)
+    monkeypatch.setattr(FollowedLog, "altered", lambda *_: False)
+    with Source(server, tmp_path / "segments", "swap") as swap:
+        with at_the_first_chunk(lambda: write(server, SWAP_NAMES), monkeypatch):
+            swap.copy(rows_per_chunk=10)
         swap.finish()
         assert difference(swap.fold(table), swap.live(table)) == "2 rows differ"

@@ -364,9 +364,12 @@ class LogReader:
             except pa.ArrowInvalid:
                 what = f"column {column.name} of {plan.table.id} holds text that is not in its charset"
                 raise Corrupt(what, position=str(position)) from None
-            arrays.append(array)
             # A column that an image may lack is never promised to be there.
-            fields.append(pa.field(column.name, array.type, nullable=bool(absent) or column.nullable))
+            nullable = bool(absent) or column.nullable
+            if not nullable and array.null_count:
+                raise SourceDrift(f"a NOT NULL column of {plan.table.id} holds NULL in the log", detail=f"{column.name} at {position}")
+            arrays.append(array)
+            fields.append(pa.field(column.name, array.type, nullable=nullable))
         for offset, system in enumerate(SYSTEM_FIELDS):
             arrays.append(arena.array(len(plan.columns) + offset, system.type, rows, nulls=0))
             fields.append(system)
