@@ -95,42 +95,49 @@ store64 = _store(64)
 
 
 @njit(**JIT)
-def valid_utf8(offsets, data, count):  # type: ignore[no-untyped-def]
-    """Whether `count` strings in Arrow's layout are each UTF-8.
-
-    All bytes are read as one text, and no string may begin inside a character. Stretches of ASCII are skipped by words.
-    """
+def valid_utf8(offsets: Any, heap: Any, count: Any) -> Any:
+    """Whether each of `count` strings in Arrow's layout is UTF-8: all bytes together are, and no string begins inside a character."""
     at = np.int64(offsets[0])
-    end = np.int64(offsets[count])
-    high = np.uint64(0x8080808080808080)
-    ascii_only = True
-    while at < end:
-        if at + 8 <= end and load64(data, at) & high == np.uint64(0):
-            at += 8
-            continue
-        first = data[at]
+    size = np.int64(offsets[count])
+    plain = True
+    while at < size:
+        while at + 32 <= size:
+            word = load64(heap, at) | load64(heap, at + 8) | load64(heap, at + 16) | load64(heap, at + 24)
+            if word & np.uint64(0x8080808080808080):
+                break
+            at += 32
+        if at >= size:
+            break
+        first = heap[at]
         if first < 0x80:
             at += 1
             continue
-        ascii_only = False
+        plain = False
         if first < 0xC2 or first > 0xF4:
             return False
-        size = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
-        if end - at < size:
+        extra = 1 + (first >= 0xE0) + (first >= 0xF0)
+        if at + extra >= size:
             return False
-        second = data[at + 1]
-        # Overlong forms, surrogates and what is beyond U+10FFFF show in the second byte.
-        least = 0xA0 if first == 0xE0 else 0x90 if first == 0xF0 else 0x80
-        most = 0x9F if first == 0xED else 0x8F if first == 0xF4 else 0xBF
-        if second < least or second > most:
+        # The second byte tells overlong forms, surrogates and what is beyond U+10FFFF.
+        second = heap[at + 1]
+        low, high = 0x80, 0xBF
+        if first == 0xE0:
+            low = 0xA0
+        elif first == 0xED:
+            high = 0x9F
+        elif first == 0xF0:
+            low = 0x90
+        elif first == 0xF4:
+            high = 0x8F
+        if second < low or second > high:
             return False
-        for i in range(2, size):
-            if data[at + i] & 0xC0 != 0x80:
+        for step in range(2, extra + 1):
+            if heap[at + step] & 0xC0 != 0x80:
                 return False
-        at += size
-    if not ascii_only:
-        for i in range(count):
-            begin = offsets[i]
-            if begin < end and data[begin] & 0xC0 == 0x80:
+        at += extra + 1
+    if not plain:
+        for row in range(count):
+            start = offsets[row]
+            if start < offsets[row + 1] and heap[start] & 0xC0 == 0x80:
                 return False
     return True

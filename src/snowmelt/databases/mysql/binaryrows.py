@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from snowmelt.columnar.memory import JIT, copy, load16, load32, load64, store8, store16, store32, store64
+from snowmelt.databases.mysql.calendar import days_of, month_days, put_clock, put_date
 
 SLACK = 64
 """Bytes behind the received ones that the kernel may load, never to use them."""
@@ -71,93 +72,6 @@ def split_sets(offsets: Any, heap: Any) -> Any:
             ends[label] = size
         lists[row + 1] = label
     return lists, ends[: label + 1], labels[:size]
-
-
-@njit(**JIT)
-def is_utf8(heap: Any, offsets: Any) -> Any:
-    """Whether every value is UTF-8: the whole heap is, and no value begins inside a character."""
-    size = heap.shape[0]
-    at = 0
-    plain = True
-    while at < size:
-        while at + 32 <= size:
-            word = load64(heap, at) | load64(heap, at + 8) | load64(heap, at + 16) | load64(heap, at + 24)
-            if word & np.uint64(0x8080808080808080):
-                break
-            at += 32
-        if at >= size:
-            break
-        first = heap[at]
-        if first < 0x80:
-            at += 1
-            continue
-        plain = False
-        if first < 0xC2 or first > 0xF4:
-            return False
-        extra = 1 + (first >= 0xE0) + (first >= 0xF0)
-        if at + extra >= size:
-            return False
-        # The second byte tells overlong forms, surrogates and what is beyond U+10FFFF.
-        second = heap[at + 1]
-        low, high = 0x80, 0xBF
-        if first == 0xE0:
-            low = 0xA0
-        elif first == 0xED:
-            high = 0x9F
-        elif first == 0xF0:
-            low = 0x90
-        elif first == 0xF4:
-            high = 0x8F
-        if second < low or second > high:
-            return False
-        for step in range(2, extra + 1):
-            if heap[at + step] & 0xC0 != 0x80:
-                return False
-        at += extra + 1
-    if not plain:
-        for row in range(offsets.shape[0] - 1):
-            start = offsets[row]
-            if start < offsets[row + 1] and heap[start] & 0xC0 == 0x80:
-                return False
-    return True
-
-
-@njit(inline="always")
-def _days(year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970-01-01 of a date of the Gregorian calendar, with the year begun in March."""
-    y = year - (month <= 2)
-    era = y // 400
-    of_era = y - era * 400
-    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
-
-
-@njit(inline="always")
-def _in_calendar(year: Any, month: Any, day: Any) -> Any:
-    if year == 0 or month == 0 or day == 0:
-        return False
-    if month == 2:
-        leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
-        return day <= 28 + leap
-    return day <= 30 + ((month + (month >> 3)) & 1)
-
-
-@njit(inline="always")
-def _digits(memory: Any, at: Any, count: Any, value: Any) -> Any:
-    for step in range(count):
-        memory[at + count - 1 - step] = np.uint8(48 + value % 10)
-        value //= 10
-    return at + count
-
-
-@njit(inline="always")
-def _fraction(memory: Any, at: Any, fsp: Any, micros: Any) -> Any:
-    if fsp == 0:
-        return at
-    memory[at] = 46
-    for _ in range(fsp, 6):
-        micros //= 10
-    return _digits(memory, at + 1, fsp, micros)
 
 
 @njit(inline="always")
@@ -394,12 +308,7 @@ def decode(buffer: Any, end: Any, whole: Any, plan: Any, used: Any, nulls: Any, 
                             if negative:
                                 memory[target] = 45
                                 target += 1
-                            target = _digits(memory, target, 3 if hours > 99 else 2, hours)
-                            memory[target] = 58
-                            target = _digits(memory, target + 1, 2, minutes)
-                            memory[target] = 58
-                            target = _digits(memory, target + 1, 2, seconds)
-                            target = _fraction(memory, target, plan[column, PARAMETER], micros)
+                            target = put_clock(memory, target, hours, minutes, seconds, micros, plan[column, PARAMETER])
                     else:
                         if size != 0 and size != 4 and size != 7 and size != 11:
                             status, reason = BROKEN, NO_TIME
@@ -418,26 +327,17 @@ def decode(buffer: Any, end: Any, whole: Any, plan: Any, used: Any, nulls: Any, 
                             status, reason = BROKEN, NO_TIME
                             break
                         if kind >= DATE_TEXT:
-                            target = _digits(memory, target, 4, year)
-                            memory[target] = 45
-                            target = _digits(memory, target + 1, 2, month)
-                            memory[target] = 45
-                            target = _digits(memory, target + 1, 2, day)
+                            target = put_date(memory, target, year, month, day)
                             if kind == DATETIME_TEXT:
                                 memory[target] = 32
-                                target = _digits(memory, target + 1, 2, hours)
-                                memory[target] = 58
-                                target = _digits(memory, target + 1, 2, minutes)
-                                memory[target] = 58
-                                target = _digits(memory, target + 1, 2, seconds)
-                                target = _fraction(memory, target, plan[column, PARAMETER], micros)
-                        elif not _in_calendar(year, month, day):
+                                target = put_clock(memory, target + 1, hours, minutes, seconds, micros, plan[column, PARAMETER])
+                        elif day < 1 or day > month_days(year, month):
                             missing = True
                             dates += 1
                         elif kind == DATE:
-                            store32(memory, fixed + 4 * row, np.uint64(_days(year, month, day)))
+                            store32(memory, fixed + 4 * row, np.uint64(days_of(year, month, day)))
                         else:
-                            total = _days(year, month, day) * 86400 + hours * 3600 + minutes * 60 + seconds
+                            total = days_of(year, month, day) * 86400 + hours * 3600 + minutes * 60 + seconds
                             store64(memory, fixed + 8 * row, np.uint64(total * 1000000 + micros))
                     if kind >= DATE_TEXT:
                         start = target - plan[column, HEAP_AT]

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pymysql
 
 from snowmelt.columnar.arena import HEAP, Arena, ArenaPool, Bytes, Layout, Longs, Storage
+from snowmelt.columnar.memory import valid_utf8
 from snowmelt.databases.mysql import binaryrows as kernel
 from snowmelt.databases.mysql.columns import (
     BINARY_TYPES,
@@ -472,7 +473,7 @@ class _Rows:
                 raise SourceDrift("a NOT NULL column holds NULL", detail=column.name)
             if pa.types.is_string(kind) or pa.types.is_list(kind):
                 offsets, heap = arena.heap(index, rows)
-                if not kernel.is_utf8(heap, offsets):
+                if not valid_utf8(offsets, heap, rows):
                     raise Corrupt("a string is not UTF-8", detail=f"column {column.name}")
                 if pa.types.is_list(kind):
                     arrays.append(_sets(arena, index, rows, missing))
