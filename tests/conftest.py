@@ -111,9 +111,7 @@ def database() -> Iterator[Callable[[Server], str]]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     # Read from the reports, because with pytest-xdist the servers are other processes' business.
-    reasons = [
-        str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)
-    ]
+    reasons = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)]
     not_run = sorted({reason.removeprefix("Skipped: ") for reason in reasons if " not run: " in reason})
     if not_run:
         terminalreporter.section("servers not run")

@@ -26,9 +26,7 @@ _GTIDS = (33, 162)
 def open_session(server: Server, *, tls: Tls = Tls.DISABLED) -> Session:
     secret = server.folder / "password"
     secret.write_text(server.password)
-    return Session(
-        MySqlOptions(host=server.host, port=server.port, username=server.user, password=Secret(f"file:{secret}"), tls=tls)
-    )
+    return Session(MySqlOptions(host=server.host, port=server.port, username=server.user, password=Secret(f"file:{secret}"), tls=tls))
 
 
 def await_that(condition: Callable[[], bool], *, seconds: float = 60) -> None:

@@ -286,9 +286,7 @@ class TestKeys:
         table = one(session_of(any_server), name, "t")
         assert (table.key, table.key_is_primary) == (key, primary)
 
-    def test_an_index_on_an_expression_is_no_key(
-        self, mysql8: Server, database: Database, session_of: Callable[..., Session]
-    ) -> None:
+    def test_an_index_on_an_expression_is_no_key(self, mysql8: Server, database: Database, session_of: Callable[..., Session]) -> None:
         name = database(mysql8)
         run(mysql8, name, "CREATE TABLE t (a int NOT NULL, b int NOT NULL, UNIQUE f ((a + 1)), UNIQUE g (b, (a + 1)))")
         assert one(session_of(mysql8), name, "t").key == ()
@@ -354,9 +352,7 @@ class TestWhichTables:
         finally:
             run(any_server, "mysql", "DROP USER halfblind@'%'", "DROP DATABASE secretive")
 
-    def test_names_are_compared_as_the_server_compares_them(
-        self, fresh_mariadb: Fresh, session_of: Callable[..., Session]
-    ) -> None:
+    def test_names_are_compared_as_the_server_compares_them(self, fresh_mariadb: Fresh, session_of: Callable[..., Session]) -> None:
         server = fresh_mariadb(lower_case_table_names=1)
         run(server, "mysql", "CREATE DATABASE Shop", "CREATE TABLE Shop.Orders (a int)")
         session = session_of(server)
@@ -395,9 +391,7 @@ class TestPatterns:
             match_tables([pattern])
 
 
-@pytest.mark.parametrize(
-    "text", ["enum", "enum(", "enum()", "enum('a'", "enum('a',)", "enum('a' 'b')", "int(1)", "enum('a\\')", "set(a)"]
-)
+@pytest.mark.parametrize("text", ["enum", "enum(", "enum()", "enum('a'", "enum('a',)", "enum('a' 'b')", "int(1)", "enum('a\\')", "set(a)"])
 def test_labels_that_are_cut_off_are_corrupt(text: str) -> None:
     with pytest.raises(Corrupt):
         parse_labels(text)

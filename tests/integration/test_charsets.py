@@ -88,9 +88,7 @@ def test_well_formed_text_of_an_innodb_column_is_what_select_gives(any_server: S
             cursor.execute("SET sql_mode = ''")
             cursor.execute("CREATE DATABASE IF NOT EXISTS charsets_innodb")
             cursor.execute("DROP TABLE IF EXISTS charsets_innodb.t")
-            cursor.execute(
-                f"CREATE TABLE charsets_innodb.t (id int PRIMARY KEY, v varchar(40) CHARACTER SET {charset}) ENGINE = InnoDB"
-            )
+            cursor.execute(f"CREATE TABLE charsets_innodb.t (id int PRIMARY KEY, v varchar(40) CHARACTER SET {charset}) ENGINE = InnoDB")
             cursor.executemany("INSERT INTO charsets_innodb.t VALUES (%s, %s)", list(enumerate(texts)))
             cursor.execute("SELECT HEX(v), v FROM charsets_innodb.t ORDER BY id")
             rows = [(bytes.fromhex(stored_as), shown.encode()) for stored_as, shown in cursor.fetchall()]

@@ -139,8 +139,7 @@ def table_of(session: Session, name: str) -> MySqlTable:
 def printed(server: Server, table: MySqlTable, name: str) -> list[dict[str, Any]]:
     """What the server prints in the text protocol, unconverted; floats by an expression that prints them whole."""
     items = [
-        f"{c.name} + 0e0" if c.base == "float" else f"CAST({c.name} AS UNSIGNED)" if c.base == "bit" else c.name
-        for c in table.columns
+        f"{c.name} + 0e0" if c.base == "float" else f"CAST({c.name} AS UNSIGNED)" if c.base == "bit" else c.name for c in table.columns
     ]
     with server.connect(conv={}, init_command="SET time_zone = '+00:00'") as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(items)} FROM {name} ORDER BY id")
@@ -186,9 +185,7 @@ def micros(text: str) -> int:
     return -total if text.startswith("-") else total
 
 
-@pytest.mark.parametrize(
-    "options", [TypeOptions(), TEXTS, TypeOptions(time_as=TimeAs.INTERVAL)], ids=["default", "texts", "interval"]
-)
+@pytest.mark.parametrize("options", [TypeOptions(), TEXTS, TypeOptions(time_as=TimeAs.INTERVAL)], ids=["default", "texts", "interval"])
 def test_every_type_is_read_as_the_server_prints_it(typed: tuple[Server, str], options: TypeOptions) -> None:
     server, name = typed
     with open_session(server) as session:
@@ -415,11 +412,7 @@ KEYS: dict[str, tuple[str, str, Callable[[], list[tuple[str, ...]]]]] = {
     "impossible dates": (
         "a DATE NOT NULL, b INT NOT NULL",
         "a, b",
-        lambda: [
-            (f"'{date}'", str(number))
-            for date in ("0000-00-00", "2020-00-15", "2020-02-31", "2020-03-01")
-            for number in range(1500)
-        ],
+        lambda: [(f"'{date}'", str(number)) for date in ("0000-00-00", "2020-00-15", "2020-02-31", "2020-03-01") for number in range(1500)],
     ),
 }
 KEYS_MYSQL8 = {
@@ -439,9 +432,7 @@ def fill(server: Server, name: str, columns: str, key: str, rows: list[tuple[str
     """Make the table; rows that are equal under its collation come in once."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES'")
-        cursor.execute(
-            f"CREATE TABLE {name} ({columns}, pad CHAR(60) NOT NULL DEFAULT 'x', PRIMARY KEY ({key})) CHARACTER SET utf8mb4"
-        )
+        cursor.execute(f"CREATE TABLE {name} ({columns}, pad CHAR(60) NOT NULL DEFAULT 'x', PRIMARY KEY ({key})) CHARACTER SET utf8mb4")
         for start in range(0, len(rows), 5000):
             values = ", ".join(f"({', '.join(row)})" for row in rows[start : start + 5000])
             cursor.execute(f"INSERT IGNORE INTO {name} ({key}) VALUES {values}")
@@ -583,9 +574,7 @@ def test_the_history_of_a_versioned_table_is_read_with_it(mariadb: Server, datab
         assert values == [(1, 10), (1, 11), (2, 20)]
 
 
-def test_chunks_planned_and_read_while_rows_come_and_go_still_hold_every_lasting_row(
-    any_server: Server, database: Database
-) -> None:
+def test_chunks_planned_and_read_while_rows_come_and_go_still_hold_every_lasting_row(any_server: Server, database: Database) -> None:
     """Rows with even keys last; odd ones appear and vanish all the time, at chunk ends too."""
     name = f"{database(any_server)}.t"
     stop = threading.Event()

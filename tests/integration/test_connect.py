@@ -59,9 +59,7 @@ def make_certificates(folder: Path, address: str) -> Certificates:
         return path
 
     authority_key = rsa.generate_private_key(65537, 2048)
-    authority = begin("test authority", authority_key).add_extension(
-        x509.BasicConstraints(ca=True, path_length=None), critical=True
-    )
+    authority = begin("test authority", authority_key).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     server_key = rsa.generate_private_key(65537, 2048)
     names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
     signed = begin("server", server_key).add_extension(names, critical=False).sign(authority_key, hashes.SHA256())
@@ -166,9 +164,7 @@ class TestTls:
 
 
 class TestAuthentication:
-    def test_a_wrong_password_is_the_users_to_fix_and_is_not_repeated(
-        self, any_server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_wrong_password_is_the_users_to_fix_and_is_not_repeated(self, any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SNOWMELT_WRONG_PASSWORD", "hunter2-is-not-it")
         with pytest.raises(InvalidConfig, match="refuses access") as raised:
             Session(options(any_server, monkeypatch, password=Secret("${SNOWMELT_WRONG_PASSWORD}")))
@@ -180,9 +176,7 @@ class TestAuthentication:
     ) -> None:
         self.make_user(mysql8, monkeypatch, "IDENTIFIED WITH caching_sha2_password BY %s")
         for _ in range(2):
-            with Session(
-                options(mysql8, monkeypatch, username="guest", password=Secret("${SNOWMELT_GUEST}"), tls=tls)
-            ) as session:
+            with Session(options(mysql8, monkeypatch, username="guest", password=Secret("${SNOWMELT_GUEST}"), tls=tls)) as session:
                 assert session.value("SELECT CURRENT_USER()") == "guest@%"
                 assert session.encrypted == (tls is Tls.PREFERRED)
 
@@ -257,9 +251,7 @@ class TestFailures:
         with pytest.raises(Unavailable, match=r"nobody\.invalid"):
             Session(MySqlOptions(host="nobody.invalid", connect_timeout_s=2))
 
-    def test_a_server_that_accepts_and_says_nothing_is_given_up_in_the_time_of_a_connect(
-        self, listener: Callable[[bytes], int]
-    ) -> None:
+    def test_a_server_that_accepts_and_says_nothing_is_given_up_in_the_time_of_a_connect(self, listener: Callable[[bytes], int]) -> None:
         started = time.monotonic()
         with pytest.raises(Unavailable):
             Session(MySqlOptions(port=listener(b""), connect_timeout_s=1, read_timeout_s=300))
@@ -283,18 +275,14 @@ class TestFailures:
         with pytest.raises(Unavailable):
             _ = session.sock
 
-    def test_a_session_that_the_server_ended_may_be_tried_again(
-        self, any_server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_session_that_the_server_ended_may_be_tried_again(self, any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         with Session(options(any_server, monkeypatch)) as session:
             with any_server.connect() as connection, connection.cursor() as cursor:
                 cursor.execute(f"KILL {session.value('SELECT CONNECTION_ID()')}")
             with pytest.raises(Unavailable):
                 session.query("SELECT SLEEP(5)")
 
-    def test_a_table_that_is_gone_is_drift_and_a_wrong_statement_too(
-        self, any_server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_table_that_is_gone_is_drift_and_a_wrong_statement_too(self, any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         with Session(options(any_server, monkeypatch)) as session:
             for statement in ("SELECT 1 FROM mysql.no_such_table", "THIS IS NOT SQL"):
                 with pytest.raises(SourceDrift):
@@ -315,9 +303,7 @@ class TestFailures:
 
 
 class TestSetup:
-    def test_the_server_is_who_it_is(
-        self, mariadb: Server, mysql8: Server, mysql56: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_server_is_who_it_is(self, mariadb: Server, mysql8: Server, mysql56: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = set()
         for server, flavour in ((mariadb, "mariadb"), (mysql8, "mysql"), (mysql56, "mysql")):
             with Session(options(server, monkeypatch)) as session, Session(options(server, monkeypatch)) as again:

@@ -438,9 +438,7 @@ class Generator:
         parts = [f"{name} {self.definition()}" for name in columns]
         parts[0] = f"{columns[0]} {self.random.choice(('INT', 'BIGINT UNSIGNED', 'VARCHAR(20)'))} NOT NULL"
         parts.append(self.random.choice((f"PRIMARY KEY ({columns[0]})", f"UNIQUE ({columns[0]})", f"KEY ({columns[0]})")))
-        options = self.random.choice(
-            ("", " CHARSET=latin1", " COLLATE utf8mb4_unicode_ci", " DEFAULT CHARACTER SET utf8 COMMENT='t'")
-        )
+        options = self.random.choice(("", " CHARSET=latin1", " COLLATE utf8mb4_unicode_ci", " DEFAULT CHARACTER SET utf8 COMMENT='t'"))
         return f"CREATE TABLE t{self.random.randint(1, 9)} ({', '.join(parts)}){options}"
 
     def action(self, columns: list[str]) -> str:

@@ -167,9 +167,7 @@ def random_value(chance: random.Random, depth: int) -> Any:
         case 1:
             return chance.randrange(-(2 ** chance.randrange(64)), 2 ** chance.randrange(1, 65))
         case 2:
-            return chance.choice(
-                [chance.random(), float(chance.randrange(10**6)), chance.random() * 10.0 ** chance.randrange(-300, 300)]
-            )
+            return chance.choice([chance.random(), float(chance.randrange(10**6)), chance.random() * 10.0 ** chance.randrange(-300, 300)])
         case 3 | 4 | 5:
             return random_text(chance)
         case 6:
@@ -199,9 +197,7 @@ def test_large_documents_print_as_select_shows_them(mysql8: Server, database: Ca
 
 
 @pytest.mark.parametrize("padding", ["", "x" * 70_000])
-def test_the_deepest_documents_print_as_select_shows_them(
-    mysql8: Server, database: Callable[[Server], str], padding: str
-) -> None:
+def test_the_deepest_documents_print_as_select_shows_them(mysql8: Server, database: Callable[[Server], str], padding: str) -> None:
     arrays = "[" * 99 + f'{{"{padding[:60_000]}": "{padding}"}}' + "]" * 99
     objects = '{"a":' * 100 + "1" + "}" * 100
     with table(mysql8, database(mysql8)) as (cursor, log):
@@ -209,9 +205,7 @@ def test_the_deepest_documents_print_as_select_shows_them(
         check_printed(cursor, log)
 
 
-def test_the_default_of_a_not_null_column_is_no_bytes_and_prints_as_null(
-    mysql8: Server, database: Callable[[Server], str]
-) -> None:
+def test_the_default_of_a_not_null_column_is_no_bytes_and_prints_as_null(mysql8: Server, database: Callable[[Server], str]) -> None:
     with table(mysql8, database(mysql8), "id INT PRIMARY KEY, document JSON NOT NULL") as (cursor, log):
         cursor.execute("INSERT IGNORE INTO documents (id) VALUES (1)")
         assert log.inserted() == {1: b""}
@@ -323,9 +317,7 @@ def random_update(chance: random.Random, document: Any) -> tuple[str, list[str]]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_differences_give_what_select_shows_after_the_update(
-    mysql8: Server, database: Callable[[Server], str], seed: int
-) -> None:
+def test_differences_give_what_select_shows_after_the_update(mysql8: Server, database: Callable[[Server], str], seed: int) -> None:
     chance = random.Random(seed)
     operations: set[int] = set()
     applied = 0

@@ -140,9 +140,7 @@ SERVERS = {
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_under_load_a_mark_covers_only_what_was_read_and_an_exact_one_all_of_it(
-    name: str, request: pytest.FixtureRequest
-) -> None:
+def test_under_load_a_mark_covers_only_what_was_read_and_an_exact_one_all_of_it(name: str, request: pytest.FixtureRequest) -> None:
     fixture, settings, method = SERVERS[name]
     server = request.getfixturevalue(fixture)(**DURABLE, **settings)
     with open_session(server) as session:
@@ -361,9 +359,7 @@ def test_a_read_of_a_server_that_lags_behind_the_plan_is_refused(mariadb: Server
             identity = session.server.identity
             with pytest.raises(Unavailable, match="shows less"):
                 read_chunk(session, table, whole(table), TypeOptions(), identity=identity, era=0, visible=ahead[server.kind])
-            assert not list(
-                read_chunk(session, table, whole(table), TypeOptions(), identity=identity, era=0, visible=visible).batches()
-            )
+            assert not list(read_chunk(session, table, whole(table), TypeOptions(), identity=identity, era=0, visible=visible).batches())
 
 
 def test_a_lock_gives_up_behind_an_open_transaction_and_says_why(mysql56: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,9 +383,7 @@ def test_an_engine_without_transactions_is_refused_or_read_under_a_lock(any_serv
         with pytest.raises(InvalidConfig, match="can't be read exactly"):
             read_chunk(session, table, whole(table), TypeOptions(), identity=identity, era=0)
         dump = Dump(any_server)
-        with read_chunk(
-            session, table, whole(table), TypeOptions(), identity=identity, era=0, allow_locked_reads=True
-        ) as chunk_read:
+        with read_chunk(session, table, whole(table), TypeOptions(), identity=identity, era=0, allow_locked_reads=True) as chunk_read:
             writer = threading.Thread(target=_insert, args=(any_server, 2))
             writer.start()
             ids = [value for batch in chunk_read.batches() for value in batch.column(0).to_pylist()]

@@ -256,9 +256,7 @@ class TestGrants:
 
     def test_the_remedies_are_statements_that_help(self, shop: Server, session_of: Callable[..., Session]) -> None:
         session, tables = self.both(shop, session_of)
-        while found := [
-            one for one in inspect(session, tables) if one.code.startswith("grant-") or one.code.endswith("-unchecked")
-        ]:
+        while found := [one for one in inspect(session, tables) if one.code.startswith("grant-") or one.code.endswith("-unchecked")]:
             run(shop, *found[0].remedy.split("; "))
             session = session_of(shop, "reader", "x")
         assert self.codes(session, tables) == {}
@@ -284,9 +282,7 @@ class TestGrants:
                 continue
         return readable
 
-    def test_a_grant_on_columns_is_not_enough_and_one_on_the_table_is(
-        self, shop: Server, session_of: Callable[..., Session]
-    ) -> None:
+    def test_a_grant_on_columns_is_not_enough_and_one_on_the_table_is(self, shop: Server, session_of: Callable[..., Session]) -> None:
         session, tables = self.both(shop, session_of)
         tables = [table for table in tables if table.id == TableId("shop_1", "t")]
         run(shop, "GRANT SELECT (id), INSERT ON shop_1.t TO reader@'%'")
@@ -323,9 +319,7 @@ class TestGrants:
             finally:
                 run(server, "DROP USER player@'%'", "DROP ROLE capturing")
 
-    def test_what_mysql_takes_back_from_a_database_is_missing_there(
-        self, fresh_mysql8: Fresh, session_of: Callable[..., Session]
-    ) -> None:
+    def test_what_mysql_takes_back_from_a_database_is_missing_there(self, fresh_mysql8: Fresh, session_of: Callable[..., Session]) -> None:
         server = fresh_mysql8(partial_revokes="ON")
         run(
             server,

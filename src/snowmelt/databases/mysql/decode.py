@@ -7,6 +7,8 @@ Laws:
 - Batches of one table come in the order of the log; rows inside too. Batches of different tables may overtake each other
   between two schema changes.
 - A change that the log holds as a statement, not as rows, stops: nothing of a captured table is passed over.
+- A range counts once it was read to its end. An error takes back all that was handed out of it: events that are out of place may
+  show only at the next one. Missing events show by their places, on MariaDB only by the range's length: its server leaves events out.
 
 Memory: the range itself, an entry per row event, and one arena per batch, which is used again when the batch is gone.
 """
