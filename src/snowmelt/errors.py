@@ -42,6 +42,12 @@ def _rebuild(kind: type[SnowmeltError], fact: str, detail: str, hint: str) -> Sn
     return kind(fact, detail=detail, hint=hint)
 
 
+def _rebuild_corrupt(fact: str, detail: str, hint: str, position: str) -> Corrupt:
+    error = Corrupt(fact, detail=detail, hint=hint)
+    error.position = position
+    return error
+
+
 class Unavailable(SnowmeltError):
     """Nothing happened; the same call may work later."""
 
@@ -64,6 +70,9 @@ class Corrupt(SnowmeltError):
     def __init__(self, fact: str, *, detail: str = "", hint: str = "", position: str = "") -> None:
         super().__init__(fact, detail=f"{detail} at {position}".strip() if position else detail, hint=hint)
         self.position = position
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_corrupt, (self.fact, self.detail, self.hint, self.position)
 
 
 class InvalidConfig(SnowmeltError):

@@ -12,7 +12,7 @@ Laws:
 
 Values of a bound are what the key's columns hold, in these forms: integers, YEAR, BIT, the number of an ENUM and the bits of a
 SET as int; DECIMAL as Decimal (as text beyond 38 digits); TIME as int microseconds; dates as the server's text, which zero
-dates have too; FLOAT and DOUBLE as float; strings as str, bytes as bytes.
+dates have too; FLOAT and DOUBLE as float; strings as str, but those that are not in UTF-8 as the bytes that are stored; bytes as bytes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from snowmelt.databases.mysql.charsets import canonical_charset
 from snowmelt.databases.mysql.columns import (
     BINARY_TYPES,
     INTEGER_BITS,
@@ -200,9 +201,11 @@ def read_keys(session: Session, table: MySqlTable, source: str, tail: str) -> li
     for name in table.key:
         column = table.column(name)
         if column.base in _NUMBERED:
-            # The operator makes it a BIGINT UNSIGNED on every server, whatever the cast alone would give.
-            items.append(f"CAST({quote(name)} AS UNSIGNED) | 0")
+            items.append(_number(name))
             columns.append(MySqlColumn(name=name, base="bigint", unsigned=True, nullable=False))
+        elif _by_bytes(column):
+            items.append(f"CAST({quote(name)} AS BINARY)")
+            columns.append(MySqlColumn(name=name, base="varbinary", nullable=False))
         else:
             items.append(quote(name))
             columns.append(replace(column, nullable=False))
@@ -212,6 +215,17 @@ def read_keys(session: Session, table: MySqlTable, source: str, tail: str) -> li
         values = [_values(column, array.to_pylist()) for column, array in zip(columns, batch.columns, strict=True)]
         bounds.extend(zip(*values, strict=True))
     return bounds
+
+
+def _number(name: str) -> str:
+    """An ENUM, SET or BIT as its number. The operator makes it a BIGINT UNSIGNED on every server, whatever the cast alone gives."""
+    return f"(CAST({quote(name)} AS UNSIGNED) | 0)"
+
+
+def _by_bytes(column: MySqlColumn) -> bool:
+    """Whether a bound of this column is its stored bytes. Most charsets have characters that don't survive the way to UTF-8 and
+    back: the greatest key would become another one, and all above that would be left out."""
+    return column.base in TEXT_TYPES and canonical_charset(column.charset or "utf8mb4") not in ("utf8mb4", "utf8mb3")
 
 
 def _values(column: MySqlColumn, values: list[Any]) -> list[KeyValue]:
@@ -278,7 +292,7 @@ def _compare(column: MySqlColumn, operator: str, value: KeyValue) -> str:
     name = quote(column.name)
     if column.base == "set":
         # No index helps here, whatever the form; a SET is no first choice for a key.
-        return f"{name} + 0 {operator} {_whole(value)}"
+        return f"{_number(column.name)} {operator} {_whole(value)}"
     if column.base == "enum":
         return _compare_enum(name, operator, _whole(value), len(column.labels))
     return f"{name} {operator} {literal(column, value)}"
@@ -326,6 +340,9 @@ def literal(column: MySqlColumn, value: KeyValue) -> str:
         check(isinstance(value, bytes), "a binary key has bytes for a bound")
         assert isinstance(value, bytes)
         return f"x'{value.hex()}'"
+    if isinstance(value, bytes):
+        check(_by_bytes(column), "bytes are a bound of strings that are not in UTF-8")
+        return f"_{canonical_charset(column.charset or '')} x'{value.hex()}'"
     check(isinstance(value, str), "a string key has a string for a bound")
     assert isinstance(value, str)
     # With its character set said, the literal is converted to the column's, and the column's collation compares. Types

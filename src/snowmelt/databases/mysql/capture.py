@@ -148,6 +148,7 @@ class _Log:
         *,
         segment_bytes: int,
         seal_s: float,
+        file_bytes: Callable[[LogFile], int | None],
         scan: bool = False,
         after: Segment | None = None,
     ) -> None:
@@ -168,6 +169,8 @@ class _Log:
         self._handed = 0
         self._gathered = bytearray()
         self._announced = False
+        self._rotated = False
+        self._file_bytes = file_bytes
         self.seal_due = float("inf")
         # MariaDB keeps some events to itself, so there the next one may begin later than the last one ended.
         self._framer = Framer(exact=server.flavour == "mysql", segment_bytes=segment_bytes)
@@ -246,6 +249,7 @@ class _Log:
         if kind == Event.ROTATE and artificial:
             self._read_place(*framing.read_rotate(body))
         elif kind == Event.ROTATE:
+            self._rotated = True
             self.seal()
         elif kind == Event.FORMAT_DESCRIPTION:
             self._read_format(raw, artificial)
@@ -272,6 +276,12 @@ class _Log:
             return
         if not self._announced or framer["offset"] < framer["skip_until"]:
             raise _cut_off(framer.place, f"the log goes on in {name}")
+        # A file that a crash ended has no ROTATE, and neither has one that RESET MASTER took away under the connection: MySQL 5.6
+        # then goes on with the second of the new files, later ones end the connection. Its list of files tells the two apart.
+        silent = self.server.flavour == "mysql" and self.server.version < (5, 7, 0)
+        if silent and not self._rotated and self._file_bytes(self.file) != framer["offset"]:
+            raise _cut_off(framer.place, f"the log goes on in {name}")
+        self._rotated = False
         if not framer.at_cut:
             log.warning("a log file ends inside a transaction, which is left out: %s", framer.place)
             framer.back_to_cut()
@@ -473,7 +483,13 @@ class Capture:
             seal_s=self._seal_s,
             scan=scan,
             after=after,
+            file_bytes=self._file_bytes,
         )
+
+    def _file_bytes(self, file: LogFile) -> int | None:
+        """The size of one of the server's log files; None where it has none of that name."""
+        with Session(self._options) as session:
+            return next((int(row[1]) for row in session.query("SHOW BINARY LOGS") if str(row[0]) == str(file)), None)
 
     def _is_durable(self, segment: Segment) -> None:
         self._set_end(segment.end)
@@ -680,8 +696,9 @@ def _find_end(session: Session) -> tuple[LogFile, Position]:
     if not rows:
         raise _log_is_off("")
     file = LogFile.parse(str(rows[0][0]))
-    gtids = MySqlGtidSet.parse(str(rows[0][4])) if server.flavour == "mysql" and len(rows[0]) > 4 else None
-    return file, Position(file.number, int(rows[0][1]), gtids=gtids)
+    # The set of executed transactions in the same row moves later than the offset does: it lacks transactions below it, and
+    # would make a cut of the log seem visible that is not. Only the file tells which are there.
+    return file, Position(file.number, int(rows[0][1]))
 
 
 def _cut_off(place: str, detail: str) -> SourceDrift:

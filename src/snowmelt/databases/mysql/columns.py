@@ -129,8 +129,12 @@ class MySqlTable:
     comment: str = ""
 
     def column(self, name: str) -> MySqlColumn:
+        # The server's spelling first: servers fold case otherwise than Python does, and `ss` and `ß` may be two columns.
         for column in self.columns:
-            if column.name.casefold() == name.casefold():
+            if column.name == name:
+                return column
+        for column in self.columns:
+            if column.name.lower() == name.lower():
                 return column
         raise InvariantBroken(f"{self.id} has no column {name!r}")
 

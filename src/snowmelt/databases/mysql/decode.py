@@ -38,11 +38,13 @@ from snowmelt.databases.mysql.ddl import (
     NotUnderstood,
     RenameTable,
     Rewrites,
+    RowsAsText,
     Rules,
     SchemaChange,
     Truncate,
     read_statement,
 )
+from snowmelt.databases.mysql.ddl.reader import ROWS
 from snowmelt.databases.mysql.events import Gtid, Xid, read_gtid, read_incident, read_query, read_xa_prepare
 from snowmelt.databases.mysql.json import apply_diffs, text_of
 from snowmelt.databases.mysql.rowplan import Finish, PlannedColumn, RowPlan, plan_rows
@@ -150,7 +152,8 @@ class LogReader:
     """Reads ranges of one server's log, one after the other. Keeps prepared XA groups and plans between them.
 
     `schemas` is read and added to: a statement's effect is recorded before the rows behind it are read. `collations` are the
-    databases' defaults, which tables that the log creates inherit.
+    databases' defaults, which tables that the log creates inherit. `trust_statements` lets changes pass that were logged as text and
+    name no captured table; whether a view, a trigger or a function carries them to one can't be seen.
     """
 
     def __init__(
@@ -161,6 +164,7 @@ class LogReader:
         schemas: SchemaHistory[MySqlTable],
         collations: Mapping[str, str] | None = None,
         lower_case_names: bool = False,
+        trust_statements: bool = False,
         captured: Callable[[TableId], bool] = lambda _: True,
         options: TypeOptions = TypeOptions(),  # noqa: B008
         limits: Limits = Limits(),  # noqa: B008
@@ -169,6 +173,9 @@ class LogReader:
         self._flavour: Flavour = flavour
         self._version = version
         self._lower_case_names = lower_case_names
+        self._trust_statements = trust_statements
+        # What sessions have where the log doesn't say: the servers' own defaults.
+        self._explicit_timestamps = version >= ((10, 10, 0) if flavour == "mariadb" else (8, 0, 2))
         self._collations = dict(collations or {})
         self._schemas = schemas
         self._captured = captured
@@ -435,7 +442,7 @@ class LogReader:
         return text
 
     def _statement(self, walk: Walk, body: bytes, position: Position, gtid_at: int) -> Iterator[LogItem]:
-        query = read_query(body)
+        query = read_query(body, self._flavour)
         xa = _XA.match(query.sql)
         time = int.from_bytes(walk.data[walk.state[S.EVENT_AT] : walk.state[S.EVENT_AT] + 4].tobytes(), "little")
         if xa:
@@ -452,7 +459,7 @@ class LogReader:
             flavour=self._flavour,
             version=self._version,
             sql_mode=query.sql_mode,
-            explicit_timestamps=query.explicit_timestamps,
+            explicit_timestamps=self._explicit_timestamps if query.explicit_timestamps is None else query.explicit_timestamps,
             lower_case_names=self._lower_case_names,
         )
         changes = read_statement(
@@ -464,10 +471,12 @@ class LogReader:
             rules=rules,
         )
         for change in changes:
-            if isinstance(change, Rewrites) and change.statement in _CHANGES_ROWS:
+            if isinstance(change, Rewrites) and change.statement in ROWS:
                 raise _logged_as_statement(f"{change.statement} that names {change.table}", position)
+            if isinstance(change, RowsAsText) and not self._trust_statements:
+                raise _logged_as_statement(f"{change.verb} that may reach a captured table by a view, trigger or function", position)
             self._apply(change, position)
-        if any(not isinstance(change, Ignored) for change in changes):
+        if any(not isinstance(change, Ignored | RowsAsText) for change in changes):
             yield SchemaChanged(position, time, query.sql, changes)
 
     def _apply(self, change: SchemaChange, position: Position) -> None:
@@ -497,7 +506,7 @@ class LogReader:
                     detail=f"{reason} at {position}: {statement[:500]}",
                     hint="snapshot the table again, or exclude it",
                 )
-            case Truncate() | Ignored():
+            case Truncate() | Ignored() | RowsAsText():
                 pass
 
     def _prepared(self, walk: Walk, position: Position, start: int) -> None:
@@ -562,8 +571,6 @@ def warm() -> None:
     )  # fmt: skip
 
 
-_CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH", "MERGE", "IMPORT"})
-"""Of a statement that changes rows nothing but its first word is kept: the text holds values."""
 _XA = re.compile(r"^\s*XA\s+(COMMIT|ROLLBACK)\s+(.*)$", re.IGNORECASE | re.DOTALL)
 _ROLLBACK_TO = re.compile(r"^\s*ROLLBACK\s+TO\b", re.IGNORECASE)
 _XID = re.compile(r"^X'((?:[0-9a-f]{2})*)'\s*,\s*X'((?:[0-9a-f]{2})*)'\s*,\s*([0-9]{1,10})\b", re.IGNORECASE | re.ASCII)
@@ -573,7 +580,7 @@ def _read_xid(text: str) -> Xid:
     match = _XID.match(text)
     if match is None:
         raise Corrupt("the name of an XA transaction can't be read", detail=text[:200])
-    return Xid(int(match[3]), bytes.fromhex(match[1]), bytes.fromhex(match[2]))
+    return Xid(int(match[3]) & 0xFFFFFFFF, bytes.fromhex(match[1]), bytes.fromhex(match[2]))
 
 
 def _refusal(walk: Walk, stop: Stop, position: Position) -> Exception:

@@ -10,6 +10,10 @@ import uuid
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+
+from snowmelt.databases.mysql.charsets import charset_of_collation, transcode
+from snowmelt.databases.mysql.columns import Flavour
 from snowmelt.errors import Corrupt
 
 HEADER_BYTES = 19
@@ -150,12 +154,18 @@ class Query:
     sql_mode: int
     charset: int | None
     """Collation id of the client's text."""
-    explicit_timestamps: bool = True
-    """explicit_defaults_for_timestamp, where the server logs it."""
+    explicit_timestamps: bool | None = None
+    """explicit_defaults_for_timestamp; None where the server doesn't log it."""
 
 
-def read_query(body: bytes) -> Query:
-    """A QUERY event's statement."""
+_STATUS_BYTES = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8, 130: 2}
+"""Status variables of fixed size that don't matter here."""
+_EXPLICIT_TIMESTAMPS = 1 << 24
+"""MariaDB's bit of explicit_defaults_for_timestamp among a session's flags."""
+
+
+def read_query(body: bytes, flavour: Flavour) -> Query:
+    """A QUERY event's statement. Status variables behind one that we don't know are not read, as servers do."""
     reader = Reader(body, "QUERY")
     reader.take(8)
     database_bytes = reader.number(1)
@@ -164,30 +174,47 @@ def read_query(body: bytes) -> Query:
     database = reader.text(database_bytes)
     reader.take(1)
     raw = reader.rest()
-    sql_mode, charset = 0, None
-    # Servers write the variables in one order: flags, SQL mode, catalogue, auto-increment, charset. What is behind doesn't matter here.
-    while status.left and charset is None:
-        match status.number(1):
-            case 0 | 3:
-                status.take(4)
-            case 1:
-                sql_mode = status.number(8)
-            case 4:
-                charset = status.number(2)
-            case 6:
-                status.take(status.number(1))
-            case _:
-                break
-    return Query(database, _statement_text(raw, charset), sql_mode, charset)
+    sql_mode, charset, explicit = 0, None, None
+    while status.left:
+        code = status.number(1)
+        if code == 0:
+            flags = status.number(4)
+            if flavour == "mariadb":
+                explicit = bool(flags & _EXPLICIT_TIMESTAMPS)
+        elif code == 1:
+            sql_mode = status.number(8)
+        elif code == 2:
+            status.take(status.number(1) + 1)
+        elif code == 4:
+            charset = status.number(2)
+            status.take(4)
+        elif code in (5, 6):
+            status.take(status.number(1))
+        elif code == 11:
+            status.take(status.number(1))
+            status.take(status.number(1))
+        elif code == 12:
+            # Names of the databases that it changes, each ended by a zero byte; 254 stands for too many to name.
+            count = status.number(1)
+            for _ in range(0 if count == 254 else count):
+                while status.number(1):
+                    pass
+        elif code == 16:
+            explicit = bool(status.number(1))
+        elif code in _STATUS_BYTES:
+            status.take(_STATUS_BYTES[code])
+        else:
+            break
+    return Query(database, _statement_text(raw, charset, flavour), sql_mode, charset, explicit)
 
 
-def _statement_text(raw: bytes, charset: int | None) -> str:
-    # Statements are logged in the client's charset. Names and keywords are ASCII in all that clients may use; latin1 keeps
-    # bytes apart where the text is not UTF-8.
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw.decode("cp1252" if charset in (None, 5, 8, 15, 31, 47, 48, 49, 94) else "latin-1", "replace")
+def _statement_text(raw: bytes, collation: int | None, flavour: Flavour) -> str:
+    """A statement in the client's charset, as text. What isn't text even so keeps its ASCII, which keywords and most names are."""
+    charset = charset_of_collation(collation) if collation is not None else "utf8mb4"
+    if not raw.isascii() and charset not in ("utf8mb4", "utf8mb3", "binary", "ascii"):
+        _, text = transcode(charset, np.array([0, len(raw)], np.int32), np.frombuffer(raw, np.uint8), 1, flavour=flavour)
+        raw = text.tobytes()
+    return raw.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +233,8 @@ def read_xa_prepare(body: bytes) -> tuple[bool, Xid]:
     """Whether it is `COMMIT ONE PHASE`, and which transaction."""
     reader = Reader(body, "XA_PREPARE")
     one_phase = reader.number(1) != 0
-    format_id = int.from_bytes(reader.take(4), "little", signed=True)
+    # Signed in the server, but its statements print it either way.
+    format_id = reader.number(4)
     gtrid_bytes, bqual_bytes = reader.number(4), reader.number(4)
     if gtrid_bytes > 64 or bqual_bytes > 64:
         raise Corrupt("XA_PREPARE holds a name that is too long")

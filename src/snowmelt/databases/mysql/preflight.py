@@ -197,7 +197,7 @@ class _Inspection:
         if doubtful:
             yield Finding(
                 "labels",
-                Level.WARNING,
+                Level.WARNING if metadata == "FULL" else Level.ERROR,
                 "labels with a question mark may stand for characters, as of emoji, that the catalogue can't print",
                 "give such labels other characters, or exclude the tables, unless the labels really have question marks",
                 doubtful,
@@ -405,7 +405,7 @@ class _Inspection:
         unsupported: dict[str, list[TableId]] = defaultdict(list)
         for table in self.tables:
             for column in table.columns:
-                if column.name.casefold() in SYSTEM_COLUMNS:
+                if column.name.lower() in SYSTEM_COLUMNS:
                     ours[column.name].append(table.id)
                 try:
                     arrow_type(column, self.options.types)

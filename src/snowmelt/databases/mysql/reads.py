@@ -27,14 +27,14 @@ from types import TracebackType
 import pyarrow as pa
 
 from snowmelt.columnar.arena import ArenaPool
-from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, from_table, read_keys
+from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, from_table, key_equals, read_keys
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.marks import GtidMark, Mark, PositionMark, at_least
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.resultset import BATCH_BYTES_MAX, ROW_BYTES_MAX, ROWS_MAX, Counters, select
-from snowmelt.errors import InvalidConfig, SnowmeltError, SourceDrift, Unavailable, check
+from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check
 from snowmelt.model.gtid import MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
 
@@ -99,6 +99,10 @@ def read_extent(session: Session, table: MySqlTable, *, identity: str, era: int,
         down = ", ".join(f"{quote(name)} DESC" for name in table.key)
         least = read_keys(session, table, source, f"ORDER BY {up} LIMIT 1")
         greatest = read_keys(session, table, source, f"ORDER BY {down} LIMIT 1")
+        for key in least + greatest:
+            # A key that is not itself when it is said would leave out all that lies beyond what it became.
+            if not session.value(f"SELECT COUNT(*) FROM {source} WHERE {key_equals(table, key)}"):
+                raise InvariantBroken("a key doesn't compare as itself", detail=f"{table.id} by {', '.join(table.key)}")
         read.finish()
     check(bool(least) == bool(greatest), "a snapshot has both ends or none", str(table.id))
     return Extent(least[0] if least else None, greatest[0] if greatest else None), read.mark

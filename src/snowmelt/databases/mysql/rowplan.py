@@ -159,6 +159,12 @@ def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options
         if not _same_labels(wire.labels, column.labels):
             raise _drift(shape, f"column {column.name} differs in its labels")
         column = replace(column, labels=wire.labels)
+    elif column.base in ("enum", "set") and any("?" in label for label in column.labels):
+        raise SourceDrift(
+            f"labels of {shape.table} can't be told",
+            detail=f"column {column.name} has a question mark, which catalogues print for characters such as emoji too",
+            hint="set binlog_row_metadata = FULL, or give the labels other characters",
+        )
     arrow = column.arrow(options)
 
     def planned(kind: int, a: int, b: int, storage: Storage, finish: Finish = Finish.NOTHING) -> PlannedColumn:

@@ -36,6 +36,7 @@ from snowmelt.databases.mysql.ddl.changes import (
     NotUnderstood,
     RenameTable,
     Rewrites,
+    RowsAsText,
     SchemaChange,
     Truncate,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "NotUnderstood",
     "RenameTable",
     "Rewrites",
+    "RowsAsText",
     "Rules",
     "SchemaChange",
     "SqlMode",

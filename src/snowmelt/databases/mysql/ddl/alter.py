@@ -137,7 +137,7 @@ def _action(statement: Statement, table: TableId, alteration: Alteration) -> boo
 
 def _known(statement: Statement, table: TableId, column: str) -> bool:
     shape = statement.shape(table)
-    return shape is not None and any(c.name.casefold() == column.casefold() for c in shape.columns)
+    return shape is not None and any(c.name.lower() == column.lower() for c in shape.columns)
 
 
 def _add(statement: Statement, table: TableId, alteration: Alteration) -> None:
@@ -218,7 +218,7 @@ def _rename_action(statement: Statement, table: TableId, alteration: Alteration)
     words.expect("TO")
     new = words.column_name()
     if not index and (not present_only or _known(statement, table, old)):
-        alteration.renamed[old.casefold()] = new
+        alteration.renamed[old.lower()] = new
 
 
 def _drop_action(statement: Statement, table: TableId, alteration: Alteration) -> None:
@@ -247,7 +247,7 @@ def _drop_action(statement: Statement, table: TableId, alteration: Alteration) -
         name = words.column_name()
         words.skip_any("RESTRICT", "CASCADE")
         if not present_only or _known(statement, table, name):
-            alteration.dropped.add(name.casefold())
+            alteration.dropped.add(name.lower())
 
 
 def _alter_action(statement: Statement, table: TableId, alteration: Alteration) -> None:
@@ -257,7 +257,7 @@ def _alter_action(statement: Statement, table: TableId, alteration: Alteration) 
         return
     words.skip("COLUMN")
     words.skip("IF", "EXISTS")
-    name = words.column_name().casefold()
+    name = words.column_name().lower()
     if words.skip("SET", "DEFAULT"):
         default = read_default(words)
         text = default.text if default.kind == "literal" else None

@@ -136,9 +136,9 @@ def _rearranged(
     place is moved there, in the order of the statement, beside names of the new table.
     """
     strict = bool(rules.sql_mode & (SqlMode.STRICT_TRANS_TABLES | SqlMode.STRICT_ALL_TABLES)) and not alteration.ignore
-    in_key = {name.casefold() for name in before.key}
-    changed = {placed.old.casefold(): (placed, column) for placed, column in definitions if placed.old is not None}
-    have = {column.name.casefold() for column in columns}
+    in_key = {name.lower() for name in before.key}
+    changed = {placed.old.lower(): (placed, column) for placed, column in definitions if placed.old is not None}
+    have = {column.name.lower() for column in columns}
     for name in (*alteration.dropped, *changed, *alteration.renamed, *alteration.altered):
         if name not in have:
             raise Unreadable(f"the table as we know it has no column {name}")
@@ -147,7 +147,7 @@ def _rearranged(
     reasons: list[str] = []
     hidden = columns[-2:] if tuple(columns[-2:]) == IMPLICIT_PERIOD else []
     for column in columns[: len(columns) - len(hidden)]:
-        name = column.name.casefold()
+        name = column.name.lower()
         if name in alteration.dropped:
             continue
         if name in changed:
@@ -180,9 +180,9 @@ def _rearranged(
 
 
 def _place(columns: list[MySqlColumn], name: str, renamed: Mapping[str, str]) -> int:
-    for wanted in (name, next((new for old, new in renamed.items() if old.casefold() == name.casefold()), name)):
+    for wanted in (name, next((new for old, new in renamed.items() if old.lower() == name.lower()), name)):
         for index, column in enumerate(columns):
-            if column.name.casefold() == wanted.casefold():
+            if column.name.lower() == wanted.lower():
                 return index
     raise Unreadable(f"the table as we know it has no column {name}")
 
@@ -195,7 +195,7 @@ def _key_after(
     if keys.primary is not None:
         return spelled((*keys.primary, *_row_end(before)), after), True
     now = {column.name: column for column in after}
-    kept = tuple(renamed.get(name, name) for name in before.key if name.casefold() not in alteration.dropped)
+    kept = tuple(renamed.get(name, name) for name in before.key if name.lower() not in alteration.dropped)
     if before.key and before.key_is_primary:
         # A primary key loses the columns that are dropped.
         return (kept, True) if kept and not keys.drops_primary else ((), False)
@@ -207,7 +207,7 @@ def _key_after(
         return kept, not unsure and not relaxed & set(before.key)
     added, _ = first_key(after, keys)
     # MySQL takes a dropped column out of its keys, and what remains may be unique and never NULL.
-    narrowed = not rules.mariadb and any(old.nullable and old.name.casefold() in alteration.dropped for old in before.columns)
+    narrowed = not rules.mariadb and any(old.nullable and old.name.lower() in alteration.dropped for old in before.columns)
     return added, not tightened and not narrowed
 
 

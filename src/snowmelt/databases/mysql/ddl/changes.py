@@ -94,6 +94,14 @@ class Ignored:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsAsText:
+    """Rows were changed by a statement that names no captured table. Whether it reaches one by a view, a trigger or a function
+    can't be seen from its text."""
+
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
 class NotUnderstood:
     """May touch captured tables, and can't be read. The caller names the position."""
 
@@ -103,5 +111,15 @@ class NotUnderstood:
 
 
 SchemaChange = (
-    CreateTable | AlterColumns | DropTable | RenameTable | Truncate | Rewrites | DropDatabase | DatabaseDefaults | Ignored | NotUnderstood
+    CreateTable
+    | AlterColumns
+    | DropTable
+    | RenameTable
+    | Truncate
+    | Rewrites
+    | DropDatabase
+    | DatabaseDefaults
+    | Ignored
+    | RowsAsText
+    | NotUnderstood
 )

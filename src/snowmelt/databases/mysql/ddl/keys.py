@@ -106,16 +106,16 @@ def note_keys(raw: Definition, keys: Keys) -> None:
 
 def spelled(names: tuple[str, ...], columns: list[MySqlColumn]) -> tuple[str, ...]:
     """Column names as their definitions spell them."""
-    by_name = {column.name.casefold(): column.name for column in columns}
+    by_name = {column.name.lower(): column.name for column in columns}
     for name in names:
-        if name.casefold() not in by_name:
+        if name.lower() not in by_name:
             raise Unreadable(f"a key names the column {name}, which the table has not")
-    return tuple(by_name[name.casefold()] for name in names)
+    return tuple(by_name[name.lower()] for name in names)
 
 
 def with_key_not_null(columns: list[MySqlColumn], primary: tuple[str, ...]) -> list[MySqlColumn]:
-    names = {name.casefold() for name in primary}
-    return [replace(column, nullable=False) if column.name.casefold() in names else column for column in columns]
+    names = {name.lower() for name in primary}
+    return [replace(column, nullable=False) if column.name.lower() in names else column for column in columns]
 
 
 def first_key(columns: list[MySqlColumn], keys: Keys) -> tuple[tuple[str, ...], bool]:
