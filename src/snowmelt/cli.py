@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -36,9 +37,17 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"snowmelt {version('snowmelt')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
-    """Whole operational databases into lake tables, live and exactly once."""
+def _commands(
+    _: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    """Whole operational databases into lake tables, live and exactly once. So far: MySQL and MariaDB as Arrow."""
 
 
 @app.command()
@@ -86,7 +95,7 @@ def check(
 
 @app.command()
 def demo() -> None:
-    """Show it: a database is copied into lake tables, live, on this machine.
+    """Show it: a MariaDB of its own, changed all the while, read by chunks and by log, and the proof that both are right.
 
     Example:
 
@@ -109,7 +118,10 @@ def _unmatched(patterns: list[str], exclude: list[str], found: dict[TableId, MyS
     for pattern in patterns:
         matches = match_tables([pattern], exclude, ignore_case=ignore_case)
         if not any(matches(table) for table in found):
-            remedy = "check its spelling and case, and that the user may SELECT; system databases and views are never captured"
+            remedy = (
+                "check its spelling and case, what --exclude takes away, and that the user may SELECT; "
+                "system databases and views are never captured"
+            )
             findings.append(Finding("no-table", Level.ERROR, f"no table matches {pattern}", remedy))
     return findings
 
@@ -138,7 +150,7 @@ _COLOURS = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"
 def _print_findings(server: str, found: dict[TableId, MySqlTable], findings: list[Finding]) -> None:
     console = Console()
     # Names and remedies are data: none of it is read as rich's markup.
-    console.print(Text(f"{server}, tables: {len(found)}"))
+    console.print(Text(f"{server}, {len(found)} tables: {_listed(tuple(found))}" if found else f"{server}, no tables"))
     if findings:
         table = Table(show_lines=True)
         for heading in ("level", "finding", "remedy"):
@@ -165,6 +177,9 @@ def main() -> None:
     """The program `snowmelt`."""
     try:
         app(prog_name="snowmelt")
+    except KeyboardInterrupt:
+        print("snowmelt: interrupted", file=sys.stderr)
+        sys.exit(130)
     except SnowmeltError as error:
         print(f"snowmelt: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InvalidConfig) else 1)

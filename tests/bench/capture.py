@@ -33,7 +33,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.model.position import LogFile, Position
 from snowmelt.secrets import Secret
-from tests.bench.workload import Log, make_bulk, make_oltp, prepare
+from tests.bench._workload import Log, make_bulk, make_oltp, prepare
 from tests.servers import Server, start_mariadb
 
 SERVER_ID = 4_100_000

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from snowmelt.databases.mysql.decode import ChangeBatch, LogReader, warm
 from snowmelt.model.table import SchemaHistory
-from tests.bench.workload import make_bulk, make_oltp, prepare
+from tests.bench._workload import make_bulk, make_oltp, prepare
 from tests.servers import Server, start_mariadb
 
 CONNECTOR = "com.zendesk:mysql-binlog-connector-java:0.30.1"

@@ -51,6 +51,27 @@ def test_a_literal_means_its_value(base: str, value: object, sql: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("charset", "sql"),
+    [("cp932", "_cp932 x'fa54'"), ("latin1", "_latin1 x'fa54'"), ("greek", "_greek x'fa54'"), ("ucs2", "_ucs2 x'fa54'")],
+)
+def test_text_that_is_not_in_utf8_is_said_by_its_stored_bytes(charset: str, sql: str) -> None:
+    assert literal(column("varchar", charset=charset), b"\xfa\x54") == sql
+
+
+def test_bytes_are_no_bound_of_text_in_utf8() -> None:
+    for charset in ("utf8mb4", "utf8mb3", "utf8", None):
+        with pytest.raises(InvariantBroken):
+            literal(column("varchar", charset=charset), b"a")
+
+
+def test_a_set_is_compared_as_a_number_without_sign() -> None:
+    one = table(column("set", labels=("a", "b")))
+    assert key_condition(one, (1,), (2**64 - 1,)) == (
+        f"(CAST(`k` AS UNSIGNED) | 0) > 1 AND (CAST(`k` AS UNSIGNED) | 0) <= {2**64 - 1}"
+    )
+
+
+@pytest.mark.parametrize(
     ("base", "value"),
     [
         ("bigint", "1 OR 1"),

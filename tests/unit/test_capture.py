@@ -40,6 +40,7 @@ def captured(folder: Path, start: int, *, segment_bytes: int = 1 << 30, after: S
             segment_bytes=segment_bytes,
             seal_s=3600,
             after=after,
+            file_bytes=lambda _: None,
         )
         yield log
         log.leave()

@@ -20,6 +20,7 @@ from snowmelt.databases.mysql.ddl import (
     NotUnderstood,
     RenameTable,
     Rewrites,
+    RowsAsText,
     Rules,
     SchemaChange,
     SqlMode,
@@ -200,6 +201,16 @@ def test_an_added_column_says_what_stored_rows_hold(definition: str, value: str 
     assert altered(f"ALTER TABLE t ADD x {definition}").filled == {"x": value}
 
 
+def test_columns_that_only_python_takes_for_one_are_two() -> None:
+    columns = (MySqlColumn(name="ss", base="int"), MySqlColumn(name="ß", base="int", nullable=False))
+    table = MySqlTable(id=T, columns=columns, key=("ß",))
+    assert table.column("ß").name == "ß"
+    assert table.column("SS").name == "ss"
+    (change,) = read("ALTER TABLE t DROP COLUMN ss", table)
+    assert isinstance(change, AlterColumns)
+    assert [column.name for column in change.after.columns] == ["ß"]
+
+
 def test_columns_swap_names() -> None:
     change = altered("ALTER TABLE t RENAME COLUMN name TO kind, RENAME COLUMN kind TO name")
     assert change.renamed == {"name": "kind", "kind": "name"}
@@ -296,7 +307,47 @@ def test_rows_changed_by_a_statement_mean_a_new_snapshot_and_their_values_are_no
     assert change.after == TABLE
     assert change.reason == "UPDATE was logged as a statement, not as rows"
     assert "secret" not in repr(change)
-    assert isinstance(read("INSERT INTO other.x VALUES (1)", captured=lambda table: table == T)[0], Ignored)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO other.x VALUES (1)", "REPLACE other.x VALUES (1)", "UPDATE other.x SET a = 'secret'", "DELETE FROM other.x WHERE a = 1", "DELETE FROM other.x",
+        "LOAD DATA INFILE 'f' INTO TABLE other.x", "WITH c AS (SELECT 1) DELETE FROM other.x", "(SELECT f(1))", "SELECT other.f('secret')", "DO f(1)", "CALL other.p()",
+        "VALUES ROW(f(1))",
+    ],
+)  # fmt: skip
+def test_rows_changed_by_a_statement_that_names_no_captured_table_are_told_since_a_view_or_trigger_may_lead_to_one(sql: str) -> None:
+    (change,) = read(sql, captured=lambda table: table == T)
+    assert change == RowsAsText(sql.strip("(").split()[0].upper())
+
+
+PREFIXES = ("SET STATEMENT max_statement_time=0 FOR ", "set statement sql_mode='', sort_buffer_size = 1000*2 for ", "/* x */ SET STATEMENT a='FOR' FOR ")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(
+    "sql",
+    ["ALTER TABLE t MODIFY name VARCHAR(10) FIRST", "TRUNCATE TABLE t", "RENAME TABLE t TO u", "DROP TABLE t", "CREATE OR REPLACE TABLE t (a INT)", "INSERT INTO t VALUES (5)"],
+)  # fmt: skip
+def test_a_statement_behind_set_statement_does_what_it_does_alone(prefix: str, sql: str) -> None:
+    changes = read(prefix + sql, rules=MARIADB)
+    assert changes == read(sql, rules=MARIADB)
+    assert not any(isinstance(change, Ignored) for change in changes)
+
+
+def test_set_statement_that_can_not_be_read_is_no_set() -> None:
+    (change,) = read("SET STATEMENT max_statement_time=0 TRUNCATE TABLE t", rules=MARIADB)
+    assert isinstance(change, NotUnderstood)
+    assert change.tables == (T,)
+    assert isinstance(read("SET STATEMENT = 1")[0], Ignored)
+
+
+def test_a_change_that_is_analysed_is_a_change() -> None:
+    for sql in ("ANALYZE INSERT INTO t VALUES (6)", "ANALYZE UPDATE t SET name = 'x'", "ANALYZE DELETE FROM t WHERE id = 1"):
+        (change,) = read(sql, rules=MARIADB)
+        assert isinstance(change, Rewrites), sql
+    assert read("ANALYZE INSERT INTO other.x VALUES (6)", rules=MARIADB, captured=lambda table: table == T) == (RowsAsText("INSERT"),)
 
 
 @pytest.mark.parametrize(
@@ -393,6 +444,9 @@ def test_timestamps_without_explicit_defaults_are_not_null() -> None:
     old = replace(MYSQL, explicit_timestamps=False)
     assert [c.nullable for c in created("CREATE TABLE u (a TIMESTAMP, b TIMESTAMP NULL)", old).columns] == [False, True]
     assert [c.nullable for c in created("CREATE TABLE u (a TIMESTAMP, b TIMESTAMP NULL)").columns] == [True, True]
+    # NULLs of stored rows become the time of the statement.
+    assert isinstance(read("ALTER TABLE t MODIFY seen TIMESTAMP", rules=old)[0], Rewrites)
+    assert isinstance(read("ALTER TABLE t MODIFY seen TIMESTAMP")[0], Ignored)
 
 
 def test_json_is_text_on_mariadb() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snowmelt.databases.mysql.columns import Flavour
 from snowmelt.databases.mysql.events import (
     Event,
     FormatDescription,
@@ -89,21 +90,55 @@ class TestFormatDescription:
 class TestQuery:
     # Flags, SQL mode, catalogue, auto-increment, charset, then what does not matter.
     STATUS = b"\0" + bytes(4) + b"\1" + (1 << 22 | 4).to_bytes(8, "little") + b"\6\3std" + b"\3" + bytes(4)
-    STATUS += b"\4" + struct.pack("<HHH", 8, 8, 8) + b"\5\6SYSTEM"
+    STATUS += b"\4" + struct.pack("<HHH", 45, 45, 8) + b"\5\6SYSTEM"
 
     def test_a_statement_comes_with_what_decides_how_it_is_read(self) -> None:
         body = query_body("CREATE TABLE é (a INT)".encode(), status=self.STATUS, database=b"shop")
-        assert read_query(body) == Query("shop", "CREATE TABLE é (a INT)", 1 << 22 | 4, 8)
+        assert read_query(body, "mysql") == Query("shop", "CREATE TABLE é (a INT)", 1 << 22 | 4, 45)
 
     def test_a_statement_without_a_session(self) -> None:
-        assert read_query(query_body(b"BEGIN", database=b"")) == Query("", "BEGIN", 0, None)
+        assert read_query(query_body(b"BEGIN", database=b""), "mysql") == Query("", "BEGIN", 0, None)
 
-    def test_a_statement_in_the_clients_charset_keeps_its_ascii(self) -> None:
-        found = read_query(query_body("DROP TABLE `größe`".encode("latin1"), status=b"\4" + struct.pack("<HHH", 8, 8, 8)))
-        assert found.sql == "DROP TABLE `größe`"
-        assert (
-            read_query(query_body(b"DROP TABLE t -- \xe4\xf6", status=b"\4" + struct.pack("<HHH", 51, 51, 51))).sql[:12] == "DROP TABLE t"
-        )
+    @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+    @pytest.mark.parametrize(
+        ("collation", "raw", "text"),
+        [
+            (8, "größe €".encode("cp1252"), "größe €"),
+            # Bytes that are UTF-8 too, but are not meant so.
+            (8, "Ã©".encode("cp1252"), "Ã©"),
+            (28, "中".encode("gbk"), "中"),
+            (45, "größe 😀".encode(), "größe 😀"),
+            (33, "größe".encode(), "größe"),
+        ],
+    )
+    def test_a_statement_is_read_by_the_clients_charset(self, flavour: Flavour, collation: int, raw: bytes, text: str) -> None:
+        status = b"\4" + struct.pack("<HHH", collation, collation, 8)
+        assert read_query(query_body(b"DROP TABLE `" + raw + b"`", status=status), flavour).sql == f"DROP TABLE `{text}`"
+
+    def test_a_statement_that_is_no_text_in_its_charset_keeps_its_ascii(self) -> None:
+        for collation in (45, 51, 63, 9999):
+            body = query_body(b"DROP TABLE t -- \xe4\xf6", status=b"\4" + struct.pack("<HHH", collation, 8, 8))
+            assert read_query(body, "mysql").sql[:12] == "DROP TABLE t"
+
+    def test_whether_timestamps_have_implicit_defaults_is_read_behind_all_other_variables(self) -> None:
+        # Date names, default database, invoker, databases, times, and what newer servers add before it.
+        before = b"\7\1\0\x08\2\0\x09" + bytes(8) + b"\x0a" + bytes(4) + b"\x0b\4root\1%" + b"\x0c\2one\0two\0" + b"\x0d" + bytes(3)
+        for flag in (0, 1):
+            body = query_body(b"BEGIN", status=self.STATUS + before + b"\x10" + bytes([flag]))
+            assert read_query(body, "mysql").explicit_timestamps is bool(flag)
+        too_many = query_body(b"BEGIN", status=b"\x0c\xfe" + b"\x10\1")
+        assert read_query(too_many, "mysql").explicit_timestamps is True
+        assert read_query(query_body(b"BEGIN", status=self.STATUS + before), "mysql").explicit_timestamps is None
+
+    def test_mariadb_tells_of_timestamps_by_a_flag_of_the_session(self) -> None:
+        for flags in (0, 1 << 24):
+            body = query_body(b"BEGIN", status=b"\0" + struct.pack("<I", flags))
+            assert read_query(body, "mariadb").explicit_timestamps is bool(flags)
+            assert read_query(body, "mysql").explicit_timestamps is None
+
+    def test_variables_behind_one_that_is_not_known_are_not_read(self) -> None:
+        body = query_body(b"BEGIN", status=b"\1" + (4).to_bytes(8, "little") + b"\xf0\4\4\4")
+        assert read_query(body, "mysql") == Query("d", "BEGIN", 4, None)
 
 
 class TestGtid:
@@ -132,7 +167,8 @@ class TestGtid:
 class TestXa:
     def test_the_name_of_a_prepared_transaction(self) -> None:
         body = b"\0" + struct.pack("<iII", -1, 3, 2) + b"abcde"
-        assert read_xa_prepare(body) == (False, Xid(-1, b"abc", b"de"))
+        # The server's own statements print the format as a number without sign.
+        assert read_xa_prepare(body) == (False, Xid(0xFFFFFFFF, b"abc", b"de"))
         assert read_xa_prepare(b"\1" + body[1:])[0]
 
     def test_a_name_that_is_too_long_is_refused(self) -> None:
@@ -147,7 +183,8 @@ def test_an_incident_says_what_it_is() -> None:
 
 READERS: list[tuple[Callable[[bytes], Any], bytes]] = [
     (FormatDescription.read, description()),
-    (read_query, query_body(b"BEGIN", status=TestQuery.STATUS)),
+    (lambda body: read_query(body, "mysql"), query_body(b"BEGIN", status=TestQuery.STATUS)),
+    (lambda body: read_query(body, "mariadb"), query_body("é".encode("latin1"), status=b"\x0c\2one\0two\0\4\x08\0\x08\0\x08\0")),
     (read_xa_prepare, b"\0" + struct.pack("<iII", 1, 3, 2) + b"abcde"),
     (lambda body: read_gtid(Event.GTID, 1, body), b"\1" + SOURCE.bytes + struct.pack("<q", 77)),
     (lambda body: read_gtid(Event.GTID_MARIADB, 1, body), struct.pack("<QIB", 9, 3, 0)),

@@ -15,15 +15,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from snowmelt.databases.mysql.calendar import days_of, month_days, put_clock, put_date
 from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.decode import ChangeBatch, Limits, LogReader
 from snowmelt.databases.mysql.events import Event
 from snowmelt.databases.mysql.rows import (
-    days_of,
     decimal_layout,
-    month_days,
-    put_clock,
-    put_date,
     put_decimal128,
     put_decimal_text,
     put_inet4,

@@ -30,7 +30,7 @@ from snowmelt.databases.mysql.resultset import Counters, select
 from snowmelt.databases.mysql.rows import DELETE, UPDATE_BEFORE
 from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.demo.server import local_mariadb
-from snowmelt.demo.shop import DATABASE, Customers, create
+from snowmelt.demo.shop import DATABASE, Writer, at_work, create
 from snowmelt.errors import Unavailable, check
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
@@ -73,22 +73,13 @@ def _copy_and_prove(
             failed.append(error)
 
     capturing = threading.Thread(target=run_capture)
-    writers = [Customers(options, seed) for seed in range(1, WRITERS + 1)]
-    for thread in (capturing, *writers):
-        thread.start()
+    writers = [Writer(options, seed) for seed in range(1, WRITERS + 1)]
+    capturing.start()
     try:
         console.print(f"\n{WRITERS} writers change the shop. Chunks are read exactly meanwhile, each with its place in the log:")
-        chunks = {table.id: _read_chunks(console, options, table) for table in tables.values()}
-        writers[0].stop.wait(seconds)
-    finally:
-        for writer in writers:
-            writer.stop.set()
-        for writer in writers:
-            writer.join()
-    try:
-        broken = next((writer.error for writer in writers if writer.error), None)
-        if broken:
-            raise broken
+        with at_work(writers):
+            chunks = {table.id: _read_chunks(console, options, table) for table in tables.values()}
+            writers[0].stop.wait(seconds)
         with Session(options) as session:
             end = log_end(session, era=0)
         if not capture.wait(end, 60):
@@ -130,7 +121,7 @@ def _read_log(console: Console, folder: Path, tables: dict[TableId, MySqlTable])
     kinds: dict[TableId, Counter[int]] = {table: Counter() for table in tables}
     sample: dict[TableId, pa.RecordBatch] = {}
     for segment in segments:
-        for item in reader.read(segment.bytes(), file=segment.log.number, start=segment.start.offset, checksum_bytes=segment.crc_length):
+        for item in reader.read_segment(segment):
             if isinstance(item, ChangeBatch):
                 name = item.table.id
                 ops = item.rows.column("_op").to_numpy()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -29,22 +30,19 @@ def local_mariadb() -> Iterator[tuple[MySqlOptions, Path]]:
     """Start it, lend how to connect and a folder for whatever else, and remove all of it."""
     server, install = _program("mariadbd"), _program("mariadb-install-db")
     # A socket's path may have some hundred bytes only, so the folder lies close to the root.
-    with tempfile.TemporaryDirectory(prefix="snowmelt-") as name:
+    with tempfile.TemporaryDirectory(prefix="snowmelt-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         password = folder / "password"
         password.touch(mode=0o600)
         password.write_text(secrets.token_hex(16))
         options = MySqlOptions(port=_free_port(), username="root", password=Secret(f"file:{password}"))
         as_root = ["--user=root"] if os.geteuid() == 0 else []
-        made = subprocess.run(
+        _install(
             [
                 install, "--no-defaults", f"--datadir={folder / 'data'}", "--auth-root-authentication-method=normal", "--skip-test-db",
                 *as_root,
-            ],
-            capture_output=True, text=True, check=False,
+            ]
         )  # fmt: skip
-        if made.returncode:
-            raise Unavailable("MariaDB's data folder could not be made", detail=made.stderr.strip()[-500:])
         first = folder / "first.sql"
         first.touch(mode=0o600)
         first.write_text(f"ALTER USER root@localhost IDENTIFIED BY '{password.read_text()}';\n")
@@ -54,7 +52,7 @@ def local_mariadb() -> Iterator[tuple[MySqlOptions, Path]]:
                     server, "--no-defaults", *as_root, *_SETTINGS, f"--datadir={folder / 'data'}", f"--socket={folder / 'socket'}",
                     f"--port={options.port}", f"--pid-file={folder / 'pid'}", f"--init-file={first}",
                 ],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         try:
             _wait_until_it_answers(process, options, folder / "server.log")
@@ -66,6 +64,20 @@ def local_mariadb() -> Iterator[tuple[MySqlOptions, Path]]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _install(command: list[str]) -> None:
+    """Run the script that makes a data folder. It starts a server of its own, which must not outlive an interruption."""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            _, said = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        raise Unavailable("MariaDB's data folder could not be made", detail=said.strip()[-500:])
 
 
 def _wait_until_it_answers(process: subprocess.Popen[bytes], options: MySqlOptions, log: Path) -> None:

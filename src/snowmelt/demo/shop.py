@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
+from collections.abc import Iterator, Sequence
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 
@@ -44,14 +46,14 @@ def create(options: MySqlOptions) -> None:
         )
 
 
-class Customers(threading.Thread):
-    """Writers never stop to ask: inserts, updates, deletes, key changes and roll-backs, in transactions of a few statements."""
+class Writer(threading.Thread):
+    """Somebody who never stops to ask: inserts, updates, deletes, key changes and roll-backs, in transactions of a few statements."""
 
     def __init__(self, options: MySqlOptions, seed: int) -> None:
         super().__init__(daemon=True)
         self._options = options
         self._random = random.Random(seed)
-        self._offset = seed * 1_000_000
+        self._last = seed * 1_000_000 + ORDERS
         self.stop = threading.Event()
         self.transactions = 0
         self.error: Exception | None = None
@@ -70,7 +72,7 @@ class Customers(threading.Thread):
     def _transaction(self, session: Session) -> None:
         draw = self._random
         order = draw.randrange(1, ORDERS)
-        new = self._offset + ORDERS + self.transactions
+        new = self._last
         session.execute("START TRANSACTION")
         session.execute("UPDATE orders SET total = total + 1, paid = NOW(6) WHERE id = %s", [order])
         session.execute("INSERT INTO orders VALUES (%s, 'new@example.org', NOW(3), NULL, 9.99, %s)", [new, "näh" * draw.randrange(9)])
@@ -85,5 +87,26 @@ class Customers(threading.Thread):
                 session.execute("UPDATE customers SET email = UPPER(email), balance = balance - 1 WHERE email = %s", [email])
             case _:
                 session.execute("UPDATE sensors SET reading = reading * 1.1, took = NULL ORDER BY id LIMIT %s", [draw.randrange(5)])
-        session.execute("ROLLBACK" if draw.randrange(10) == 0 else "COMMIT")
-        self.transactions += 1
+        self._last += 1
+        if draw.randrange(10) == 0:
+            session.execute("ROLLBACK")
+        else:
+            session.execute("COMMIT")
+            self.transactions += 1
+
+
+@contextlib.contextmanager
+def at_work(writers: Sequence[Writer]) -> Iterator[None]:
+    """Writers that work while the block runs; the error of one of them is raised behind it."""
+    for writer in writers:
+        writer.start()
+    try:
+        yield
+    finally:
+        for writer in writers:
+            writer.stop.set()
+        for writer in writers:
+            writer.join()
+    for writer in writers:
+        if writer.error is not None:
+            raise writer.error

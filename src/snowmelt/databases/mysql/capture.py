@@ -689,16 +689,13 @@ def _purged(detail: str) -> SourceDrift:
 
 
 def _find_end(session: Session) -> tuple[LogFile, Position]:
-    """Where the log ends now."""
-    server = session.server
-    words = "SHOW BINARY LOG STATUS" if server.flavour == "mysql" and server.version >= (8, 2, 0) else "SHOW MASTER STATUS"
-    rows = session.query(words)
-    if not rows:
-        raise _log_is_off("")
-    file = LogFile.parse(str(rows[0][0]))
-    # The set of executed transactions in the same row moves later than the offset does: it lacks transactions below it, and
-    # would make a cut of the log seem visible that is not. Only the file tells which are there.
-    return file, Position(file.number, int(rows[0][1]))
+    """Where the log ends now.
+
+    The set of executed transactions that the server tells with it moves later than the offset does: it lacks transactions below it, and
+    would make a cut of the log seem visible that is not. Only the file tells which are there.
+    """
+    file, offset = session.log_end()
+    return file, Position(file.number, offset)
 
 
 def _cut_off(place: str, detail: str) -> SourceDrift:
@@ -747,6 +744,8 @@ def capture_until(
     segments = list_segments(folder) if folder.is_dir() else []
     if segments and segments[-1].end >= until:
         return segments[-1].end
+    if not segments and isinstance(start, Position) and start >= until:
+        return start
     capture = Capture(options, folder, start=start, server_id=server_id, segment_bytes=segment_bytes, seal_ms=seal_ms, sealed=sealed)
     timer = threading.Timer(timeout_s, stop.set)
     timer.start()

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import translate as glob_to_regex
 from typing import Any, Literal
 
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
+from snowmelt.databases.mysql.columns import IMPLICIT_PERIOD, MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote_table
 from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
@@ -164,7 +164,7 @@ def _read_database(session: Session, database: str, names: Sequence[str]) -> dic
         shape = _in_order(table, columns[name])
         key, primary = _key(session, table, shape, indexes[name])
         if name in implicit:
-            shape, key = (*shape, *_IMPLICIT_PERIOD), (*key, "row_end") if key else ()
+            shape, key = (*shape, *IMPLICIT_PERIOD), (*key, "row_end") if key else ()
         tables[table] = MySqlTable(
             id=table,
             columns=shape,
@@ -180,10 +180,6 @@ def _read_database(session: Session, database: str, names: Sequence[str]) -> dic
 
 _IndexPart = tuple[int, str | None, bool]
 """Ordinal, column (None for an expression), whether only a prefix of the column is in the index."""
-
-_IMPLICIT_PERIOD = tuple(
-    MySqlColumn(name=name, base="timestamp", fsp=6, nullable=False, generated="stored", invisible=True) for name in ("row_start", "row_end")
-)
 
 
 def _implicitly_versioned(session: Session, database: str, versioned: set[str]) -> set[str]:

@@ -78,7 +78,6 @@ GEOMETRY_TYPES = frozenset(
         "geomcollection",
     }
 )
-TEMPORAL_TYPES = frozenset({"date", "datetime", "timestamp", "time"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +109,12 @@ class MySqlColumn:
     def arrow(self, options: TypeOptions) -> pa.DataType:
         """The canonical type of this column's values."""
         return arrow_type(self, options)
+
+
+IMPLICIT_PERIOD = tuple(
+    MySqlColumn(name=name, base="timestamp", fsp=6, nullable=False, generated="stored", invisible=True) for name in ("row_start", "row_end")
+)
+"""What MariaDB appends to a system-versioned table that declares no period: in the log's rows, hidden by the catalogue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from pymysql.constants import CLIENT
 
 from snowmelt.databases.mysql.columns import Flavour
 from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.model.position import LogFile
 from snowmelt.secrets import Secret
 
 
@@ -140,6 +141,14 @@ class Session:
         """A global variable, or None where this server has no such variable."""
         rows = self.query("SHOW GLOBAL VARIABLES LIKE %s", [name.replace("_", r"\_")])
         return str(rows[0][1]) if rows else None
+
+    def log_end(self) -> tuple[LogFile, int]:
+        """The file that the server writes its log to, and where it ends as of now."""
+        renamed = self.server.flavour == "mysql" and self.server.version >= (8, 2, 0)
+        rows = self.query("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+        if not rows:
+            raise InvalidConfig("the server keeps no binary log", detail=str(self.server), hint="start it with log_bin")
+        return LogFile.parse(str(rows[0][0])), int(rows[0][1])
 
     @property
     def sock(self) -> socket.socket:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +54,7 @@ from snowmelt.databases.mysql.sets import set_lists
 from snowmelt.databases.mysql.tablemap import TableMap, read_table_map
 from snowmelt.databases.mysql.unpack import inflate, unpack
 from snowmelt.errors import Corrupt, SourceDrift, check
-from snowmelt.model.position import Position
+from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 
 SYSTEM_FIELDS = (
@@ -104,6 +105,24 @@ class Transactions:
         header = self._data[at : at + 19].tobytes()
         size = int.from_bytes(header[9:13], "little")
         return read_gtid(header[4], int.from_bytes(header[5:9], "little"), self._data[at + 19 : at + size].tobytes())
+
+
+class Stored(Protocol):
+    """A stretch of the log as `segments.Segment` keeps it."""
+
+    @property
+    def log(self) -> LogFile: ...
+
+    @property
+    def start(self) -> Position: ...
+
+    @property
+    def end(self) -> Position: ...
+
+    @property
+    def crc_length(self) -> int: ...
+
+    def bytes(self) -> Bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +206,16 @@ class LogReader:
         self._plans: dict[tuple[bytes, MySqlTable | None], RowPlan] = {}
         self.held: dict[Xid, _Held] = {}
         self.counters = Counters()
+
+    def read_segment(self, segment: Stored) -> Iterator[LogItem]:
+        """Decode a segment that capture stored."""
+        return self.read(
+            segment.bytes(),
+            file=segment.log.number,
+            start=segment.start.offset,
+            end=segment.end.offset,
+            checksum_bytes=segment.crc_length,
+        )
 
     def read(self, data: Bytes, *, file: int, start: int, checksum_bytes: int, end: int | None = None) -> Iterator[LogItem]:
         """Decode whole transactions: `data` are the events of log file `file` from offset `start` on, up to `end` if that is known."""

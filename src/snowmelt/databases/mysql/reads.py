@@ -64,11 +64,8 @@ def read_method(session: Session) -> Method:
 
 def log_end(session: Session, *, era: int) -> Position:
     """The end of the server's log as of now."""
-    renamed = session.server.flavour == "mysql" and session.server.version >= (8, 2, 0)
-    rows = session.query("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
-    if not rows:
-        raise InvalidConfig("the server keeps no binary log", detail=str(session.server), hint="start it with log_bin")
-    return Position(LogFile.parse(str(rows[0][0])).number, int(rows[0][1]), era)
+    file, offset = session.log_end()
+    return Position(file.number, offset, era)
 
 
 def newest_visible(session: Session, table: MySqlTable, *, era: int) -> Position | MySqlGtidSet:

@@ -25,7 +25,6 @@ ROW_EVENT_BYTES_MIN = 19 + 8
 _HASH_BITS = 13
 MAPS_FIRST = 1 << (_HASH_BITS - 1)
 """Tables that a walk has room for before it must grow."""
-DUMMY_TABLE_ID = 0xFFFFFF
 
 
 class Places(IntEnum):

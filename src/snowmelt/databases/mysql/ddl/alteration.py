@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
+from snowmelt.databases.mysql.columns import IMPLICIT_PERIOD, MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.ddl.changes import AlterColumns, Rewrites
 from snowmelt.databases.mysql.ddl.definitions import BINARY_TWIN, TEXT_SIZES, Definition, complete, sized
 from snowmelt.databases.mysql.ddl.keys import Keys, first_key, note_keys, spelled, with_key_not_null
@@ -52,12 +52,6 @@ class Alteration:
     """Whether the shape afterwards can't be told."""
     ignore: bool = False
     cascades: bool = False
-
-
-IMPLICIT_PERIOD = tuple(
-    MySqlColumn(name=name, base="timestamp", fsp=6, nullable=False, generated="stored", invisible=True) for name in ("row_start", "row_end")
-)
-"""What MariaDB appends to a system-versioned table that declares no period: in the log's rows, hidden by the catalogue."""
 
 
 def apply(before: MySqlTable, alteration: Alteration, rules: Rules, sql: str) -> AlterColumns | Rewrites | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from snowmelt.databases.mysql.columns import MySqlTable
-from snowmelt.databases.mysql.ddl.alteration import IMPLICIT_PERIOD, Alteration
+from snowmelt.databases.mysql.columns import IMPLICIT_PERIOD, MySqlTable
+from snowmelt.databases.mysql.ddl.alteration import Alteration
 from snowmelt.databases.mysql.ddl.changes import CreateTable, DatabaseDefaults, DropTable, Ignored, SchemaChange
 from snowmelt.databases.mysql.ddl.definitions import Definition, complete, read_definition
 from snowmelt.databases.mysql.ddl.keys import Keys, at_key, first_key, key_parts, note_keys, read_key, with_key_not_null
