@@ -25,7 +25,7 @@ from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, from
 from snowmelt.databases.mysql.capture import Capture
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import BINARY_TYPES, TEXT_TYPES, MySqlColumn, MySqlTable, TypeOptions, sortable_in_python
-from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.ddl import AlterColumns, Ignored
 from snowmelt.databases.mysql.decode import ChangeBatch, LogItem, LogReader, SchemaChanged, warm
 from snowmelt.databases.mysql.events import Gtid
@@ -38,7 +38,8 @@ from snowmelt.errors import SourceDrift
 from snowmelt.model.gtid import GtidSet, gtid_within
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
-from tests.integration.logs import open_session, python_values, reader_of
+from snowmelt.secrets import Secret
+from tests.integration.logs import python_values, reader_of
 from tests.servers import Server
 
 Key = tuple[Any, ...]
@@ -48,6 +49,19 @@ OPTIONS = TypeOptions()
 INSERT, BEFORE, AFTER, DELETE = range(4)
 TRIES_MAX = 50
 WAIT_S = 120
+
+
+def options_of(server: Server) -> MySqlOptions:
+    secret = server.folder / "replay.password"
+    if not secret.exists():
+        # Written once, before there are threads: a capture that connects reads it at any time.
+        secret.write_text(server.password)
+    password = Secret(f"file:{secret}")
+    return MySqlOptions(host=server.host, port=server.port, username=server.user, password=password, tls=Tls.DISABLED)
+
+
+def open_session(server: Server) -> Session:
+    return Session(options_of(server))
 
 
 @dataclass(frozen=True)
@@ -76,14 +90,14 @@ class FollowedLog:
         """Those that were decoded."""
         self.items: list[list[LogItem]] = []
         self.reader: LogReader = reader_of(server, schemas, captured=lambda table: table.database == database)
-        with open_session(server) as session:
-            options = session.options
         self._sealed: list[Segment] = []
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._error: BaseException | None = None
         # Small segments, so that there are many of them.
-        self._capture = Capture(options, folder, start=start, server_id=4_000_001, segment_bytes=2 << 20, seal_ms=100, sealed=self._add)
+        self._capture = Capture(
+            options_of(server), folder, start=start, server_id=4_000_001, segment_bytes=2 << 20, seal_ms=100, sealed=self._add
+        )
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> FollowedLog:
@@ -298,10 +312,6 @@ class Source:
 
     def stream(self, table: TableId) -> Stream:
         return self._streams[table]
-
-    def home(self, table: TableId, key: Key) -> Copy:
-        """The copy that a key belongs to."""
-        return self.copies[table][self._homes[table][key]]
 
     def _split(self) -> dict[TableId, Stream]:
         streams: dict[TableId, Stream] = {table: [Cut(self.log.start)] for table in self.tables}

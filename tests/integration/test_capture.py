@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import random
 import signal
@@ -19,7 +20,8 @@ import pytest
 
 from snowmelt.databases.mysql.capture import Capture, capture_until
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.events import HEADER_BYTES, Event
+from snowmelt.databases.mysql.events import HEADER_BYTES, Event, MySqlGtid, read_gtid
+from snowmelt.databases.mysql.framing import read_previous_gtids
 from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.errors import Corrupt, Fenced, SourceDrift, Unavailable
 from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
@@ -294,6 +296,51 @@ def test_gtids_before_a_start_inside_a_file_are_known(any_server: Server, databa
         assert end.gtids == MariaDbGtidSet.parse(ask(any_server, "SELECT @@gtid_binlog_pos")[0])
     elif any_server.version >= (8,):
         assert end.gtids == MySqlGtidSet.parse(ask(any_server, "SELECT @@gtid_executed")[0])
+
+
+def gtids_below(server: Server, end: Position) -> MySqlGtidSet:
+    """The transactions that the server's file has up to there, with those of the files before it."""
+    found = MySqlGtidSet()
+    for event in split((server.data / f"binlog.{end.file:06d}").read_bytes()[4 : end.offset]):
+        body = event[HEADER_BYTES:-4]
+        if event[4] == Event.PREVIOUS_GTIDS:
+            before = read_previous_gtids(body)
+            assert isinstance(before, MySqlGtidSet)
+            found = found.union(before)
+        elif event[4] == Event.GTID:
+            gtid = read_gtid(Event.GTID, 0, body)
+            assert isinstance(gtid, MySqlGtid)
+            found = found.union(MySqlGtidSet.parse(str(gtid)))
+    return found
+
+
+def test_a_start_at_the_end_knows_every_transaction_below_it_though_some_are_not_yet_visible(fresh_mysql8: Fresh, tmp_path: Path) -> None:
+    # A transaction is in the log before it is in the set of executed ones; a log that is synced makes that time long.
+    server = fresh_mysql8(sync_binlog=1, innodb_flush_log_at_trx_commit=1)
+    execute(server, "CREATE DATABASE d", "CREATE TABLE d.t (w INT, v INT, PRIMARY KEY (w, v))")
+    stop = threading.Event()
+
+    def write(writer: int) -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                cursor.execute("INSERT INTO d.t VALUES (%s, %s)", [writer, number])
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for writer in writers:
+        writer.start()
+    try:
+        for trial in range(12):
+            capture_until(options(server), tmp_path / str(trial), "latest", now(server), segment_bytes=1, seal_ms=1)
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    for trial in range(12):
+        segments = list_segments(tmp_path / str(trial))
+        assert segments[0].start.offset > 4
+        assert segments[0].end.gtids == gtids_below(server, segments[0].end), trial
 
 
 def test_a_capture_goes_on_where_it_ended(any_server: Server, database: Database, tmp_path: Path) -> None:
@@ -644,6 +691,28 @@ def test_a_log_that_was_started_anew_is_refused(fixture: str, request: pytest.Fi
     with pytest.raises(SourceDrift, match="started anew") as refused:
         capture_until(options(server), tmp_path, "earliest", Position(1_000_000, 4))
     assert "copied again" in str(refused.value)
+
+
+@pytest.mark.parametrize("lines", [5, 500])
+@pytest.mark.parametrize("fixture", ["fresh_mariadb", "fresh_mysql8", "fresh_mysql56"])
+def test_a_log_that_is_started_anew_under_a_running_capture_never_leaves_a_gap_in_silence(
+    fixture: str, lines: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: Server = request.getfixturevalue(fixture)()
+    execute(server, "CREATE DATABASE d")
+    fill(server, "d", 50)
+    with Running(options(server), tmp_path, "earliest", tries_max=4, backoff_s=0.05) as running:
+        until = now(server)
+        running.wait(until)
+        execute(server, "RESET MASTER")
+        # These are in the new first file, which an old server's connection to the old one never comes to see.
+        fill(server, "d", lines)
+        execute(server, "FLUSH BINARY LOGS")
+        fill(server, "d", 10)
+        running.thread.join(WAIT_S)
+        assert not running.thread.is_alive()
+        assert isinstance(running.error, SourceDrift), running.error
+    assert list_segments(tmp_path)[-1].end == until, "nothing of the new log was taken for the old one"
 
 
 def test_who_takes_over_the_server_id_fences_the_other(any_server: Server, tmp_path: Path, database: Database) -> None:

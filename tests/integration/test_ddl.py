@@ -28,6 +28,7 @@ from snowmelt.databases.mysql.ddl import (
     NotUnderstood,
     RenameTable,
     Rewrites,
+    RowsAsText,
     Rules,
     SchemaChange,
     SqlMode,
@@ -123,7 +124,7 @@ class Follower:
                 self.collation = collation or self.collation
             case DropDatabase(name):
                 self.shapes = {table: shape for table, shape in self.shapes.items() if table.database != name}
-            case Truncate() | Ignored():
+            case Truncate() | Ignored() | RowsAsText():
                 pass
             case NotUnderstood():
                 raise AssertionError(change)

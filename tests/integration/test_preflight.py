@@ -385,7 +385,8 @@ class TestTables:
             ("engine", "warning"): ["memory", "myisam"],
             ("no-key", "warning"): ["keyless"],
             ("dated-key", "warning"): ["dated"],
-            ("labels", "warning"): ["faces"],
+            # MySQL 5.6 has no metadata in its log that would name them.
+            ("labels", "error" if any_server.version < (8,) else "warning"): ["faces"],
         }
         assert sum(finding.code == "system-column" for finding in findings) == 3
         as_text = PreflightOptions(types=TypeOptions(zero_dates=ZeroDates.STRING))

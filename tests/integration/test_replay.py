@@ -30,7 +30,6 @@ from snowmelt.model.table import TableId
 from tests.conftest import Fresh
 from tests.integration import workload
 from tests.integration.dump import Dump, await_that
-from tests.integration.logs import open_session
 from tests.integration.replay import (
     AFTER,
     BEFORE,
@@ -44,6 +43,7 @@ from tests.integration.replay import (
     Transaction,
     by_mark,
     difference,
+    open_session,
 )
 from tests.servers import NotRun, Server, start_mariadb, start_mysql8
 

@@ -69,7 +69,8 @@ _ROW: dict[str, Callable[[random.Random], str]] = {
         f"'2024-02-29 12:{chance.randrange(60):02}:00.{chance.randrange(10**6):06}'"
     ),
     "names": lambda chance: (
-        f"'{_text(chance, _LETTERS, 4)}{_text(chance, _LETTERS, 3)}', {chance.random()}, '{chance.randint(-800, 800)}:00:00.25', {chance.randrange(2)}"
+        f"'{_text(chance, _LETTERS, 4)}{_text(chance, _LETTERS, 3)}', {chance.random()}, "
+        f"'{chance.randint(-800, 800)}:00:00.25', {chance.randrange(2)}"
     ),
 } | dict.fromkeys(
     XA_TABLES,

@@ -66,9 +66,7 @@ def test_bytes_are_no_bound_of_text_in_utf8() -> None:
 
 def test_a_set_is_compared_as_a_number_without_sign() -> None:
     one = table(column("set", labels=("a", "b")))
-    assert key_condition(one, (1,), (2**64 - 1,)) == (
-        f"(CAST(`k` AS UNSIGNED) | 0) > 1 AND (CAST(`k` AS UNSIGNED) | 0) <= {2**64 - 1}"
-    )
+    assert key_condition(one, (1,), (2**64 - 1,)) == (f"(CAST(`k` AS UNSIGNED) | 0) > 1 AND (CAST(`k` AS UNSIGNED) | 0) <= {2**64 - 1}")
 
 
 @pytest.mark.parametrize(

@@ -210,8 +210,10 @@ def read_query(body: bytes, flavour: Flavour) -> Query:
 
 def _statement_text(raw: bytes, collation: int | None, flavour: Flavour) -> str:
     """A statement in the client's charset, as text. What isn't text even so keeps its ASCII, which keywords and most names are."""
+    if raw.isascii():
+        return raw.decode("ascii")
     charset = charset_of_collation(collation) if collation is not None else "utf8mb4"
-    if not raw.isascii() and charset not in ("utf8mb4", "utf8mb3", "binary", "ascii"):
+    if charset not in ("utf8mb4", "utf8mb3", "binary", "ascii"):
         _, text = transcode(charset, np.array([0, len(raw)], np.int32), np.frombuffer(raw, np.uint8), 1, flavour=flavour)
         raw = text.tobytes()
     return raw.decode("utf-8", "replace")

@@ -99,8 +99,9 @@ def _rows(statement: Statement, verb: str) -> tuple[SchemaChange, ...]:
         words.take()
         table = statement.table()
         words.skip(";")
-        # A server that starts anew logs this for each MEMORY table. Of what has no known shape it may be a view.
-        if words.peek() is END and (statement.shape(table) is not None or _BY_THE_SERVER.fullmatch(statement.sql)):
+        # A server that starts anew logs this for each MEMORY table. Whatever else is emptied so may have triggers, or be a view.
+        shape = statement.shape(table)
+        if words.peek() is END and _BY_THE_SERVER.fullmatch(statement.sql) and (shape is None or shape.engine.upper() == "MEMORY"):
             return statement.for_captured([table], Truncate)
     reason = f"{verb} was logged as a statement, not as rows"
     return tuple(Rewrites(table, statement.shape(table), reason, verb) for table in statement.mentioned()) or (RowsAsText(verb),)
