@@ -26,8 +26,11 @@ BUFFER_BYTES = framing.RECEIVE_BYTES_MIN
 
 
 @contextmanager
-def captured(folder: Path, start: int, *, segment_bytes: int = 1 << 30, after: Segment | None = None) -> Iterator[_Log]:
-    """What `Capture.run` has between two connections; sealed and durable when the block ends."""
+def captured(folder: Path, start: int, *, segment_bytes: int = 1 << 30, after: Segment | None = None, size: int = -1) -> Iterator[_Log]:
+    """What `Capture.run` has between two connections; sealed and durable when the block ends.
+
+    `size` is what the server says of its file when the stream leaves it, by itself where it ends.
+    """
     writer = _Writer(folder, 3, BUFFER_BYTES, queue.SimpleQueue[Segment]().put)
     writer.start()
     try:
@@ -40,7 +43,7 @@ def captured(folder: Path, start: int, *, segment_bytes: int = 1 << 30, after: S
             segment_bytes=segment_bytes,
             seal_s=3600,
             after=after,
-            file_bytes=lambda _: None,
+            file_bytes=lambda _: size if size >= 0 else log.progress[1],
         )
         yield log
         log.leave()
@@ -166,6 +169,17 @@ def test_a_transaction_that_a_dead_server_left_unfinished_is_left_out(tmp_path: 
     assert (second.start.file, second.start.offset) == (2, 4)
     numbers = [*range(1, whole + 1), 9]
     assert second.end.gtids == MySqlGtidSet({SOURCE: tuple((n, n) for n in numbers)}).union(MySqlGtidSet())
+
+
+def test_a_next_file_that_follows_another_than_was_captured_is_refused(tmp_path: Path) -> None:
+    log = begun()
+    log.transaction([b"x"], gtid=1)
+    with captured(tmp_path, 4, size=77) as capture:
+        capture.connect()
+        with pytest.raises(SourceDrift, match="not the file that was captured"):
+            send(capture, packets(log.sent + next_file().sent))
+    (segment,) = list_segments(tmp_path)
+    assert segment.end.offset == log.offset
 
 
 def test_a_file_of_the_same_name_that_was_born_at_another_time_is_refused(tmp_path: Path) -> None:

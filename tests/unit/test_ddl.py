@@ -332,6 +332,19 @@ def test_rows_changed_by_a_statement_that_names_no_captured_table_are_told_since
     assert change == RowsAsText(sql.strip("(").split()[0].upper())
 
 
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("CREATE TABLE other.x (a INT) SELECT f(5) a", True), ("CREATE TABLE other.x AS VALUES (f(5))", True), ("CREATE TEMPORARY TABLE x SELECT f(7) a", True),
+        ("CREATE TABLE other.x AS WITH c AS (SELECT f(1)) SELECT * FROM c", True), ("CREATE TABLE other.x (`select` INT, b INT COMMENT 'select')", False),
+        ("CREATE TEMPORARY TABLE x (a INT)", False), ("CREATE TABLE other.x (a INT) PARTITION BY RANGE (a) (PARTITION p VALUES LESS THAN (5))", False),
+        ("CREATE TABLE other.x (a INT) PARTITION BY LIST (a) (PARTITION p VALUES IN (5))", False), ("CREATE VIEW other.v AS SELECT 1", False),
+    ],
+)  # fmt: skip
+def test_a_query_that_fills_a_table_that_is_not_captured_may_change_others_by_a_function(sql: str, rows: bool) -> None:
+    assert isinstance(read(sql, captured=lambda table: table == T)[0], RowsAsText if rows else Ignored)
+
+
 PREFIXES = (
     "SET STATEMENT max_statement_time=0 FOR ",
     "set statement sql_mode='', sort_buffer_size = 1000*2 for ",

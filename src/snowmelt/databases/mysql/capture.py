@@ -59,6 +59,7 @@ _FATAL_READ: Final = 1236
 _COM_BINLOG_DUMP: Final = 0x12
 _COM_REGISTER_SLAVE: Final = 0x15
 _GTID_LIST_BYTES_MAX: Final = 64 << 20
+_ENCRYPTION_HEADER_BYTES: Final = 512
 _IDLE_MS: Final = 50
 """How long a stop or an overdue seal may go unnoticed while the server is silent."""
 
@@ -276,11 +277,11 @@ class _Log:
             return
         if not self._announced or framer["offset"] < framer["skip_until"]:
             raise _cut_off(framer.place, f"the log goes on in {name}")
-        # A file that a crash ended has no ROTATE, and neither has one that RESET MASTER took away under the connection: MySQL 5.6
-        # then goes on with the second of the new files, later ones end the connection. Its list of files tells the two apart.
-        silent = self.server.flavour == "mysql" and self.server.version < (5, 7, 0)
-        if silent and not self._rotated and self._file_bytes(self.file) != framer["offset"]:
-            raise _cut_off(framer.place, f"the log goes on in {name}")
+        # RESET MASTER may take a file away under the connection, which then goes on with the second of the new files as if nothing
+        # were missing. The server's list tells: there the file that we read is as long as what we read of it, or purged since.
+        size = self._file_bytes(self.file)
+        if size != framer["offset"] and (size is not None or not self._rotated):
+            raise _cut_off(framer.place, f"the log goes on in {name}, and {self.file} is not the file that was captured")
         self._rotated = False
         if not framer.at_cut:
             log.warning("a log file ends inside a transaction, which is left out: %s", framer.place)
@@ -487,9 +488,13 @@ class Capture:
         )
 
     def _file_bytes(self, file: LogFile) -> int | None:
-        """The size of one of the server's log files; None where it has none of that name."""
+        """Where one of the server's log files ends; None where it has none of that name."""
         with Session(self._options) as session:
-            return next((int(row[1]) for row in session.query("SHOW BINARY LOGS") if str(row[0]) == str(file)), None)
+            for row in session.query("SHOW BINARY LOGS"):
+                if str(row[0]) == str(file):
+                    # MySQL counts the header of an encrypted file, which positions leave out.
+                    return int(row[1]) - (_ENCRYPTION_HEADER_BYTES if row[2:] and str(row[2]) == "Yes" else 0)
+        return None
 
     def _is_durable(self, segment: Segment) -> None:
         self._set_end(segment.end)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from snowmelt.databases.mysql.columns import IMPLICIT_PERIOD, MySqlTable
 from snowmelt.databases.mysql.ddl.alteration import Alteration
-from snowmelt.databases.mysql.ddl.changes import CreateTable, DatabaseDefaults, DropTable, Ignored, SchemaChange
+from snowmelt.databases.mysql.ddl.changes import CreateTable, DatabaseDefaults, DropTable, Ignored, RowsAsText, SchemaChange
 from snowmelt.databases.mysql.ddl.definitions import Definition, complete, read_definition
 from snowmelt.databases.mysql.ddl.keys import Keys, at_key, first_key, key_parts, note_keys, read_key, with_key_not_null
 from snowmelt.databases.mysql.ddl.options import Options, read_charset_option, read_shape_option
@@ -29,6 +29,8 @@ def read_create(statement: Statement) -> tuple[SchemaChange, ...]:
         return read_database(statement, created=True)
     if words.skip("TABLE"):
         return _create_table(statement, replaces)
+    if words.skip("TEMPORARY"):
+        return _of_no_concern(statement, "a temporary table")
     words.skip_any("ONLINE", "OFFLINE")
     unique = words.skip("UNIQUE")
     if not unique:
@@ -65,12 +67,24 @@ def read_database(statement: Statement, *, created: bool) -> tuple[SchemaChange,
     return (DatabaseDefaults(name, options.resolved(inherited, statement.rules)),)
 
 
+def _of_no_concern(statement: Statement, reason: str) -> tuple[SchemaChange, ...]:
+    """A table that is not captured. The log has its query only as text, and that may call a function that changes others."""
+    words = statement.words
+    while words.peek() is not END:
+        word = words.take()
+        query = word.text.upper() if word.kind == "word" else ""
+        # VALUES IN and VALUES LESS THAN are of partitions.
+        if query == "SELECT" or (query == "VALUES" and not words.sees("IN") and not words.sees("LESS")):
+            return (RowsAsText("CREATE"),)
+    return (Ignored(reason),)
+
+
 def _create_table(statement: Statement, replaces: bool) -> tuple[SchemaChange, ...]:
     words, rules = statement.words, statement.rules
     known_to_stay = words.skip("IF", "NOT", "EXISTS")
     table = statement.table()
     if not statement.captured(table):
-        return (Ignored("not a captured table"),)
+        return _of_no_concern(statement, "not a captured table")
     statement.target = table
     if known_to_stay and statement.shape(table) is not None:
         return (Ignored("the table existed already"),)
