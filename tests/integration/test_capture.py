@@ -752,5 +752,5 @@ def test_a_server_that_is_not_there_is_tried_a_given_number_of_times(tmp_path: P
 def test_a_server_without_a_log_is_a_mistake_of_the_settings(fresh_mariadb: Fresh, tmp_path: Path) -> None:
     server = fresh_mariadb(log_bin=None, binlog_format=None)
     for start in ("latest", "earliest"):
-        with pytest.raises(Exception, match="writes no log"):
+        with pytest.raises(Exception, match="keeps no binary log"):
             Capture(options(server), tmp_path, start=start, server_id=SERVER_ID).run(threading.Event())

@@ -334,7 +334,7 @@ class TestSetup:
                 for name, value in settings.items():
                     cursor.execute(f"SET GLOBAL {name} = {value}")
                 with Session(options(any_server, monkeypatch)) as session:
-                    assert session.query("SELECT @@time_zone, @@sql_mode") == [("+00:00", "NO_ENGINE_SUBSTITUTION")]
+                    assert session.query("SELECT @@time_zone, @@sql_mode") == [("+00:00", "ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION")]
                     assert session.value(f"SELECT @@{isolation}") == "REPEATABLE-READ"
                     assert len(session.query("SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4")) == 4
                     assert session.value("SELECT SLEEP(0.1)") == 0

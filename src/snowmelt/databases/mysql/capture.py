@@ -674,7 +674,7 @@ def _list_logs(session: Session) -> list[LogFile]:
 
 
 def _log_is_off(detail: str) -> InvalidConfig:
-    return InvalidConfig("the server writes no log", detail=detail, hint="start it with log_bin and binlog_format = ROW")
+    return InvalidConfig("the server keeps no binary log", detail=detail, hint="start it with log_bin and binlog_format = ROW")
 
 
 def _find_log(session: Session, number: int) -> LogFile:
