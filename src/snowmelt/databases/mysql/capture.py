@@ -39,7 +39,7 @@ import numpy as np
 import pymysql
 
 from snowmelt.databases.mysql import framing
-from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session, translate
+from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session, log_is_off, translate
 from snowmelt.databases.mysql.events import Event, MySqlGtid, read_gtid
 from snowmelt.databases.mysql.framing import Bytes, Framer
 from snowmelt.databases.mysql.segments import PAGE, Cut, Segment, SegmentWriter, list_segments, remove_torn
@@ -667,14 +667,10 @@ def _list_logs(session: Session) -> list[LogFile]:
     try:
         found = [LogFile.parse(str(row[0])) for row in session.query("SHOW BINARY LOGS")]
     except SourceDrift as error:
-        raise _log_is_off(error.detail) from None
+        raise log_is_off(error.detail) from None
     if not found:
-        raise _log_is_off("")
+        raise log_is_off("")
     return found
-
-
-def _log_is_off(detail: str) -> InvalidConfig:
-    return InvalidConfig("the server keeps no binary log", detail=detail, hint="start it with log_bin and binlog_format = ROW")
 
 
 def _find_log(session: Session, number: int) -> LogFile:

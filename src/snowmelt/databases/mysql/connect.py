@@ -147,7 +147,7 @@ class Session:
         renamed = self.server.flavour == "mysql" and self.server.version >= (8, 2, 0)
         rows = self.query("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
         if not rows:
-            raise InvalidConfig("the server keeps no binary log", detail=str(self.server), hint="start it with log_bin")
+            raise log_is_off(str(self.server))
         return LogFile.parse(str(rows[0][0])), int(rows[0][1])
 
     @property
@@ -243,6 +243,11 @@ _GONE = {
 _QUOTING = {1064, 1292, 1366, 1367, 1411, 1525, 3854}
 """Errors whose text repeats a piece of the statement, which may be a key's value."""
 _DENIED = {1044, 1045, 1142, 1143, 1227, 1698, 3118, 1130, 1862}
+
+
+def log_is_off(detail: str) -> InvalidConfig:
+    """What it means that a server has no place in a log to tell."""
+    return InvalidConfig("the server keeps no binary log", detail=detail, hint="start it with log_bin and binlog_format = ROW")
 
 
 def translate(error: Exception, options: MySqlOptions | None = None) -> SnowmeltError:

@@ -30,7 +30,7 @@ from snowmelt.columnar.arena import ArenaPool
 from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, from_table, key_equals, read_keys
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
-from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.connect import Session, log_is_off
 from snowmelt.databases.mysql.marks import GtidMark, Mark, PositionMark, at_least
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.resultset import BATCH_BYTES_MAX, ROW_BYTES_MAX, ROWS_MAX, Counters, select
@@ -305,7 +305,7 @@ def _snapshot_position(session: Session, era: int) -> Position:
     status = {str(name).lower(): str(value) for name, value in session.query("SHOW STATUS LIKE 'binlog\\_snapshot\\_%'")}
     file = status.get("binlog_snapshot_file", "")
     if not file:
-        raise InvalidConfig("the server keeps no binary log", detail=str(session.server), hint="start it with log_bin")
+        raise log_is_off(str(session.server))
     return Position(LogFile.parse(file).number, int(status["binlog_snapshot_position"]), era)
 
 

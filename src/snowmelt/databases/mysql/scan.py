@@ -19,6 +19,7 @@ from numba import njit
 from snowmelt.columnar.arena import Bytes, Longs
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.columnar.memory import JIT, kernel_view, load16, load32, load64
+from snowmelt.databases.mysql.events import FLAG_IGNORABLE
 from snowmelt.errors import check
 
 ROW_EVENT_BYTES_MIN = 19 + 8
@@ -503,7 +504,7 @@ def walk(  # type: ignore[no-untyped-def]
             or (35 <= kind <= 37)
             or kind == 41
             or (160 <= kind <= 164 and kind != 162)
-            or load16(data, at + 17) & 0x80
+            or load16(data, at + 17) & FLAG_IGNORABLE
         ):
             pass
         else:
