@@ -5,8 +5,10 @@
 Every contender runs in a process of its own, by turns with the others, and measures its own wall and processor time (user and
 system) around the read, after a small read that loads and compiles whatever it needs. connectorx is given its binary
 protocol, one connection as the others, and the better of its two ways to hand out Arrow; snowmelt is measured as it is
-used, batch by batch, and once more with all batches kept, as connectorx keeps them. The last line is JSON: medians, and
-ratios of rates, of the table where they are worse and of each.
+used, batch by batch, and once more with all batches kept, as connectorx keeps them. One connection is bound by the server's
+one thread behind it, so that snowmelt and PyMySQL are also given one connection per core in one process, each reading its key
+range, as a chunk task does; the ratio to PyMySQL compares the better way of each. The last line is JSON: medians, and ratios
+of rates, of the table where they are worse and of each.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from itertools import product
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 from tests.servers import Server, start_mariadb
 
 PYMYSQL_ROWS = 100_000
-CONTENDERS = ("snowmelt", "snowmelt_kept", "connectorx", "connectorx_stream", "pymysql")
+CONNECTIONS = os.cpu_count() or 1
+CONTENDERS = ("snowmelt", "snowmelt_kept", "snowmelt_chunks", "connectorx", "connectorx_stream", "pymysql", "pymysql_chunks")
 
 TABLES = {
     "sbtest": (
@@ -57,12 +61,18 @@ def load(server: Server, rows: int) -> None:
             cursor.execute(f"ANALYZE TABLE bench.{name}")
 
 
-def measured(read: Callable[[str], int], table: str, limit: int) -> dict[str, float]:
-    read(f"SELECT * FROM bench.{table} LIMIT 1000")
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    start = time.perf_counter()
-    rows = read(f"SELECT * FROM bench.{table}" + (f" LIMIT {limit}" if limit else ""))
-    wall = time.perf_counter() - start
+def measured(readers: list[Callable[[str], int]], table: str, first: int, last: int) -> dict[str, float]:
+    """One reader reads it all; several read a range of keys each, at once."""
+    for read in readers:
+        read(f"SELECT * FROM bench.{table} LIMIT 1000")
+    edges = [first + (last - first + 1) * index // len(readers) for index in range(len(readers) + 1)]
+    ranges = [f"SELECT * FROM bench.{table} WHERE id >= {low} AND id < {high}" for low, high in pairwise(edges)]
+    with ThreadPoolExecutor(len(readers)) as pool:
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        start = time.perf_counter()
+        others = [pool.submit(read, sql) for read, sql in zip(readers[1:], ranges[1:], strict=True)]
+        rows = readers[0](ranges[0]) + sum(other.result() for other in others)
+        wall = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"rows": rows, "wall": wall, "cpu": cpu}
@@ -70,12 +80,13 @@ def measured(read: Callable[[str], int], table: str, limit: int) -> dict[str, fl
 
 def contender(name: str, table: str) -> dict[str, float]:
     host, port, password = os.environ["BENCH_HOST"], int(os.environ["BENCH_PORT"]), os.environ["BENCH_PASSWORD"]
+    rows, connections = int(os.environ["BENCH_ROWS"]), CONNECTIONS if name.endswith("_chunks") else 1
     if name.startswith("snowmelt"):
-        return measured(_snowmelt(host, port, table, keep=name == "snowmelt_kept"), table, 0)
+        return measured([_snowmelt(host, port, table, keep=name == "snowmelt_kept") for _ in range(connections)], table, 1, rows)
     if name.startswith("connectorx"):
         url = f"mysql://root:{password}@{host}:{port}/bench"
-        return measured(_connectorx(url, "arrow_stream" if name == "connectorx_stream" else "arrow"), table, 0)
-    return measured(_pymysql(host, port, password), table, PYMYSQL_ROWS)
+        return measured([_connectorx(url, "arrow_stream" if name == "connectorx_stream" else "arrow")], table, 1, rows)
+    return measured([_pymysql(host, port, password) for _ in range(connections)], table, 1, min(rows, PYMYSQL_ROWS))
 
 
 def _snowmelt(host: str, port: int, table: str, *, keep: bool) -> Callable[[str], int]:
@@ -142,16 +153,17 @@ def main() -> None:
         server = start_mariadb(Path(folder) / "server", innodb_buffer_pool_size="1G", skip_log_bin=True)
         try:
             load(server, arguments.rows)
-            run(server, arguments.repeats)
+            run(server, arguments.rows, arguments.repeats)
         finally:
             server.stop()
 
 
-def run(server: Server, repeats: int) -> None:
+def run(server: Server, rows: int, repeats: int) -> None:
     environment = os.environ | {
         "BENCH_HOST": server.host,
         "BENCH_PORT": str(server.port),
         "BENCH_PASSWORD": server.password,
+        "BENCH_ROWS": str(rows),
     }
     taken: dict[tuple[str, str], list[dict[str, float]]] = {}
     for _, table, name in product(range(repeats), TABLES, CONTENDERS):
@@ -173,20 +185,23 @@ def run(server: Server, repeats: int) -> None:
     def report(table: str) -> dict[str, float]:
         other_cpu = max(rate(table, "connectorx", "cpu"), rate(table, "connectorx_stream", "cpu"))
         other_wall = max(rate(table, "connectorx", "wall"), rate(table, "connectorx_stream", "wall"))
+        chunks, pymysql = (max(rate(table, name, "wall"), rate(table, f"{name}_chunks", "wall")) for name in ("snowmelt", "pymysql"))
         return {
             "rows_per_s_wall": round(rate(table, "snowmelt", "wall")),
+            "rows_per_s_wall_chunks": round(chunks),
             "rows_per_s_cpu": round(rate(table, "snowmelt", "cpu")),
             "ratio_vs_connectorx_cpu": round(rate(table, "snowmelt", "cpu") / other_cpu, 2),
             "ratio_kept_vs_connectorx_cpu": round(rate(table, "snowmelt_kept", "cpu") / other_cpu, 2),
             "ratio_vs_connectorx_wall": round(rate(table, "snowmelt", "wall") / other_wall, 2),
-            "ratio_vs_pymysql": round(rate(table, "snowmelt", "wall") / rate(table, "pymysql", "wall"), 1),
+            "ratio_vs_pymysql": round(chunks / pymysql, 1),
+            "ratio_vs_pymysql_one_connection": round(rate(table, "snowmelt", "wall") / rate(table, "pymysql", "wall"), 1),
             "ratio_vs_pymysql_cpu": round(rate(table, "snowmelt", "cpu") / rate(table, "pymysql", "cpu"), 1),
         }
 
     tables = {table: report(table) for table in TABLES}
     # The worse of the two tables speaks for both.
     overall = {key: min(one[key] for one in tables.values()) for key in ("ratio_vs_connectorx_cpu", "ratio_vs_pymysql")}
-    print(json.dumps({"bench": "read", **overall, "tables": tables}))
+    print(json.dumps({"bench": "read", **overall, "connections": CONNECTIONS, "tables": tables}))
 
 
 if __name__ == "__main__":

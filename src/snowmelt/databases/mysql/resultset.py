@@ -13,9 +13,12 @@ Laws:
 
 from __future__ import annotations
 
+import socket
+import ssl
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from select import POLLIN, poll
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +52,11 @@ HEAP_BYTES_MAX = (1 << 31) - 4096
 ROWS_FIRST = 2_048
 HEAP_BYTES_FIRST = 64 << 10
 """The first batch is small, for a small result must not hold a large arena; the next ones grow as they are filled."""
+
+_GATHER_AFTER_BYTES = 1 << 20
+"""Of a result, before it counts as one that is worth waiting for."""
+_GATHER_BYTES = 256 << 10
+_GATHER_MS = 1
 
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
 _PACKET_MAX = 0xFFFFFF
@@ -111,6 +119,9 @@ class _Wire:
     def __init__(self, session: Session, counters: Counters, row_bytes_max: int) -> None:
         self._socket = session.sock
         self._socket.settimeout(session.options.read_timeout_s)
+        self._plain = not isinstance(self._socket, ssl.SSLSocket)
+        self._poll = poll()
+        self._poll.register(self._socket, POLLIN)
         self._counters = counters
         self._row_bytes_max = row_bytes_max
         self.buffer: Bytes = np.empty(RECEIVE_BYTES + kernel.SLACK, np.uint8)
@@ -143,14 +154,24 @@ class _Wire:
         elif self.at + need > capacity or self.fill == capacity:
             self.buffer[: self.fill - self.at] = self.buffer[self.at : self.fill].copy()
             self.at, self.fill = 0, self.fill - self.at
+        room = self.buffer[self.fill : self.buffer.shape[0] - kernel.SLACK].data
         try:
-            got = self._socket.recv_into(self.buffer[self.fill : self.buffer.shape[0] - kernel.SLACK].data)
+            if self._plain and self._counters.bytes > _GATHER_AFTER_BYTES:
+                self._gather(min(len(room), _GATHER_BYTES))
+            got = self._socket.recv_into(room)
         except OSError as error:
             raise translate(error) from None
         if got == 0:
             raise Unavailable("the database closed the connection")
         self.fill += got
         self._counters.bytes += got
+
+    def _gather(self, count: int) -> None:
+        """Let the server send some more before we take it: it writes 16 KiB at a time, and to be woken for each of them
+        costs more than all that we do with it. What does not come soon is not waited for."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        self._poll.poll(_GATHER_MS)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def packet(self) -> bytes:
         """The next packet's payload, for the few that are not rows. None of them is as long as a packet can be."""
