@@ -1,0 +1,261 @@
+"""From a staged epoch to one that is done, in one driver.
+
+States. `STAGES` says which outcome leads where. In each stage there is one next step, which the shell does and whose outcome
+it gives back; a stage whose step is repeated, after a crash or a lost reply, comes to the same end.
+
+Forbidden orders. Anything after `FENCED`. Any effect before the generation was read again *after* the records were loaded: a
+driver that was slow to start would let go of what a newer one has begun to rely on. An intent that was planned from anything
+but the newest won intent, or before the epoch before it is done. A lake effect before the generation was read again *after*
+the intent was won: a newer driver owns it then.
+
+Memory. The open intent, one offered intent, and a number per lake table of the open epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.records import Committed, Done, Entry, Intent
+from snowmelt.errors import Corrupt, Fenced, InvariantBroken, check
+from snowmelt.source.facts import Incarnation
+
+
+class Stage(Enum):
+    """Known to this driver alone; what is durable is which records exist."""
+
+    STARTING = "starting"
+    FREE = "free"
+    ASKING = "asking"
+    READING_BACK = "reading back"
+    VERIFYING = "verifying"
+    COMMITTING = "committing"
+    LISTENING = "listening"
+    CLOSING = "closing"
+    FENCED = "fenced"
+
+
+class Turn(Enum):
+    OFFERED = "an intent is offered"
+    FOUND_OPEN = "no newer generation exists, and an intent is open"
+    WON = "the put won"
+    UNSURE = "somebody's is there, or the outcome is unknown"
+    ABSENT = "nothing is there"
+    OURS = "ours is there"
+    OLDER = "an older generation's is there"
+    NEWER = "a newer generation is there"
+    STILL_OURS = "no newer generation exists"
+    ALL_COMMITTED = "every table has it"
+    HEARD = "the listeners ran"
+    CLOSED = "done is written"
+
+
+STAGES: Final[dict[tuple[Stage, Turn], Stage]] = {
+    (Stage.STARTING, Turn.STILL_OURS): Stage.FREE,
+    (Stage.STARTING, Turn.FOUND_OPEN): Stage.COMMITTING,
+    (Stage.STARTING, Turn.NEWER): Stage.FENCED,
+    (Stage.FREE, Turn.OFFERED): Stage.ASKING,
+    (Stage.ASKING, Turn.WON): Stage.VERIFYING,
+    (Stage.ASKING, Turn.UNSURE): Stage.READING_BACK,
+    (Stage.READING_BACK, Turn.ABSENT): Stage.ASKING,
+    (Stage.READING_BACK, Turn.OURS): Stage.VERIFYING,
+    (Stage.READING_BACK, Turn.OLDER): Stage.VERIFYING,
+    (Stage.READING_BACK, Turn.NEWER): Stage.FENCED,
+    (Stage.VERIFYING, Turn.STILL_OURS): Stage.COMMITTING,
+    (Stage.VERIFYING, Turn.NEWER): Stage.FENCED,
+    (Stage.COMMITTING, Turn.ALL_COMMITTED): Stage.LISTENING,
+    (Stage.LISTENING, Turn.HEARD): Stage.CLOSING,
+    (Stage.CLOSING, Turn.CLOSED): Stage.FREE,
+}
+
+
+# ---- what the shell does next
+
+
+@dataclass(frozen=True, slots=True)
+class PutIntent:
+    """Put the intent if its number is free."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIntent:
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadGeneration:
+    """Read the newest generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTables:
+    """Commit the open epoch to these lake tables, in any order, each as `publish.judge` says."""
+
+    intent: Intent
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunListeners:
+    """Tell the listeners, who may have heard it already, and take their new state."""
+
+    intent: Intent
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutDone:
+    done: Done
+
+
+Step = PutIntent | ReadIntent | ReadGeneration | CommitTables | RunListeners | PutDone
+
+
+# ---- what came of it
+
+
+@dataclass(frozen=True, slots=True)
+class IntentPut:
+    won: bool | None
+    """None: the outcome is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntentRead:
+    intent: Intent | None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRead:
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListenersRan:
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class DonePut:
+    """The record that is there now: ours, or that of whoever was first."""
+
+    done: Done
+
+
+Outcome = IntentPut | IntentRead | GenerationRead | Committed | ListenersRan | DonePut
+
+
+class Coordinator:
+    """One driver's way with one epoch after the other. `apply` is the only way on."""
+
+    def __init__(self, generation: int, ledger: Ledger) -> None:
+        self.generation = generation
+        self.ledger = ledger
+        self.stage = Stage.STARTING
+        self.released: tuple[Incarnation, ...] = ()
+        """Tables that the last done epoch let go of."""
+        self._offered: Intent | None = None
+        self._committed: dict[str, int] = {}
+        self._listeners = ""
+
+    @property
+    def may_plan(self) -> bool:
+        """Whether the next epoch can be planned: the newest intent is won, and what it does can be overlapped or is done."""
+        if self.stage is Stage.FREE:
+            return True
+        overlapping = self.stage in (Stage.COMMITTING, Stage.LISTENING, Stage.CLOSING)
+        return overlapping and self.ledger.open is not None and self.ledger.open.overlaps
+
+    def offer(self, intent: Intent, follows: str) -> bool:
+        """Take up an intent that was planned from the intent `follows`. False: that is not the newest, so it is to be dropped."""
+        check(intent.generation == self.generation, "an intent of another generation is offered", f"{intent.generation}")
+        check(self.stage is Stage.FREE, "an intent is offered while another is under way", self.stage.value)
+        if follows != self.ledger.identity:
+            return False
+        self._offered = intent
+        self._turn(Turn.OFFERED)
+        return True
+
+    def next_step(self) -> Step | None:
+        """What is to be done now; None when there is nothing to commit."""
+        ledger = self.ledger
+        match self.stage, ledger.open, self._offered:
+            case Stage.FENCED, _, _:
+                raise Fenced("a newer driver runs this pipeline", detail=f"this is generation {self.generation}")
+            case Stage.ASKING, _, Intent() as offered:
+                return PutIntent(offered)
+            case Stage.READING_BACK, _, Intent() as offered:
+                return ReadIntent(offered.epoch)
+            case ((Stage.STARTING | Stage.VERIFYING), _, _):
+                return ReadGeneration()
+            case Stage.COMMITTING, Intent() as intent, _:
+                return CommitTables(intent, tuple(entry for entry in intent.entries if entry.target not in self._committed))
+            case Stage.LISTENING, Intent() as intent, _:
+                return RunListeners(intent, ledger.listeners)
+            case Stage.CLOSING, _, _:
+                return PutDone(ledger.decide_done((Committed(*pair) for pair in sorted(self._committed.items())), self._listeners))
+            case _:
+                return None
+
+    def apply(self, outcome: Outcome) -> None:
+        match outcome:
+            case IntentPut(won):
+                self._turn(Turn.WON if won else Turn.UNSURE)
+                if won:
+                    self._take(self._offered)
+            case IntentRead(intent):
+                self._read_back(intent)
+            case GenerationRead(newest):
+                if newest < self.generation:
+                    raise Corrupt("the record of this driver's generation is gone", detail=f"{self.generation}, the newest is {newest}")
+                if newest > self.generation:
+                    self._turn(Turn.NEWER)
+                else:
+                    found_open = self.stage is Stage.STARTING and self.ledger.open is not None
+                    self._turn(Turn.FOUND_OPEN if found_open else Turn.STILL_OURS)
+                self._when_committed()
+            case Committed(target, snapshot):
+                self._committed[target] = snapshot
+                self._when_committed()
+            case ListenersRan(state):
+                self._turn(Turn.HEARD)
+                self._listeners = state
+            case DonePut(done):
+                self._turn(Turn.CLOSED)
+                self._committed.clear()
+                self.released = tuple(self.ledger.apply_done(done))
+
+    def _turn(self, turn: Turn) -> None:
+        stage = STAGES.get((self.stage, turn))
+        if stage is None:
+            raise InvariantBroken("a commit can't go on like this", detail=f"it is {self.stage.value}: {turn.value}")
+        self.stage = stage
+
+    def _take(self, intent: Intent | None) -> None:
+        """The newest intent is this one now."""
+        self._offered = None
+        if intent is not None:
+            self.ledger.apply_intent(intent)
+
+    def _read_back(self, found: Intent | None) -> None:
+        offered = self._offered
+        if found is None:
+            self._turn(Turn.ABSENT)
+        elif offered is not None and found.identity == offered.identity:
+            self._turn(Turn.OURS)
+            self._take(found)
+        elif found.generation < self.generation:
+            # Its driver may be dead or slow; what it says is the epoch, and ours is dropped with all that was planned on it.
+            self._turn(Turn.OLDER)
+            self._take(found)
+        else:
+            self._turn(Turn.NEWER)
+
+    def _when_committed(self) -> None:
+        intent = self.ledger.open
+        if self.stage is Stage.COMMITTING and intent is not None and all(entry.target in self._committed for entry in intent.entries):
+            self._turn(Turn.ALL_COMMITTED)

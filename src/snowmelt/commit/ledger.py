@@ -1,0 +1,81 @@
+"""The truth of a pipeline: a fold of its intents, and of which of them are done.
+
+States. The newest intent is open, or done. Everything that a driver must know after a restart follows from the records.
+
+Forbidden orders. An intent that does not follow: by number, by log range, or while the one before is not done. A done record of
+another intent than the newest. What an intent holds is true whoever wrote it: no generation is asked for here.
+
+Memory. What the tables need (see `source.tables`), and per lake table a snapshot number and a watermark. A summary holds the
+same, so that a restart reads it and the few records behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from snowmelt.commit.records import Committed, Done, Intent, Watermark
+from snowmelt.commit.watermarks import advance
+from snowmelt.errors import check
+from snowmelt.source.facts import Covered, Incarnation
+from snowmelt.source.tables import Phase, Tables
+
+
+class Ledger:
+    """`apply_intent` and `apply_done` are the only ways that anything durable changes."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.identity = ""
+        """Of the newest intent."""
+        self.generation = 0
+        """Who wrote it."""
+        self.upto = 0
+        self.done_upto = 0
+        self.open: Intent | None = None
+        self.sequence_max = 0
+        self.segment = self.done_segment = 0
+        self.listeners = ""
+        self.tables = Tables()
+        self.snapshots: dict[str, int] = {}
+        self.watermarks: dict[str, int] = {}
+
+    def apply_intent(self, intent: Intent) -> None:
+        """An intent was won, by whomever."""
+        check(intent.epoch == self.epoch + 1, "an intent does not follow by its number", f"{intent.epoch} after {self.epoch}")
+        check(self.open is None, "an intent follows one that is not done", f"{intent.epoch}")
+        check(intent.after == self.upto, "an intent leaves a gap in the log", f"{intent.epoch} begins at {intent.after}, not {self.upto}")
+        for fact in intent.facts:
+            self.tables.apply(fact, intent.epoch)
+        self.epoch, self.identity, self.generation = intent.epoch, intent.identity, intent.generation
+        self.upto, self.open = intent.upto, intent
+        self.sequence_max, self.segment = max(self.sequence_max, intent.sequence_max), intent.segment
+
+    def decide_done(self, snapshots: Iterable[Committed], listeners: str) -> Done:
+        """The record that closes the open epoch, once every lake table has it."""
+        check(self.open is not None, "no epoch is open", f"{self.epoch}")
+        return Done(self.epoch, self.identity, tuple(snapshots), tuple(self._watermarks()), listeners)
+
+    def apply_done(self, done: Done) -> list[Incarnation]:
+        """The open epoch is done. Returns the tables whose metadata is let go of by it."""
+        check(self.open is not None, "an epoch is done that is not open", f"{done.epoch}")
+        check(done.epoch == self.epoch, "another epoch is done than the open one", f"{done.epoch}, not {self.epoch}")
+        check(done.identity == self.identity, "another intent is done than the one that was won", f"{done.identity}, not {self.identity}")
+        self.open, self.done_upto, self.done_segment, self.listeners = None, self.upto, self.segment, done.listeners
+        self.snapshots.update((committed.target, committed.snapshot) for committed in done.snapshots)
+        self.watermarks.update((watermark.target, watermark.time_ms) for watermark in done.watermarks)
+        self.tables.apply(Covered(done.epoch, self.upto))
+        released = self.tables.releasable()
+        for fact in released:
+            self.tables.apply(fact)
+        return [fact.incarnation for fact in released]
+
+    def _watermarks(self) -> Iterable[Watermark]:
+        time_ms = self.open.time_ms if self.open is not None else None
+        sources: dict[str, list[int | None]] = {}
+        for table in self.tables:
+            if table.phase is not Phase.GONE:
+                sources.setdefault(table.target, []).append(time_ms if table.live else None)
+        for target, times_ms in sources.items():
+            now = advance(self.watermarks.get(target), times_ms)
+            if now is not None:
+                yield Watermark(target, now)

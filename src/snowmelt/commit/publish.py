@@ -1,0 +1,119 @@
+"""Whether an epoch's entry is to be published on a lake table's snapshot.
+
+It is asked of the very snapshot that each try builds on, and publishing the next one is an exclusive create: so the answer can't
+be overtaken. After a lost reply the same question tells whether it happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from snowmelt.commit.records import Entry, Intent
+from snowmelt.errors import Fenced, SourceDrift
+
+
+class Files(Enum):
+    """Where an entry's files are, as far as it must be known."""
+
+    REFERENCED = "referenced"
+    """One of them at least is in the snapshot's manifests."""
+    STAGED = "staged"
+    """All exist, and no manifest has them."""
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What the lake's own metadata says of a commit of ours."""
+
+    epoch: int
+    identity: str
+    snapshot: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A lake table at its newest snapshot."""
+
+    uuid: str
+    buckets: int
+    schema: int
+    sequence_field: bool
+    """Rows are still merged by `_seq`."""
+    snapshot: int
+    markers: tuple[Marker, ...]
+    """Of our commits behind the entry's base, newest first, as far back as the snapshots go."""
+    whole: bool
+    """No snapshot behind the base is missing."""
+    files: Files
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Publish as the snapshot behind this one."""
+
+    on: int
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """It is in the lake already."""
+
+    snapshot: int
+
+
+def judge(intent: Intent, entry: Entry, view: View) -> Publish | There:
+    """What to do with `entry` of `intent`, given what the lake table is now."""
+    _same_table(entry, view)
+    for marker in view.markers:
+        if marker.epoch == intent.epoch:
+            if marker.identity == intent.identity:
+                return There(marker.snapshot)
+            raise Fenced("another epoch of this number is in the lake", detail=f"{entry.target}: epoch {intent.epoch}")
+    if view.markers and view.markers[0].epoch > intent.epoch:
+        raise Fenced("the lake is ahead", detail=f"{entry.target} has epoch {view.markers[0].epoch}, not {intent.epoch}")
+    if not view.whole:
+        # Whether it happened is not written anywhere any more. Files tell, unless somebody removed them.
+        if view.files is Files.REFERENCED:
+            return There(view.snapshot)
+        if entry.empties and not entry.files:
+            raise _unknown(intent, entry, "snapshots were removed, and an emptying leaves no files")
+    if view.files is Files.MISSING:
+        raise _unknown(intent, entry, "staged files are gone")
+    if entry.schema != view.schema:
+        raise SourceDrift(
+            "a lake table's schema was changed by somebody else", detail=f"{entry.target} has {view.schema}, expected {entry.schema}"
+        )
+    return Publish(view.snapshot)
+
+
+def judge_schema(entry: Entry, schema: int) -> bool:
+    """Whether the entry's change of schema is still to be made, when the table has `schema`."""
+    if entry.new_schema is None or schema == entry.new_schema:
+        return False
+    if schema == entry.schema:
+        return True
+    raise SourceDrift("a lake table's schema was changed by somebody else", detail=f"{entry.target} has {schema}, expected {entry.schema}")
+
+
+def _same_table(entry: Entry, view: View) -> None:
+    for what, is_now, expected in (
+        ("its identity", view.uuid, entry.uuid),
+        ("its number of buckets", view.buckets, entry.buckets),
+        ("its sequence field", view.sequence_field, True),
+    ):
+        if is_now != expected:
+            raise SourceDrift(
+                f"a lake table lost {what}",
+                detail=f"{entry.target}: {is_now}, expected {expected}",
+                hint="snapshot the table again into a new lake table",
+            )
+
+
+def _unknown(intent: Intent, entry: Entry, why: str) -> SourceDrift:
+    return SourceDrift(
+        "whether an epoch is in the lake can't be told",
+        detail=f"{entry.target}, epoch {intent.epoch}: {why}",
+        hint="somebody else removed snapshots or files; snapshot the table again",
+    )

@@ -1,0 +1,104 @@
+"""The ledger as one record, so that a restart folds a few intents and not history. It says nothing that the intents do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.records import Committed, Watermark
+from snowmelt.errors import check
+from snowmelt.source.facts import Extent, Incarnation
+from snowmelt.source.ordinals import Bounds, Ordinals
+from snowmelt.source.tables import Copy, Phase, Table
+
+
+@dataclass(frozen=True, slots=True)
+class CopyState:
+    replaces: bool
+    extent: Extent | None
+    complete: bool
+    first: int
+    """The ordinal of the first of `uppers`."""
+    uppers: tuple[bytes, ...]
+    adopted: tuple[tuple[int, int], ...]
+    adopted_in: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    incarnation: Incarnation
+    target: str
+    keyed: bool
+    schema: int
+    phase: Phase
+    since: int
+    copy: CopyState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is true after epoch `epoch` was done."""
+
+    epoch: int
+    identity: str
+    generation: int
+    upto: int
+    sequence_max: int
+    segment: int
+    listeners: str
+    tables: tuple[TableState, ...]
+    snapshots: tuple[Committed, ...]
+    watermarks: tuple[Watermark, ...]
+
+
+def summarise(ledger: Ledger) -> Summary:
+    check(ledger.open is None, "an open epoch is summed up", f"{ledger.epoch}")
+    return Summary(
+        ledger.epoch,
+        ledger.identity,
+        ledger.generation,
+        ledger.upto,
+        ledger.sequence_max,
+        ledger.segment,
+        ledger.listeners,
+        tuple(_table_state(table) for table in ledger.tables),
+        tuple(Committed(*pair) for pair in sorted(ledger.snapshots.items())),
+        tuple(Watermark(*pair) for pair in sorted(ledger.watermarks.items())),
+    )
+
+
+def restore(summary: Summary) -> Ledger:
+    ledger = Ledger()
+    ledger.epoch, ledger.identity, ledger.generation = summary.epoch, summary.identity, summary.generation
+    ledger.upto = ledger.done_upto = summary.upto
+    ledger.segment = ledger.done_segment = summary.segment
+    ledger.sequence_max, ledger.listeners = summary.sequence_max, summary.listeners
+    ledger.snapshots = {committed.target: committed.snapshot for committed in summary.snapshots}
+    ledger.watermarks = {watermark.target: watermark.time_ms for watermark in summary.watermarks}
+    for state in summary.tables:
+        ledger.tables.restore(_table(state))
+    return ledger
+
+
+def _table_state(table: Table) -> TableState:
+    copy = None if table.copy is None else _copy_state(table.copy)
+    return TableState(table.incarnation, table.target, table.keyed, table.schema, table.phase, table.since, copy)
+
+
+def _copy_state(copy: Copy) -> CopyState:
+    bounds = copy.bounds
+    uppers = tuple(bounds.upper(ordinal) for ordinal in range(bounds.first, bounds.last + 1))
+    return CopyState(copy.replaces, copy.extent, copy.complete, bounds.first, uppers, tuple(copy.adopted), copy.adopted_in, copy.high)
+
+
+def _table(state: TableState) -> Table:
+    copy = None if state.copy is None else _copy(state.copy)
+    return Table(state.incarnation, state.target, state.keyed, state.schema, state.phase, copy, state.since)
+
+
+def _copy(state: CopyState) -> Copy:
+    bounds = Bounds(first=state.first)
+    bounds.extend(state.uppers)
+    adopted = Ordinals([first for first, _ in state.adopted], [last for _, last in state.adopted])
+    return Copy(state.replaces, bounds, state.extent, state.complete, adopted, state.adopted_in, state.high)

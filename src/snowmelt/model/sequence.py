@@ -1,0 +1,22 @@
+"""The number line of a pipeline, and the sequence that decides which row wins.
+
+An *offset* is a place on that line: the bytes that the relay ever captured up to there. It grows over files, eras and servers,
+so it orders what file names and positions of several servers can't. Every other name for a place in time is one of its
+offsets: `V`, `h`, `s`, `e` and the place `p` of a change, which is the end of its transaction's commit.
+
+`_seq` is written with every row. A change has twice its offset. A row that a chunk read has one more than twice the offset of
+`V`, the cut that was proven visible when the read was launched: above every change up to `V`, which the read contains, and
+below every change behind it, which either is in the read as well or must win over it.
+"""
+
+from __future__ import annotations
+
+
+def of_change(offset: int) -> int:
+    """The sequence of a change whose transaction ends at `offset`."""
+    return 2 * offset
+
+
+def of_chunk(visible: int) -> int:
+    """The sequence of the rows, and of the deletes, of a chunk that was launched when `visible` was proven so."""
+    return 2 * visible + 1

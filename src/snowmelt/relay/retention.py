@@ -1,0 +1,258 @@
+"""What the relay holds, what it may let go of, and from where a capture goes on.
+
+    States. The chain of sealed segments, each an index record by put-if-absent that follows the one before; a floor below which nothing
+    can be asked for.
+
+    Forbidden orders. A record that does not follow the end of the chain. A segment is deleted while an epoch that is not done, or a
+    chunk that is neither adopted nor given back, may read it. A take-over believes less than what is durable: the newest intent
+    ends within the chain, and so does what the database was told to forget.
+
+    Memory. Per segment one record and its cut points; all below the floor is forgotten. The floor only rises.
+
+The chain is the pipeline's number line (see `model.sequence`): a segment's first offset is the end of the one before it, whatever file, era
+or server the bytes came from.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from snowmelt.errors import Corrupt, SourceDrift, check
+from snowmelt.model.position import Position
+from snowmelt.model.table import TableId
+
+
+class Effect(Enum):
+    """What a statement of the log does to a table as a whole."""
+
+    EMPTIES = "empties"
+    DROPS = "drops"
+    MAKES = "makes"
+    """CREATE, or a rename into the name."""
+    RESHAPES = "reshapes"
+
+    @property
+    def table_wide(self) -> bool:
+        """Such a statement begins an epoch; one that reshapes ends it."""
+        return self is not Effect.RESHAPES
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A transaction of the log that changes a table as a whole. It ends at `offset`."""
+
+    offset: int
+    table: TableId
+    effect: Effect
+    schema: int
+    """The table's schema from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place where no transaction is open, and when the last one before it was committed. Transaction ends, and where a server says
+    that its log is so far without one: rotations, heartbeats."""
+
+    offset: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The index record of a segment. Durable after the segment's data, and what makes it one."""
+
+    number: int
+    generation: int
+    name: str
+    """Of its data in the store."""
+    begins: Position
+    ends: Position
+    first: int
+    """The offset where it begins: the end of the segment before."""
+    cuts: tuple[Cut, ...]
+    statements: tuple[Statement, ...] = ()
+
+    @property
+    def last(self) -> int:
+        """The offset where it ends."""
+        return self.first + self.ends.offset - self.begins.offset
+
+
+class Relay:
+    """The chain, as far as it is needed. `apply` and `raise_floor` are the only ways that anything changes."""
+
+    def __init__(self, floor: int = 0) -> None:
+        self.floor = floor
+        """Nothing at or below it is asked for any more, and perhaps it is gone."""
+        self._segments: list[Sealed] = []
+        self._offsets: list[int] = []
+        self._times: list[int] = []
+        self._statements: list[Statement] = []
+
+    # ---- asking
+
+    @property
+    def end(self) -> int:
+        """The newest durable offset."""
+        return self._segments[-1].last if self._segments else self.floor
+
+    @property
+    def newest(self) -> Sealed | None:
+        """The segment behind whose end capture goes on."""
+        return self._segments[-1] if self._segments else None
+
+    @property
+    def era(self) -> int:
+        """The identity of the server that is captured, as far as it got."""
+        return self._segments[-1].ends.era if self._segments else 0
+
+    @property
+    def segments(self) -> list[Sealed]:
+        return list(self._segments)
+
+    def cut_at_or_below(self, offset: int) -> int | None:
+        """The newest cut that is held and lies at or below `offset`."""
+        index = bisect_right(self._offsets, offset)
+        return self._offsets[index - 1] if index else None
+
+    def cuts_between(self, after: int, upto: int) -> list[int]:
+        """The cuts in (after, upto]."""
+        return self._offsets[bisect_right(self._offsets, after) : bisect_right(self._offsets, upto)]
+
+    def next_cut(self, after: int) -> int | None:
+        index = bisect_right(self._offsets, after)
+        return self._offsets[index] if index < len(self._offsets) else None
+
+    def time_at(self, offset: int) -> int | None:
+        """When the last transaction up to the cut `offset` was committed; None where no cut is held."""
+        index = bisect_right(self._offsets, offset)
+        return self._times[index - 1] if index else None
+
+    def statements(self, after: int, upto: int, table: TableId | None = None) -> list[Statement]:
+        """The statements in (after, upto], of one table or of all."""
+        low = bisect_right(self._statements, after, key=lambda statement: statement.offset)
+        high = bisect_right(self._statements, upto, key=lambda statement: statement.offset)
+        return [statement for statement in self._statements[low:high] if table is None or statement.table == table]
+
+    def number_at(self, offset: int) -> int:
+        """The number of the segment that holds `offset`, inside or as its end, also if it was let go of; 0 before the first."""
+        index = bisect_right(self._segments, offset - 1, key=lambda segment: segment.first)
+        return self._segments[0].number - 1 + index if self._segments else 0
+
+    def covering(self, after: int, upto: int) -> list[Sealed]:
+        """The segments that hold (after, upto]. What is below the floor may be gone, and to ask for it is our bug."""
+        check(after >= self.floor, "a range of the log is asked for that was let go of", f"({after}, {upto}], floor {self.floor}")
+        check(upto <= self.end, "a range of the log is asked for that is not captured", f"({after}, {upto}], end {self.end}")
+        return [segment for segment in self._segments if segment.last > after and segment.first < upto]
+
+    def offset_of(self, position: Position) -> int | None:
+        """Where a position of the log lies on the number line; None where capture has not come yet, 0 below all that is held.
+
+        A position of another era has no place on it: what was read there can't be joined by place.
+        """
+        newest = self.newest
+        if newest is None:
+            return None
+        if position.era != newest.ends.era:
+            raise SourceDrift("a position is of another server than the log", detail=f"{position}, the log is at {newest.ends}")
+        at = (position.file, position.offset)
+        for segment in reversed(self._segments):
+            if segment.begins.era != position.era or (segment.begins.file, segment.begins.offset) > at:
+                continue
+            if segment.begins.file != position.file or segment.ends.offset < position.offset:
+                # Behind this segment and before the next: the end of a file that the next one follows, or not captured yet.
+                return None if segment is newest else segment.last
+            return segment.first + position.offset - segment.begins.offset
+        return 0
+
+    # ---- deciding
+
+    def decide_seal(
+        self, generation: int, name: str, begins: Position, ends: Position, cuts: tuple[Cut, ...], statements: tuple[Statement, ...] = ()
+    ) -> Sealed:
+        """The record of the next segment, for whoever puts it first."""
+        number = self._segments[-1].number + 1 if self._segments else 1
+        return Sealed(number, generation, name, begins, ends, self.end, cuts, statements)
+
+    def decide_floor(self, done_upto: int, lowest_visible: int | None) -> int:
+        """How far the floor may rise: to where the last done epoch ends, but not above what a chunk under way needs."""
+        floor = done_upto if lowest_visible is None else min(done_upto, lowest_visible)
+        return max(self.floor, floor)
+
+    def deletable(self, named: int) -> list[Sealed]:
+        """Segments that nobody can ask for, given the record that the newest intent names: a take-over finds the chain from the
+        one behind it. The newest stays too: that is where capture goes on."""
+        return [segment for segment in self._segments[:-1] if segment.last <= self.floor and segment.number <= named]
+
+    # ---- applying
+
+    def apply(self, sealed: Sealed) -> None:
+        if self._segments:
+            before = self._segments[-1]
+            check(sealed.number == before.number + 1, "a segment does not follow by its number", f"{sealed.number} after {before.number}")
+            check(sealed.first == before.last, "a segment leaves a gap", f"{sealed.number} begins at {sealed.first}, not {before.last}")
+        self._segments.append(sealed)
+        for cut in sealed.cuts:
+            self._offsets.append(cut.offset)
+            self._times.append(cut.time_ms)
+        self._statements.extend(sealed.statements)
+
+    def raise_floor(self, floor: int) -> None:
+        """Never falls. Cuts and statements below it are forgotten, but for the newest cut: an epoch may begin at it."""
+        self.floor = max(self.floor, floor)
+        drop = max(0, bisect_right(self._offsets, self.floor) - 1)
+        del self._offsets[:drop], self._times[:drop]
+        del self._statements[: bisect_right(self._statements, self.floor, key=lambda statement: statement.offset)]
+
+    def leftover(self, number: int, name: str, done: int) -> bool:
+        """Whether stored data can't be part of the chain any more: its number has a record of other data, or lies below both what
+        is held and `done`, the record that the last done epoch names: that one may reach beyond the epoch."""
+        if not self._segments:
+            return False
+        index = number - self._segments[0].number
+        return self._segments[index].name != name if 0 <= index < len(self._segments) else index < 0 and number < done
+
+    def forget(self, segments: list[Sealed]) -> None:
+        """These were deleted, or are about to be."""
+        numbers = {segment.number for segment in segments}
+        self._segments = [segment for segment in self._segments if segment.number not in numbers]
+
+
+def needs_before(chain: list[Sealed], intent_upto: int) -> bool:
+    """Whether the record that the newest intent names is part of what is kept, given those behind it.
+
+    If not it may have been deleted, and even been put again by a capture that does not know yet that it is over.
+    """
+    return not chain or chain[0].first > intent_upto
+
+
+def take_over(chain: list[Sealed], *, intent_upto: int, confirmed: int = 0) -> Relay:
+    """The relay as a new driver finds it: the records of all generations, oldest first, as far as they are still there.
+
+    The floor begins at the end of the newest intent, not at what is still there. A driver of an older generation may have
+    closed that epoch and may delete what it covers at any later moment; it can't get any further. What is found broken here may have been
+    changed by a newer driver meanwhile: whoever stops on it reads the generation first.
+    """
+    relay = Relay()
+    for before, sealed in pairwise(chain):
+        if (sealed.number, sealed.first) != (before.number + 1, before.last):
+            raise Corrupt(
+                "the relay's chain is broken", detail=f"record {sealed.number} at {sealed.first} behind {before.number} to {before.last}"
+            )
+    for sealed in chain:
+        relay.apply(sealed)
+    if chain and chain[0].first > intent_upto:
+        raise Corrupt("the relay lacks log that was never read", detail=f"it begins at {chain[0].first}, the lake is at {intent_upto}")
+    if relay.end < intent_upto:
+        raise Corrupt("the relay ends before what was already read", detail=f"it ends at {relay.end}, the lake is at {intent_upto}")
+    if relay.end < confirmed:
+        raise SourceDrift(
+            "the relay ends before what the database was told to forget",
+            detail=f"{relay.end} and {confirmed}",
+            hint="the store is older than the pipeline; snapshot again",
+        )
+    relay.raise_floor(intent_upto)
+    return relay

@@ -1,0 +1,22 @@
+"""What the log tasks of an epoch emit. The rule is stated here once, for one change; tasks apply it to columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from snowmelt.source.planning import Adopting, Rule
+
+
+def emits(rule: Rule, *, offset: int, adopted: bool, adopting: Adopting | None, covered: Callable[[Adopting], bool]) -> bool:
+    """Whether a change at `offset` goes to the lake.
+
+    `adopted`: its key lies in a range that the lake has. `adopting`: its key lies in a chunk of this epoch's adoption, and `covered`
+    tells whether that read contains the change.
+    """
+    if adopting is None:
+        return offset > rule.after and (rule.live or adopted)
+    if adopting.replaces:
+        # The log lane goes on for a range that is read again, and what the read may lack comes once more: `_seq` makes
+        # that harmless.
+        return offset > min(adopting.visible, rule.after)
+    return offset > adopting.visible and not covered(adopting)

@@ -1,0 +1,275 @@
+"""What an epoch is to do, decided before any of its tasks starts.
+
+    States. None of its own: a plan follows from the tables, the relay and the epoch before, which is the newest won intent
+    and never a job.
+
+    Forbidden orders. A chunk is adopted by an epoch whose plan did not name it: its log tasks have dropped the chunk's changes.
+    A chunk is launched at a cut that was not proven visible, that the relay may have let go of, or that lies before its table's
+    incarnation. An epoch holds two statements, a table-wide one elsewhere than at its beginning, or a change of schema elsewhere
+    than at its end.
+
+    Memory. A plan is as large as what is unfinished and what the epoch touches: a live table without a statement in the range is not
+    in it.
+
+The adoption rule. An epoch (s, e] adopts a chunk whose read contains nothing beyond `h` ≤ e. For the chunk's keys it emits what lies
+in (V, e] and is not covered by the read's mark; later epochs emit everything. Before, a chunk's changes are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from snowmelt.errors import check
+from snowmelt.model.position import Position
+from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Effect, Relay, Statement
+from snowmelt.source.facts import (
+    OUTSIDE,
+    Adopted,
+    Durable,
+    Extent,
+    Found,
+    GivenBack,
+    Gone,
+    Incarnation,
+    Launched,
+    Reborn,
+    Recopied,
+    Reported,
+    Reshaped,
+    Split,
+    Truncated,
+)
+from snowmelt.source.tables import ChunkState, Copy, Phase, Reading, Table, Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of keys: all above `above`, from the table's least key on if that is None, up to and with `upto`."""
+
+    above: bytes | None
+    upto: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Adopting:
+    """A read that this epoch makes part of the lake."""
+
+    reading: Reported
+    visible: int
+    """`V`: changes above it that the read's mark does not cover are emitted, also those of epochs that dropped them."""
+    span: Span | None
+    """None: all that lies outside of the table's extent."""
+    replaces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which changes of a table an epoch emits. A table without a rule is live: all its changes in (s, e] are."""
+
+    incarnation: Incarnation
+    after: int
+    """Changes up to here are not this epoch's, but for what a chunk that is being adopted needs."""
+    live: bool
+    outside: bool = False
+    """What lies outside of the extent is adopted."""
+    extent: Extent | None = None
+    adopted: tuple[Span, ...] = ()
+    adopting: tuple[Adopting, ...] = ()
+
+    @property
+    def low(self) -> int:
+        """From where on the log is read for this table."""
+        return min([self.after, *(adopting.visible for adopting in self.adopting)])
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """Fixed before the epoch's first task starts. Its intent says exactly this, or is not written."""
+
+    epoch: int
+    generation: int
+    follows: str
+    """The identity of the won intent that it was planned from; empty for the first."""
+    after: int
+    upto: int
+    facts: tuple[Durable, ...]
+    rules: dict[TableId, Rule]
+    given_back: tuple[GivenBack, ...]
+    """Reads that no plan can adopt any more."""
+
+    @property
+    def low(self) -> int:
+        """From where on the log is read at all."""
+        return min([self.after, *(rule.low for rule in self.rules.values())])
+
+    def rule(self, table: Table) -> Rule:
+        return self.rules.get(table.incarnation.table) or Rule(table.incarnation, self.after, live=table.live)
+
+
+def visible_cut(relay: Relay, shown: Position) -> int | None:
+    """`V`: the newest durable cut that a server which shows everything up to `shown` is proven to show; None if there is none.
+
+    The end of the log is no proof: servers send a transaction before their engine shows it to a SELECT.
+    """
+    offset = relay.offset_of(shown)
+    return relay.cut_at_or_below(relay.end if offset is None else offset)
+
+
+def choose_end(relay: Relay, after: int, bytes_max: int) -> int:
+    """Where an epoch that begins at `after` ends: at a cut within the limit, at one cut at least if there is any.
+
+    It holds one statement at most: a table-wide one as its first transaction, or one that changes a schema as its last.
+    """
+    first = relay.next_cut(after)
+    if first is None:
+        return after
+    end = max(first, relay.cut_at_or_below(after + bytes_max) or first)
+    statements = relay.statements(after, end)
+    for statement in statements:
+        if statement is statements[0] and (statement.offset == first or not statement.effect.table_wide):
+            if not statement.effect.table_wide:
+                return statement.offset
+            continue
+        before = relay.cut_at_or_below(statement.offset - 1)
+        check(before is not None and before > after, "a statement has no cut before it", str(statement))
+        return before or first
+    return end
+
+
+def plan_epoch(
+    tables: Tables, relay: Relay, *, epoch: int, generation: int, follows: str, after: int, upto: int, proposals: Iterable[Durable] = ()
+) -> EpochPlan:
+    """Plan the epoch (after, upto]. `proposals` are new tables and bounds, which its intent is to make true."""
+    statements = relay.statements(after, upto)
+    facts: list[Durable] = [fact for fact in proposals if wanted(tables, fact, statements)]
+    adopting: dict[TableId, list[Adopting]] = {}
+    given_back: list[GivenBack] = []
+    for reading in tables.readings():
+        report = reading.report
+        if report is None:
+            continue
+        verdict = judge_reading(tables, relay, reading, report, after=after, upto=upto)
+        if isinstance(verdict, GivenBack):
+            given_back.append(verdict)
+        elif verdict:
+            copy = tables.copy_of(report.incarnation)
+            span = span_of(copy, report.ordinal)
+            adopting.setdefault(report.incarnation.table, []).append(Adopting(report, reading.launch.visible, span, copy.replaces))
+            facts.append(Adopted(report.incarnation, report.ordinal, report.nonce, reading.launch.visible, report.high, report.extent))
+    rules: dict[TableId, Rule] = {}
+    for table in tables:
+        if not table.live or table.incarnation.table in adopting:
+            rules[table.incarnation.table] = rule_of(table, after, tuple(adopting.get(table.incarnation.table, ())))
+    for statement in statements:
+        changed = tables.get(statement.table)
+        if changed is not None:
+            fact = turn_of(changed, statement)
+            facts.append(fact)
+            if not isinstance(fact, Reshaped):
+                live = isinstance(fact, Truncated)
+                rules[statement.table] = Rule(fact.incarnation, statement.offset, live=live)
+    return EpochPlan(epoch, generation, follows, after, upto, tuple(facts), rules, tuple(given_back))
+
+
+def wanted(tables: Tables, fact: Durable, statements: list[Statement]) -> bool:
+    """Whether a proposal still fits what is true by now. One whose table is changed by a statement of the epoch waits."""
+    if any(statement.table == fact.incarnation.table for statement in statements):
+        return False
+    table = tables.current(fact.incarnation)
+    match fact:
+        case Found():
+            return tables.get(fact.incarnation.table) is None
+        case Split(_, first):
+            return table is not None and table.phase is Phase.SPLITTING and first == tables.copy_of(fact.incarnation).bounds.last + 1
+        case Recopied():
+            return table is not None and table.phase is Phase.RELEASED and table.keyed
+        case _:
+            return False
+
+
+def judge_reading(tables: Tables, relay: Relay, reading: Reading, report: Reported, *, after: int, upto: int) -> bool | GivenBack:
+    """Whether the epoch (after, upto] adopts what was read: yes, not yet, or never."""
+    table = tables.known(report.incarnation)
+    visible = reading.launch.visible
+
+    def never(why: str) -> GivenBack:
+        return GivenBack(report.incarnation, report.ordinal, report.job, why)
+
+    if reading.launch.era != relay.era:
+        return never("the server changed while it was read")
+    if relay.statements(visible, upto, report.incarnation.table):
+        return never("the table was changed by a statement while it was read")
+    if not report.exact and not table.keyed:
+        return never("an append-only table needs an exact read")
+    if relay.statements(after, upto, report.incarnation.table):
+        return False
+    if report.schema != table.schema:
+        return False if visible > after else never("the table had another schema when it was read")
+    return report.high <= upto
+
+
+def turn_of(table: Table, statement: Statement) -> Reborn | Truncated | Gone | Reshaped:
+    """What a statement of the log makes of a table."""
+    following = Incarnation(table.incarnation.table, table.incarnation.number + 1)
+    match statement.effect:
+        case Effect.RESHAPES if table.phase is not Phase.GONE:
+            return Reshaped(table.incarnation, statement.offset, statement.schema)
+        case Effect.EMPTIES if table.phase in (Phase.STREAMING, Phase.RELEASED):
+            return Truncated(table.incarnation, statement.offset)
+        case Effect.DROPS if table.phase is not Phase.GONE:
+            return Gone(table.incarnation, statement.offset)
+        case _:
+            return Reborn(following, statement.offset, statement.schema)
+
+
+def rule_of(table: Table, after: int, adopting: tuple[Adopting, ...]) -> Rule:
+    copy = table.copy
+    if copy is None or copy.extent is None:
+        outside = copy is not None and OUTSIDE in copy.adopted
+        return Rule(table.incarnation, after, table.live, outside=outside, adopting=adopting)
+    spans = []
+    for first, last in copy.adopted:
+        if last > OUTSIDE:
+            spans.append(Span(lower(copy, max(first, OUTSIDE + 1)), copy.bounds.upper(last)))
+    return Rule(table.incarnation, after, table.live, outside=True, extent=copy.extent, adopted=tuple(spans), adopting=adopting)
+
+
+def lower(copy: Copy, ordinal: int) -> bytes | None:
+    """The bound that a chunk lies above. Of a finished beginning it is not kept: nothing lies between it and the least key."""
+    return copy.bounds.upper(ordinal - 1) if ordinal > copy.bounds.first else None
+
+
+def span_of(copy: Copy, ordinal: int) -> Span | None:
+    return None if ordinal == OUTSIDE else Span(lower(copy, ordinal), copy.bounds.upper(ordinal))
+
+
+def decide_launches(tables: Tables, relay: Relay, *, visible: int, job: int, running_max: int) -> list[Launched]:
+    """The next chunks to read, with `visible` as the newest durable cut that was proven so. Jobs are numbered from `job` on.
+
+    A cut below the floor is too old: what lies above it may be gone from the relay. It will be newer soon.
+    """
+    free = running_max - sum(1 for _ in tables.readings())
+    launches: list[Launched] = []
+    if visible < relay.floor:
+        return launches
+    for table in tables:
+        if len(launches) >= free:
+            break
+        if table.copy is None or visible < table.since:
+            continue
+        for ordinal in unread(tables, table, table.copy, free - len(launches)):
+            launches.append(Launched(table.incarnation, ordinal, job + len(launches), visible, relay.era))
+    return launches
+
+
+def unread(tables: Tables, table: Table, copy: Copy, limit: int) -> list[int]:
+    """The first chunks of a table that are neither adopted nor under way."""
+    found: list[int] = []
+    ordinal = copy.adopted.first_missing(OUTSIDE)
+    while len(found) < limit and copy.state(ordinal) is not None:
+        if tables.chunk_state(table.incarnation, ordinal) is ChunkState.PLANNED:
+            found.append(ordinal)
+        ordinal = copy.adopted.first_missing(ordinal + 1)
+    return found

@@ -1,0 +1,118 @@
+"""What the pipeline asks of its state store.
+
+Laws:
+- A record is written once and never changes. Who of two writers came first is decided by `put_if_absent` and by nothing else.
+- What a method has answered is durable: a record that it wrote, and one that it found.
+- A record is found by its number. A listing is a hint, because it may be old by the time it is read.
+- No reader sees a record half written. Bytes that are wrong all the same are damage, and `Corrupt` for whoever reads them; the
+  store itself does not look into them, and a damaged record still counts as being there.
+
+Keys are made of parts by `key_of` and `numbered`, which refuse what could name something outside the store. A key is never the
+folder of another: an object store would allow it, a file system can't.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from snowmelt.errors import Corrupt, check
+
+DATA_BYTES_MAX: Final = 256 << 20
+"""Of one object. Larger content is cut by its writer."""
+KEY_BYTES_MAX: Final = 512
+_PARTS_MAX: Final = 8
+_DIGITS: Final = 20
+_PART: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,127}")
+_NUMBER: Final = re.compile(r"[0-9]{20}")
+NUMBER_MAX: Final = 10**_DIGITS - 1
+
+
+class Store(Protocol):
+    """Objects by key. Safe for many threads and processes at once, here and on other machines that see the same place.
+
+    Every method may be called twice. `InvalidConfig` says that the store refuses us (credentials, permissions, no such bucket)
+    and that nothing happened; it may come from any method. Memory: one object at a time, which the caller bounds.
+    """
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        """Write a record where there is none.
+
+        True: this call wrote it, and it is durable. False: something was there, and is durable; it may be this call's own,
+        where the client repeated a request whose reply was lost, so only the bytes tell who won (`numbered.settle`).
+        `Unavailable`: nothing happened. `OutcomeUnknown`: it may have happened, or happen yet; read back.
+        """
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """What is there, durable; None: surely nothing, the place itself was seen. `Unavailable`: can't tell."""
+        ...
+
+    def read(self, key: str) -> bytes:
+        """What must be there because a record names it. Missing is `Corrupt`, never empty."""
+        found = self.get(key)
+        if found is None:
+            raise Corrupt(
+                "the store lacks what a record names", detail=key, hint="was it deleted by hand, or is the store an incomplete copy?"
+            )
+        return found
+
+    def put_data(self, key: str, data: bytes | memoryview) -> None:
+        """Write content that only a later record makes true: segments, parts. Durable on return.
+
+        The same content again changes nothing. Other content under the same key is `Corrupt`, and what was there stays.
+        `Unavailable` or `OutcomeUnknown`: do it again, the content is the same.
+        """
+        ...
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Let go of objects, in the given order; those that are not there are fine.
+
+        `Unavailable`: some may be gone, do it again. After a power loss some may be back: delete only what nobody may ask for
+        again, by a floor that is recorded before.
+        """
+        ...
+
+    def numbers(self, prefix: str) -> list[int]:
+        """The numbers of the records right under `prefix`, ascending: a hint. May lack new ones and name deleted ones."""
+        ...
+
+
+def checked_key(key: str) -> str:
+    """The key itself, if it is one. Keys are ours, so a wrong one is a bug and not the user's mistake."""
+    check(len(key) <= KEY_BYTES_MAX, "a key of the store is too long", f"{len(key)} bytes")
+    parts = key.split("/")
+    check(len(parts) <= _PARTS_MAX, "a key of the store has too many parts", f"{len(parts)}")
+    for part in parts:
+        check(_PART.fullmatch(part) is not None and ".." not in part, "a key of the store has a forbidden part", ascii(part)[:80])
+    return key
+
+
+def key_of(*parts: str) -> str:
+    """A key of these parts, each of `[A-Za-z0-9_.=-]`, not beginning with a dot."""
+    check("/" not in "".join(parts), "a part of a key has a slash")
+    return checked_key("/".join(parts))
+
+
+def numbered(prefix: str, number: int) -> str:
+    """The key of a numbered record. Twenty digits, so that the order of names is the order of numbers."""
+    check(0 <= number <= NUMBER_MAX, "a number of a record is out of range", str(number))
+    return checked_key(f"{prefix}/{number:0{_DIGITS}d}")
+
+
+def number_in(name: str) -> int | None:
+    """The number that the last part of a key is, or None for other objects, which may lie in the same folder."""
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
+def checked_data(key: str, data: bytes | memoryview) -> memoryview:
+    """The data as plain bytes, uncopied, if it is not too large."""
+    view = memoryview(data).cast("B")
+    check(len(view) <= DATA_BYTES_MAX, "an object of the store is too large", f"{key}: {len(view)} bytes")
+    return view
+
+
+def different(key: str) -> Corrupt:
+    """For `put_data`: one name, two contents."""
+    return Corrupt("other content is already there under this name", detail=key, hint="two writers share a name, or the object is damaged")

@@ -1,0 +1,78 @@
+"""Drivers by number, and whether two processes see one store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
+from snowmelt.store.contract import Store, key_of, numbered
+from snowmelt.store.numbered import Won, newest
+from snowmelt.store.records import Kind, get_record, settle_record
+
+PREFIX: Final = "generation"
+_TRIES_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A driver. The nonce is its own, so that it knows itself and its tasks know its store."""
+
+    number: int
+    nonce: str
+
+
+GENERATION: Final = Kind("generation", 1, Generation)
+
+
+def take_generation(store: Store, nonce: str, *, since: int = 1) -> Generation:
+    """Become the newest driver. Durable on return; from then on every older one is fenced.
+
+    `since` as in `newest`. Each call takes another number. A number whose outcome is not known is left alone by the next call:
+    it is nobody's, and newer ones fence it.
+    """
+    last = newest(store, PREFIX, since=since)
+    number = since if last is None else last + 1
+    for taken in range(number, number + _TRIES_MAX):
+        mine = Generation(taken, nonce)
+        if isinstance(settle_record(store, numbered(PREFIX, taken), GENERATION, mine), Won):
+            return mine
+    raise Unavailable("drivers start faster than this one", detail=f"{_TRIES_MAX} generations since {number}")
+
+
+def is_newest(store: Store, generation: int) -> bool:
+    """Whether no newer driver exists. To be asked after winning a record and before its first effect elsewhere."""
+    return newest(store, PREFIX, since=generation) == generation
+
+
+def check_shared(store: Store, generation: int, nonce: str) -> None:
+    """For a task, first of all: does it see what its driver wrote? A path of another machine looks like an empty store."""
+    try:
+        found = get_record(store, numbered(PREFIX, generation), GENERATION)
+    except Corrupt as error:
+        raise Corrupt(error.fact, detail=error.detail, hint="do this process and the driver see the same store?") from None
+    if found == Generation(generation, nonce):
+        return
+    raise InvalidConfig(
+        "the store is not shared: this process does not see what the driver wrote",
+        detail=f"generation {generation} is " + ("not there" if found is None else "another driver's"),
+        hint="give the store an address that all machines see: an object store, or a folder that is mounted on each of them",
+    )
+
+
+def check_exclusive(store: Store, nonce: str) -> None:
+    """For a driver, before it relies on a store that it does not know: some servers take a condition and ignore it.
+
+    The nonce must be new. Leaves nothing behind unless it is interrupted.
+    """
+    key = key_of("probe", nonce)
+    store.put_if_absent(key, b"first")
+    overwritten = store.put_if_absent(key, b"second")
+    found = store.get(key)
+    store.delete([key])
+    if overwritten or found != b"first":
+        raise InvalidConfig(
+            "the store does not keep two writers apart",
+            detail="a second put-if-absent was not refused" if overwritten else "a record was not found as it was written",
+            hint="S3-compatible servers need support for If-None-Match on PUT; a newer version may have it",
+        )

@@ -1,0 +1,60 @@
+"""The store in this process' memory: for tests, and the model that the other stores are compared with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from snowmelt.errors import check
+from snowmelt.store.contract import Store, checked_data, checked_key, different, number_in
+
+
+class MemoryStore(Store):
+    """As durable as the process. Memory: all objects, until they are deleted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[str, bytes] = {}
+        self._folders: set[str] = set()
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        view = checked_data(checked_key(key), value)
+        with self._lock:
+            if key in self._objects:
+                return False
+            self._place(key, bytes(view))
+            return True
+
+    def get(self, key: str) -> bytes | None:
+        with self._lock:
+            return self._objects.get(checked_key(key))
+
+    def put_data(self, key: str, data: bytes | memoryview) -> None:
+        view = checked_data(checked_key(key), data)
+        with self._lock:
+            if key not in self._objects:
+                self._place(key, bytes(view))
+            elif self._objects[key] != view:
+                raise different(key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            with self._lock:
+                self._objects.pop(checked_key(key), None)
+
+    def numbers(self, prefix: str) -> list[int]:
+        start = checked_key(prefix) + "/"
+        with self._lock:
+            found = [number_in(key.removeprefix(start)) for key in self._objects if key.startswith(start)]
+        return sorted(number for number in found if number is not None)
+
+    def _place(self, key: str, value: bytes) -> None:
+        # A file system could not do this either, and a test should find out first.
+        folders = [key[:end] for end, letter in enumerate(key) if letter == "/"]
+        check(key not in self._folders, "a key of the store is the folder of another", key)
+        check(not any(folder in self._objects for folder in folders), "a key of the store lies under another", key)
+        self._folders.update(folders)
+        self._objects[key] = value
+
+    def __repr__(self) -> str:
+        return "MemoryStore()"

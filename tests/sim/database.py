@@ -1,0 +1,170 @@
+"""A model database: transactions that are logged before they are visible and become visible in any order, row locks until then,
+key changes, statements that empty, remake or reshape a table, files that end, fail-over that loses a tail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from snowmelt.model.position import Position
+from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Effect
+
+Value = int | None
+"""None: the row is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    table: TableId
+    key: int
+    value: Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transaction:
+    number: int
+    time_ms: int
+    bytes: int
+    changes: tuple[Change, ...] = ()
+    table: TableId | None = None
+    effect: Effect | None = None
+    schema: int = 0
+
+
+@dataclass(slots=True)
+class Read:
+    """One read of a chunk: what it contains, by the numbers of transactions, and what it says it contains."""
+
+    rows: dict[int, int]
+    covered: frozenset[int]
+    high: Position
+    high_number: int
+    schema: int
+
+
+@dataclass(slots=True)
+class Database:
+    rng: Random
+    tables: list[TableId]
+    keys: int
+    log: list[Transaction] = field(default_factory=list)
+    places: dict[int, tuple[Position, Position]] = field(default_factory=dict)
+    """Where each transaction begins and ends in the log of the server that is the primary now."""
+    visible: set[int] = field(default_factory=set)
+    hidden: list[Transaction] = field(default_factory=list)
+    schemas: dict[TableId, int] = field(default_factory=dict)
+    gone: set[TableId] = field(default_factory=set)
+    era: int = 0
+    number: int = 0
+    fetched: int = 0
+    """The last transaction that somebody was sent. A fail-over keeps it: replication waits for the other server."""
+    end: Position = field(default_factory=lambda: Position(1, 4))
+
+    def begin(self) -> None:
+        for table in self.tables:
+            self.schemas[table] = 0
+
+    # ---- writing
+
+    def _log(self, transaction: Transaction) -> None:
+        self.log.append(transaction)
+        self._place(transaction)
+        self.hidden.append(transaction)
+
+    def _place(self, transaction: Transaction) -> None:
+        begins = self.end
+        self.end = Position(begins.file, begins.offset + transaction.bytes, self.era)
+        self.places[transaction.number] = (begins, self.end)
+
+    def write(self, time_ms: int) -> None:
+        rng = self.rng
+        locked = {(change.table, change.key) for transaction in self.hidden for change in transaction.changes}
+        blocked = {transaction.table for transaction in self.hidden if transaction.table is not None} | self.gone
+        self.number += 1
+        changes: list[Change] = []
+        table = rng.choice(self.tables)
+        for _ in range(1 if rng.random() < 0.6 else rng.randint(2, 3)):
+            key = rng.randrange(self.keys)
+            if (table, key) in locked or table in blocked:
+                continue
+            locked.add((table, key))
+            changes.append(Change(table, key, None if rng.random() < 0.35 else self.number))
+            if rng.random() < 0.4:
+                table = rng.choice(self.tables)
+        self._log(Transaction(self.number, time_ms, rng.randint(1, 4), tuple(changes)))
+
+    def state(self, effect: Effect, time_ms: int) -> None:
+        """A statement on a table: it waits for whoever writes there, as the locks of a real one make it."""
+        table = self.rng.choice(self.tables)
+        if any(t.table == table or any(change.table == table for change in t.changes) for t in self.hidden):
+            return
+        if (effect is Effect.MAKES) != (table in self.gone):
+            return
+        self.number += 1
+        if effect is Effect.RESHAPES:
+            self.schemas[table] += 1
+        elif effect is Effect.DROPS:
+            self.gone.add(table)
+        elif effect is Effect.MAKES:
+            self.gone.discard(table)
+        self._log(Transaction(self.number, time_ms, 2, (), table, effect, self.schemas[table]))
+
+    def show(self) -> None:
+        """One logged transaction becomes visible; often the oldest, but not always."""
+        if self.hidden:
+            index = 0 if self.rng.random() < 0.7 else self.rng.randrange(len(self.hidden))
+            self.visible.add(self.hidden.pop(index).number)
+
+    def rotate(self) -> None:
+        self.end = Position(self.end.file + 1, 4, self.era)
+
+    def fail_over(self) -> None:
+        """Another server takes over: it has what anybody was sent, perhaps more, at places of its own."""
+        kept = [t for t in self.log if t.number <= self.fetched or self.rng.random() < 0.5]
+        cut = len(kept)
+        for index, transaction in enumerate(self.log):
+            if index >= len(kept) or kept[index] is not transaction:
+                cut = index
+                break
+        lost = self.log[cut:]
+        del self.log[cut:]
+        self.era += 1
+        self.end = Position(1, 4, self.era)
+        self.hidden = []
+        self.visible = {transaction.number for transaction in self.log}
+        for transaction in self.log:
+            self._place(transaction)
+        for table in self.tables:
+            self.schemas[table] = max((t.schema for t in self.log if t.table == table), default=0)
+            of = [t.effect for t in self.log if t.table == table and t.effect in (Effect.DROPS, Effect.MAKES)]
+            (self.gone.add if of and of[-1] is Effect.DROPS else self.gone.discard)(table)
+        for transaction in lost:
+            self.places.pop(transaction.number, None)
+
+    # ---- reading
+
+    def shown(self) -> Position:
+        """The newest place up to which all that is logged is visible."""
+        if not self.hidden:
+            return self.end
+        first = min(transaction.number for transaction in self.hidden)
+        return self.places[first][0]
+
+    def rows(self, table: TableId, numbers: set[int] | frozenset[int]) -> dict[int, int]:
+        return rows_of(table, (transaction for transaction in self.log if transaction.number in numbers))
+
+
+def rows_of(table: TableId, transactions) -> dict[int, int]:  # type: ignore[no-untyped-def]
+    """The rows of a table after these transactions, in the order of the log."""
+    rows: dict[int, int] = {}
+    for transaction in transactions:
+        if transaction.table == table and transaction.effect is not Effect.RESHAPES:
+            rows.clear()
+        for change in transaction.changes:
+            if change.table == table:
+                if change.value is None:
+                    rows.pop(change.key, None)
+                else:
+                    rows[change.key] = change.value
+    return rows

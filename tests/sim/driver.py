@@ -1,0 +1,606 @@
+"""A driver in the simulated world: the hands of the pure machines. Each of its actors is a generator, one step between two yields;
+it may be paused, or end, between any two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from snowmelt.commit import checks, cleaning, coordinator, publish, summary
+from snowmelt.commit.checks import Message, StagedFile
+from snowmelt.commit.coordinator import (
+    CommitTables,
+    Coordinator,
+    DonePut,
+    GenerationRead,
+    IntentPut,
+    IntentRead,
+    ListenersRan,
+    PutDone,
+    PutIntent,
+    ReadGeneration,
+    ReadIntent,
+    RunListeners,
+)
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.records import Committed, Entry, Intent, StagedName
+from snowmelt.errors import Corrupt, Fenced, OutcomeUnknown, SourceDrift, Unavailable
+from snowmelt.model import sequence
+from snowmelt.model.position import Position
+from snowmelt.model.table import TableId
+from snowmelt.relay import retention
+from snowmelt.relay.retention import Cut, Relay, Statement
+from snowmelt.source import planning
+from snowmelt.source.facts import (
+    OUTSIDE,
+    Adopted,
+    Durable,
+    Extent,
+    Found,
+    Incarnation,
+    Launched,
+    Reborn,
+    Recopied,
+    Reported,
+    Reshaped,
+    Split,
+    Truncated,
+)
+from snowmelt.source.filter import emits
+from snowmelt.source.planning import Adopting, EpochPlan, Rule, Span
+from snowmelt.source.tables import Phase
+from tests.sim.database import Read, Transaction
+from tests.sim.lake import Row
+from tests.sim.store import Steps
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+def packed(key: int) -> bytes:
+    return key.to_bytes(2, "big")
+
+
+class Job:
+    """One run of an epoch's log job. Its tasks answer here, whether anybody still listens or not."""
+
+    def __init__(self, plan: EpochPlan, writers: int) -> None:
+        self.plan = plan
+        self.writers = writers
+        self.messages: list[Message] = []
+        self.failed = False
+
+
+class Driver:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.generation = 0
+        self.dead = False
+        self.paused_until = 0
+        self.ledger = Ledger()
+        self.relay = Relay()
+        self.coordinator: Coordinator | None = None
+        self.captured = 0
+        """The number of the last transaction that is in the relay, as far as this driver knows."""
+        self.jobs = 0
+        self.inbox: list[tuple[Launched, str, Position, Read | None, Extent | None, tuple[str, ...]]] = []
+        self.staged: tuple[Job, EpochPlan] | None = None
+        self.busy = False
+        """A log job is under way."""
+        self.job: Job | None = None
+
+    # ---- beginning
+
+    def boot(self) -> Steps[None]:
+        world, store = self.world, self.world.store
+        nonce = world.nonce()
+        while True:
+            newest = yield from store.newest("generation")
+            if (yield from store.settle("generation", newest + 1, nonce)) == nonce:
+                break
+        self.generation = newest + 1
+        world.say(f"generation {self.generation}")
+        self.ledger = yield from self.load()
+        self.relay = yield from self.take_over(self.ledger)
+        machine = Coordinator(self.generation, self.ledger)
+        step = machine.next_step()
+        assert step is not None
+        yield from self.perform(machine, step)
+        machine.next_step()
+        self.coordinator = machine
+        yield from self.clean()
+        world.spawn(self, self.capture(), "capture")
+        world.spawn(self, self.plan(), "plan")
+        world.spawn(self, self.commit(), "commit")
+
+    def load(self) -> Steps[Ledger]:
+        """Fold the newest summary and the records behind it. If that summary is not the newest any more, begin again."""
+        store = self.world.store
+        while True:
+            number = yield from store.newest("summary")
+            found = yield from store.get("summary", number)
+            if number and found is None:
+                continue
+            ledger = summary.restore(found) if found is not None else Ledger()
+            whole = True
+            while (intent := (yield from store.get("intent", ledger.epoch + 1))) is not None:
+                if ledger.open is not None:
+                    whole = False
+                    break
+                ledger.apply_intent(intent)
+                done = yield from store.get("done", ledger.epoch)
+                if done is not None:
+                    ledger.apply_done(done)
+            still = number == 0 or (yield from store.get("summary", number)) is not None
+            newer = yield from store.get("summary", number + 1)
+            if whole and still and newer is None:
+                return ledger
+
+    def take_over(self, ledger: Ledger) -> Steps[Relay]:
+        store = self.world.store
+        chain = []
+        number = ledger.segment
+        while (sealed := (yield from store.get("relay", number + 1))) is not None:
+            chain.append(sealed)
+            number += 1
+        if retention.needs_before(chain, ledger.upto) and ledger.segment:
+            chain.insert(0, (yield from store.get("relay", ledger.segment)))
+            if chain[0] is None:
+                raise Corrupt("a record of the relay is missing", detail=f"{ledger.segment}")
+        if chain:
+            self.captured, _ = yield from self.read_data(chain[-1].name)
+        return retention.take_over(chain, intent_upto=ledger.upto)
+
+    def read_data(self, name: str) -> Steps[tuple[int, tuple[tuple[int, Transaction], ...]]]:
+        found = yield from self.world.faulty.read(lambda: self.world.store.data.get(name))
+        if found is None:
+            raise Corrupt("a segment's data is missing", detail=name)
+        return found  # type: ignore[no-any-return]
+
+    # ---- capture
+
+    def capture(self) -> Steps[None]:
+        world, store, rng = self.world, self.world.store, self.world.rng
+        while True:
+            yield
+            taken = world.database_after(self.captured, rng.randint(1, 5))
+            begins = ends = world.db.end
+            last = self.captured
+            if taken:
+                last = taken[-1].number
+                begins, ends = world.db.places[taken[0].number][0], world.db.places[last][1]
+                world.db.fetched = max(world.db.fetched, last)
+            elif self.relay.newest is None or self.relay.newest.ends == ends:
+                continue
+            offset, rows, cuts, statements = self.relay.end, [], [], []
+            for transaction in taken:
+                offset += transaction.bytes
+                rows.append((offset, transaction))
+                cuts.append(Cut(offset, transaction.time_ms))
+                if transaction.effect is not None and transaction.table is not None:
+                    statements.append(Statement(offset, transaction.table, transaction.effect, transaction.schema))
+            if not taken:
+                cuts.append(Cut(offset, world.db.log[-1].time_ms))
+            name = f"{self.generation}-{world.nonce()}"
+            sealed = self.relay.decide_seal(self.generation, name, begins, ends, tuple(cuts), tuple(statements))
+            world.segment_numbers[name] = sealed.number
+            yield from store.put_data(name, (last, tuple(rows)))
+            found = yield from store.settle("relay", sealed.number, sealed)
+            # The number may have been free because it was trimmed, long after this driver was the newest.
+            if (yield from store.newest("generation")) > self.generation:
+                raise Fenced("a newer capture has begun")
+            if found != sealed:
+                last, _ = yield from self.read_data(found.name)
+            self.relay.apply(found)
+            self.captured = last
+
+    # ---- planning
+
+    def plan(self) -> Steps[None]:
+        world, rng = self.world, self.world.rng
+        proposals: list[Durable] = []
+        while True:
+            yield
+            self.hear()
+            self.give_back_some()
+            if rng.random() < 0.5:
+                yield from self.launch()
+            if self.busy or self.staged is not None or self.coordinator is None or not self.coordinator.may_plan:
+                continue
+            if not proposals or rng.random() < 0.5:
+                proposals = list(self.propose())
+            upto = planning.choose_end(self.relay, self.ledger.upto, world.profile.epoch_bytes)
+            if rng.random() < 0.3:
+                upto = world.earlier_cut(self.relay, self.ledger.upto, upto)
+            plan = self.plan_epoch(upto, proposals)
+            if plan.after == plan.upto and not plan.facts and rng.random() < 0.95:
+                continue
+            proposals = []
+            for fact in plan.given_back:
+                self.ledger.tables.apply(fact)
+            job = Job(plan, rng.randint(1, 3))
+            self.run(job)
+            while len(job.messages) < job.writers and not job.failed:
+                yield
+                self.hear()
+            self.busy = False
+            if not job.failed:
+                self.staged = (job, plan)
+            elif (yield from world.store.newest("generation")) > self.generation:
+                # What it reads may be gone because somebody newer let go of it.
+                raise Fenced("a newer driver runs this pipeline")
+
+    def plan_epoch(self, upto: int, proposals: list[Durable]) -> EpochPlan:
+        ledger = self.ledger
+        return planning.plan_epoch(
+            ledger.tables,
+            self.relay,
+            epoch=ledger.epoch + 1,
+            generation=self.generation,
+            follows=ledger.identity,
+            after=ledger.upto,
+            upto=upto,
+            proposals=proposals,
+        )
+
+    def hear(self) -> None:
+        """Reports of chunk tasks count once the relay has come to where they end."""
+        waiting = []
+        for report in self.inbox:
+            launch, nonce, high, read, extent, files = report
+            try:
+                offset = self.relay.offset_of(high)
+            except SourceDrift:
+                self.give_back(launch, "another server")
+                continue
+            if read is None:
+                self.give_back(launch, "it failed")
+            elif offset is None:
+                waiting.append(report)
+            else:
+                exact = all(number in read.covered for number in self.world.numbers_upto(read.high_number)) or self.world.profile.sets
+                fact = Reported(launch.incarnation, launch.ordinal, launch.job, nonce, offset, exact, read.schema, files, extent)
+                for decided in self.ledger.tables.decide_report(fact):
+                    self.ledger.tables.apply(decided)
+        self.inbox = waiting
+
+    def give_back(self, launch: Launched, why: str) -> None:
+        for fact in self.ledger.tables.decide_give_back(launch.incarnation, launch.ordinal, launch.job, why):
+            self.ledger.tables.apply(fact)
+
+    def give_back_some(self) -> None:
+        if self.world.rng.random() < self.world.profile.give_back:
+            for reading in list(self.ledger.tables.readings())[:1]:
+                self.give_back(reading.launch, "it took too long")
+
+    def launch(self) -> Steps[None]:
+        world = self.world
+        era, shown = yield from world.faulty.read(lambda: (world.db.era, world.db.shown()))
+        if self.relay.newest is None or era != self.relay.era:
+            return
+        try:
+            visible = planning.visible_cut(self.relay, shown)
+        except SourceDrift:
+            return
+        if visible is None:
+            return
+        launches = planning.decide_launches(
+            self.ledger.tables, self.relay, visible=visible, job=self.jobs + 1, running_max=world.profile.running_max
+        )
+        for fact in launches:
+            self.jobs = fact.job
+            self.ledger.tables.apply(fact)
+            copy = self.ledger.tables.copy_of(fact.incarnation)
+            world.spawn(None, self.read_chunk(fact, planning.span_of(copy, fact.ordinal), copy.extent), "chunk")
+
+    def read_chunk(self, launch: Launched, span: Span | None, extent: Extent | None) -> Steps[None]:
+        """A task of the chunk lane. It knows nothing of the driver but where to report to."""
+        world, db, rng = self.world, self.world.db, self.world.rng
+        table, nonce = launch.incarnation.table, world.nonce()
+        yield
+        opened = (db.era, frozenset(db.visible), db.end, db.log[-1].number if db.log else 0)
+        covered = opened[1]
+        statements = [t.number for t in db.log if t.table == table and t.number in db.visible and t.effect is not planning.Effect.RESHAPES]
+        yield
+        schema = db.schemas[table]
+        shown = [t.number for t in db.log if t.table == table and t.number in db.visible and t.effect is not planning.Effect.RESHAPES]
+        failed = db.era != opened[0] or db.era != launch.era or shown != statements or rng.random() < world.profile.task_failure
+        high, high_number, contains = opened[2], opened[3], covered
+        if not world.profile.sets:
+            # MySQL with GTIDs: the set is read before the snapshot opens, the end of the log after it.
+            high, high_number, contains = db.end, db.log[-1].number if db.log else 0, frozenset(db.visible)
+        rows = db.rows(table, contains)
+        if launch.ordinal == OUTSIDE:
+            extent = Extent(packed(min(rows)), packed(max(rows))) if rows else None
+            rows = {}
+        else:
+            rows = {key: value for key, value in rows.items() if world.within(key, span, extent)}
+        read = None if failed else Read(rows, covered, high, high_number, schema)
+        yield
+        files: tuple[str, ...] = ()
+        if read is not None:
+            world.reads[nonce] = read
+            if rows:
+                target = world.target_of(table)
+                name = str(StagedName(self.generation, True, launch.job, nonce, target))
+                kept = tuple(Row((str(table), key), sequence.of_chunk(launch.visible), value, f"r{nonce}") for key, value in rows.items())
+                world.lakes[target].storage[name] = kept
+                files = (name,)
+        yield
+        for _ in range(2 if rng.random() < 0.1 else 1):
+            self.inbox.append((launch, nonce, high, read, extent if launch.ordinal == OUTSIDE else None, files))
+            yield
+
+    def propose(self) -> Iterator[Durable]:
+        world, rng, tables = self.world, self.world.rng, self.ledger.tables
+        for name in world.db.tables:
+            table = tables.get(name)
+            if table is None:
+                there, schema = world.as_of(name, self.ledger.upto)
+                if there and rng.random() < 0.7:
+                    yield Found(Incarnation(name, 1), world.target_of(name), world.lakes[world.target_of(name)].keyed, schema)
+            elif table.phase is Phase.SPLITTING and table.copy is not None and table.copy.extent is not None:
+                first = table.copy.bounds.last + 1
+                at = int.from_bytes(table.copy.extent.least, "big") - 1
+                if first > 1:
+                    at = int.from_bytes(table.copy.bounds.upper(first - 1), "big")
+                greatest = int.from_bytes(table.copy.extent.greatest, "big")
+                uppers = []
+                for _ in range(rng.randint(1, 3)):
+                    if at < greatest:
+                        at = min(greatest, at + rng.randint(1, 3))
+                        uppers.append(packed(at))
+                yield Split(table.incarnation, first, tuple(uppers), at >= greatest)
+            elif table.phase is Phase.RELEASED and rng.random() < world.profile.recopy:
+                yield Recopied(table.incarnation)
+
+    # ---- the log lane
+
+    def run(self, job: Job) -> None:
+        self.busy, self.job = True, job
+        plan = job.plan
+        segments = self.relay.covering(plan.low, plan.upto) if plan.low < plan.upto else []
+        edges = sorted({plan.low, plan.upto, *(self.world.earlier_cut(self.relay, plan.low, plan.upto) for _ in range(job.writers - 1))})
+        while len(edges) <= job.writers:
+            edges.append(plan.upto)
+        rules = {table.incarnation.table: plan.rule(table) for table in self.ledger.tables}
+        for fact in plan.facts:
+            if isinstance(fact, Found):
+                rules[fact.incarnation.table] = Rule(fact.incarnation, plan.after, live=False)
+        for writer in range(job.writers):
+            names = [segment.name for segment in segments]
+            self.world.spawn(None, self.log_task(job, writer, edges[writer], edges[writer + 1], names, rules), "log")
+
+    def log_task(self, job: Job, writer: int, after: int, upto: int, names: list[str], rules: dict[TableId, Rule]) -> Steps[None]:
+        world, rng, plan = self.world, self.world.rng, job.plan
+        yield
+        runs = 2 if rng.random() < world.profile.task_failure else 1
+        for run in range(runs):
+            nonce = world.nonce()
+            rows: dict[str, list[Row]] = {}
+            if writer == 0:
+                self.replace(plan, rows)
+            for name in names:
+                data = world.store.data.get(name)
+                if data is None:
+                    if self.job is job and not job.failed:
+                        world.missing_segment(self, name)
+                    job.failed = True
+                    return
+                for offset, transaction in data[1]:
+                    if after < offset <= upto:
+                        self.emit(transaction, offset, rules, rows)
+            yield
+            files = []
+            for target, kept in rows.items():
+                lake = world.lakes[target]
+                name = str(StagedName(self.generation, False, plan.epoch, nonce, target))
+                lake.storage[name] = tuple({row.key: row for row in kept}.values()) if lake.keyed else tuple(kept)
+                files.append(StagedFile(target, name, after))
+                yield
+            if run + 1 < runs:
+                continue
+            if rng.random() < world.profile.task_failure:
+                job.failed = True
+                return
+            yield
+            seen = ((writer, nonce),)
+            job.messages.append(Message(self.generation, plan.epoch, writer, nonce, seen, tuple(files)))
+
+    def emit(self, transaction: Transaction, offset: int, rules: dict[TableId, Rule], rows: dict[str, list[Row]]) -> None:
+        world = self.world
+        for change in transaction.changes:
+            rule = rules.get(change.table)
+            if rule is None:
+                continue
+            adopting = next((one for one in rule.adopting if world.within(change.key, one.span, rule.extent or one.reading.extent)), None)
+            adopted = self.adopted(change.key, rule)
+            covered = self.covered(transaction.number)
+            if emits(rule, offset=offset, adopted=adopted, adopting=adopting, covered=covered):
+                row = Row((str(change.table), change.key), sequence.of_change(offset), change.value, f"t{transaction.number}")
+                rows.setdefault(world.target_of(change.table), []).append(row)
+
+    def covered(self, number: int) -> Callable[[Adopting], bool]:
+        return lambda adopting: number in self.world.reads[adopting.reading.nonce].covered
+
+    def adopted(self, key: int, rule: Rule) -> bool:
+        if rule.extent is None:
+            return rule.outside
+        if self.world.within(key, None, rule.extent):
+            return rule.outside
+        return any(self.world.within(key, span, rule.extent) for span in rule.adopted)
+
+    def replace(self, plan: EpochPlan, rows: dict[str, list[Row]]) -> None:
+        """Deletes of what the lake has in a range that was read again and the read lacks."""
+        world = self.world
+        for rule in plan.rules.values():
+            for adopting in rule.adopting:
+                if adopting.replaces:
+                    self.replace_one(world.target_of(rule.incarnation.table), rule, adopting, rows)
+
+    def replace_one(self, target: str, rule: Rule, adopting: Adopting, rows: dict[str, list[Row]]) -> None:
+        world, limit = self.world, sequence.of_chunk(adopting.visible)
+        read = world.reads[adopting.reading.nonce]
+        extent = rule.extent or adopting.reading.extent
+        for (source, key), row in world.lakes[target].merged().items():
+            within = source == str(rule.incarnation.table) and world.within(key, adopting.span, extent)
+            if within and key not in read.rows and row.sequence <= limit:
+                rows.setdefault(target, []).append(Row((source, key), limit, None, "replaced"))
+
+    # ---- commit
+
+    def commit(self) -> Steps[None]:
+        machine = self.coordinator
+        assert machine is not None
+        while True:
+            yield
+            step = machine.next_step()
+            if step is not None:
+                yield from self.perform(machine, step)
+            elif self.staged is not None and self.relay.newest is not None:
+                job, plan = self.staged
+                intent = yield from self.build(job, plan)
+                self.staged = None
+                refused = checks.refusal(plan, job.messages, writers=job.writers, sources=job.writers, tables=self.ledger.tables)
+                if intent is not None and refused is None:
+                    self.offered(machine.offer(intent, plan.follows), intent)
+
+    def offered(self, taken: bool, intent: Intent) -> None:
+        """For whoever plants a bug here."""
+
+    def build(self, job: Job, plan: EpochPlan) -> Steps[Intent | None]:
+        world = self.world
+        yield
+        chunks: dict[str, list[str]] = {}
+        for fact in plan.facts:
+            if isinstance(fact, Adopted):
+                reading = self.ledger.tables.reading(fact.incarnation, fact.ordinal)
+                if reading is None or reading.report is None:
+                    return None
+                chunks.setdefault(world.target_of(fact.incarnation.table), []).extend(reading.report.files)
+        logs: dict[str, list[StagedFile]] = {}
+        for message in job.messages:
+            for file in message.files:
+                logs.setdefault(file.target, []).append(file)
+        empties = self.emptied(plan)
+        reshaped = {world.target_of(fact.incarnation.table) for fact in plan.facts if isinstance(fact, Reshaped)}
+        entries = []
+        for target in sorted({*chunks, *logs, *empties, *reshaped}):
+            lake = world.lakes[target]
+            files = (*chunks.get(target, ()), *(file.name for file in sorted(logs.get(target, ()), key=lambda file: file.first)))
+            new = lake.schema + 1 if target in reshaped else None
+            entries.append(Entry(target, lake.uuid, 1, lake.schema, new, lake.newest, empties.get(target, ()), files))
+        return Intent(
+            plan.epoch,
+            self.generation,
+            world.nonce(),
+            plan.after,
+            plan.upto,
+            self.relay.time_at(plan.upto),
+            plan.facts,
+            tuple(entries),
+            sequence.of_chunk(plan.upto),
+            self.relay.number_at(plan.upto),
+        )
+
+    def emptied(self, plan: EpochPlan) -> dict[str, tuple[str, ...]]:
+        empties: dict[str, tuple[str, ...]] = {}
+        for fact in plan.facts:
+            if isinstance(fact, Reborn | Truncated):
+                target = self.world.target_of(fact.incarnation.table)
+                empties[target] = (*empties.get(target, ()), str(fact.incarnation.table))
+        return empties
+
+    def perform(self, machine: Coordinator, step: coordinator.Step) -> Steps[None]:
+        store = self.world.store
+        match step:
+            case PutIntent(intent):
+                machine.apply(IntentPut((yield from store.put_if_absent("intent", intent.epoch, intent))))
+            case ReadIntent(epoch):
+                machine.apply(IntentRead((yield from store.get("intent", epoch))))
+            case ReadGeneration():
+                machine.apply(GenerationRead((yield from store.newest("generation"))))
+            case CommitTables(intent, entries):
+                for entry in entries:
+                    snapshot = yield from self.commit_table(intent, entry)
+                    machine.apply(Committed(entry.target, snapshot))
+            case RunListeners(intent):
+                machine.apply(ListenersRan((yield from self.world.tell_listeners(intent))))
+            case PutDone(done):
+                machine.apply(DonePut((yield from store.settle("done", done.epoch, done))))
+                yield from self.let_go()
+
+    def commit_table(self, intent: Intent, entry: Entry) -> Steps[int]:
+        world, lake = self.world, self.world.lakes[entry.target]
+        while True:
+            view = yield from world.faulty.read(lambda: lake.view(entry.base, entry.files))
+            verdict = publish.judge(intent, entry, view)
+            if isinstance(verdict, publish.There):
+                snapshot = verdict.snapshot
+                break
+            try:
+                if (yield from self.publish(intent, entry, verdict.on)):
+                    snapshot = verdict.on + 1
+                    break
+            except (Unavailable, OutcomeUnknown):
+                continue
+        while publish.judge_schema(entry, (yield from world.faulty.read(lambda: lake.schema))):
+            try:
+                yield from world.faulty.call(lambda: lake.alter(entry.schema, entry.new_schema or 0))
+            except (Unavailable, OutcomeUnknown):
+                continue
+        return snapshot
+
+    def publish(self, intent: Intent, entry: Entry, on: int) -> Steps[bool]:
+        world = self.world
+        return (yield from world.faulty.call(lambda: world.publish(self.generation, intent, entry, on)))
+
+    def let_go(self) -> Steps[None]:
+        """What the done epoch covers is asked for by nobody any more."""
+        relay, store = self.relay, self.world.store
+        relay.raise_floor(relay.decide_floor(self.ledger.done_upto, self.ledger.tables.lowest_visible()))
+        gone = relay.deletable(self.ledger.segment)
+        relay.forget(gone)
+        for sealed in gone:
+            yield from store.delete([("relay", sealed.number)])
+            yield from store.delete_data(sealed.name)
+        yield from self.clean()
+        if self.world.rng.random() < self.world.profile.trim:
+            yield from self.sum_up()
+
+    def clean(self) -> Steps[None]:
+        world = self.world
+        standing = self.standing()
+        for lake in world.lakes.values():
+            for text in list(lake.storage):
+                if text.startswith("sm-") and cleaning.deletable(StagedName.parse(text), standing):
+                    lake.storage.pop(text, None)
+            yield
+        for name, number in list(world.segment_numbers.items()):
+            if name in world.store.data and self.relay.leftover(number, name, self.ledger.done_segment):
+                yield from world.store.delete_data(name)
+
+    def standing(self) -> cleaning.Standing:
+        ledger = self.ledger
+        named = {name for lake in self.world.lakes.values() for name in lake.referenced()}
+        if ledger.open is not None:
+            named.update(name for entry in ledger.open.entries for name in entry.files)
+        under_way = {reading.launch.job for reading in ledger.tables.readings()}
+        return cleaning.Standing(self.generation, ledger.epoch, ledger.generation, named, self.jobs, under_way)
+
+    def sum_up(self) -> Steps[None]:
+        """Write a summary, then trim what lies below the oldest of the three that are kept."""
+        store = self.world.store
+        if self.ledger.open is not None:
+            return
+        record = summary.summarise(self.ledger)
+        newest = yield from store.newest("summary")
+        if newest and (before := (yield from store.get("summary", newest))) is not None and before.epoch >= record.epoch:
+            return
+        found = yield from store.settle("summary", newest + 1, record)
+        oldest = yield from store.get("summary", newest - 1)
+        if found != record or oldest is None:
+            return
+        for kind, below in (("intent", oldest.epoch), ("done", oldest.epoch), ("summary", newest - 1)):
+            listed = yield from self.world.faulty.read(lambda kind=kind: sorted(n for name, n in store.records if name == kind))  # type: ignore[misc]
+            yield from store.delete([(kind, number) for number in listed if number < below])

@@ -1,0 +1,145 @@
+"""A model lake with Paimon's semantics as they were measured: a snapshot is published by an exclusive create; of a key the greatest
+`_seq` wins; a tie between files is undefined; compaction forgets deletes; expiry hides who committed what and removes files; others
+commit too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from snowmelt.commit.publish import Files, Marker, View
+
+Key = tuple[str, int]
+"""The source table and the key in it."""
+
+
+class Violation(Exception):
+    """An oracle has something to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    key: Key
+    sequence: int
+    value: int | None
+    origin: str
+    """What it is, for append-only tables: a change of a transaction or a row of a read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file of a snapshot, without the rows of sources that were emptied later."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    number: int
+    ours: bool
+    marker: tuple[int, str] | None
+    parts: tuple[Part, ...]
+
+
+@dataclass(slots=True)
+class LakeTable:
+    name: str
+    keyed: bool
+    rng: Random
+    uuid: str = "u"
+    schema: int = 0
+    storage: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+    """Every file that exists, staged or referenced."""
+    snapshots: dict[int, Snapshot] = field(default_factory=lambda: {0: Snapshot(0, False, None, ())})
+    newest: int = 0
+    foreign_expiry: bool = False
+
+    def view(self, base: int, files: Iterable[str]) -> View:
+        whole, markers = True, []
+        for number in range(self.newest, base, -1):
+            snapshot = self.snapshots.get(number)
+            if snapshot is None:
+                whole = False
+            elif snapshot.marker is not None and (not markers or (markers[-1].epoch, markers[-1].identity) != snapshot.marker):
+                markers.append(Marker(*snapshot.marker, number))
+        referenced = {part.name for part in self.snapshots[self.newest].parts}
+        if any(name in referenced for name in files):
+            where = Files.REFERENCED
+        else:
+            where = Files.STAGED if all(name in self.storage for name in files) else Files.MISSING
+        return View(self.uuid, 1, self.schema, True, self.newest, tuple(markers), whole, where)
+
+    def publish(self, on: int, marker: tuple[int, str], empties: tuple[str, ...], files: tuple[str, ...]) -> bool:
+        """Exclusive: False if somebody has published that number."""
+        if on != self.newest:
+            return False
+        parts = self.snapshots[on].parts
+        if empties:
+            parts = tuple(Part(part.name, tuple(row for row in part.rows if row.key[0] not in empties)) for part in parts)
+        missing = [name for name in files if name not in self.storage]
+        if missing:
+            raise Violation(f"{self.name}: a file is committed that was deleted: {missing}")
+        double = {part.name for part in parts}.intersection(files)
+        if double and self.keyed:
+            raise Violation(f"{self.name}: a file is committed twice: {sorted(double)}")
+        self.newest += 1
+        added = tuple(Part(name, self.storage[name]) for name in files)
+        self.snapshots[self.newest] = Snapshot(self.newest, True, marker, parts + added)
+        return True
+
+    def alter(self, before: int, after: int) -> bool:
+        """Exclusive as well."""
+        if self.schema != before:
+            return False
+        self.schema = after
+        return True
+
+    # ---- what others do
+
+    def compact(self, ours: bool, name: str) -> None:
+        """Merge all files into one. Deletes are forgotten; of an append-only table the rows are."""
+        newest = self.snapshots[self.newest]
+        if len(newest.parts) < 2:
+            return
+        rows = tuple(self.merged().values()) if self.keyed else tuple(row for part in newest.parts for row in part.rows)
+        self.storage[name] = rows
+        marker = newest.marker if ours else None
+        self.newest += 1
+        self.snapshots[self.newest] = Snapshot(self.newest, False, marker, (Part(name, rows),))
+
+    def expire(self, ours: bool) -> None:
+        """Old snapshots go, and with them the files that only they referred to. Ours never removes our newest marker."""
+        keep = {self.newest}
+        if ours:
+            marked = [number for number, snapshot in self.snapshots.items() if snapshot.marker is not None]
+            keep.update(marked[-1:])
+        else:
+            self.foreign_expiry = True
+        dropped = [number for number in self.snapshots if number not in keep]
+        referenced = {part.name for number in keep for part in self.snapshots[number].parts}
+        for number in dropped:
+            for part in self.snapshots.pop(number).parts:
+                if part.name not in referenced:
+                    self.storage.pop(part.name, None)
+
+    # ---- reading
+
+    def referenced(self) -> set[str]:
+        return {part.name for snapshot in self.snapshots.values() for part in snapshot.parts}
+
+    def merged(self) -> dict[Key, Row]:
+        """What a reader of a keyed table gets, by key."""
+        best: dict[Key, Row] = {}
+        for part in self.snapshots[self.newest].parts:
+            for row in part.rows:
+                held = best.get(row.key)
+                tie = held is not None and row.sequence == held.sequence and row.value != held.value
+                if held is None or row.sequence > held.sequence or (tie and self.rng.random() < 0.5):
+                    best[row.key] = row
+        return {key: row for key, row in best.items() if row.value is not None}
+
+    def rows(self) -> list[Row]:
+        """What a reader of an append-only table gets."""
+        return [row for part in self.snapshots[self.newest].parts for row in part.rows]

@@ -1,0 +1,577 @@
+"""The simulated world: one seed, a virtual clock, everything that can happen, and the oracles beside it.
+
+In it live a model database, a store, a lake, and drivers with their captures, tasks and commits. In each step one of them goes on
+by a step or a few, or something happens to them: a transaction, a statement, a fail-over, a compaction, a crash, a pause after
+which a driver goes on as a zombie. The second part of a run is quiet: no more faults, and whatever the first part left must come
+to its end.
+
+The oracles know what no driver does: the whole log, what each read contained, which record was first. They fold the intents by
+rules of their own.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from snowmelt.commit.records import Done, Entry, Intent
+from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SnowmeltError, SourceDrift
+from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Effect, Relay, Sealed
+from snowmelt.source.facts import OUTSIDE, Adopted, Extent, Found, Gone, Reborn, Recopied, Split, Truncated
+from snowmelt.source.planning import Span
+from snowmelt.source.tables import Phase
+from tests.sim.database import Database, Read, Transaction, rows_of
+from tests.sim.driver import Driver
+from tests.sim.lake import LakeTable, Violation
+from tests.sim.store import Faulty, Steps, Store
+
+A, B1, B2, C = (TableId("db", name) for name in ("a", "b1", "b2", "c"))
+TARGETS = {A: "a", B1: "b", B2: "b", C: "c"}
+QUIET_STEPS_MAX = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How hostile this world is."""
+
+    tables: tuple[TableId, ...]
+    keys: int
+    steps: int
+    sets: bool
+    """Marks are exact sets of transactions, as PostgreSQL's; else sets of GTIDs, which leave something open."""
+    faults: float
+    task_failure: float
+    give_back: float
+    crash: float
+    pause: float
+    statements: float
+    fail_over: float
+    compact: float
+    foreign_expiry: bool
+    recopy: float
+    trim: float
+    show: float
+    """How soon what is logged becomes visible."""
+    epoch_bytes: int
+    running_max: int
+    burst: int
+    """How many steps one of them goes on before another has its turn."""
+
+
+def draw(rng: Random) -> Profile:
+    """A world of some kind. Each danger is absent from some worlds, so that it does not hide another one."""
+
+    def some(rate: float, often: float = 0.5) -> float:
+        return rate * rng.uniform(0.5, 2) if rng.random() < often else 0.0
+
+    return Profile(
+        tables=rng.choice(((A,), (A,), (B1, B2), (B1, B2), (C,), (A, C), (A, B1, B2))),
+        keys=rng.choice((4, 6, 8)),
+        steps=rng.choice((800, 1600, 2400)),
+        sets=rng.random() < 0.5,
+        faults=some(0.08),
+        task_failure=some(0.08),
+        give_back=some(0.02),
+        crash=some(0.003),
+        pause=some(0.006),
+        statements=some(0.03),
+        fail_over=some(0.0015, 0.3),
+        compact=some(0.03),
+        foreign_expiry=rng.random() < 0.1,
+        recopy=some(0.1),
+        trim=rng.choice((0.0, 0.2, 0.9)),
+        show=rng.choice((0.02, 0.08, 0.2)),
+        epoch_bytes=rng.choice((4, 12, 40)),
+        running_max=rng.choice((1, 3, 6)),
+        burst=rng.choice((1, 4, 12)),
+    )
+
+
+@dataclass(slots=True)
+class Truth:
+    """What the intents have made true of a table, by the oracles' own count."""
+
+    incarnation: int
+    since: int = 0
+    extent: Extent | None = None
+    uppers: list[int] = field(default_factory=list)
+    adopted: dict[int, str | None] = field(default_factory=dict)
+    """Which keys the lake has, and from which read; None: from the log alone."""
+    gone: bool = False
+    recopying: bool = False
+
+
+@dataclass(slots=True)
+class Actor:
+    driver: Driver | None
+    name: str
+    steps: Generator[None, None, Any]
+
+
+class World:
+    def __init__(self, seed: int, driver: Callable[[World], Driver] = Driver) -> None:
+        self.seed = seed
+        self.rng = rng = Random(seed)
+        self.profile = draw(rng)
+        self.driver = driver
+        self.clock = 0
+        self.trace = 0
+        self.told: list[str] | None = None
+        """The trace in words, if somebody wants to read it."""
+        self.late: list[Callable[[], object]] = []
+        self.faulty = Faulty(rng, self.profile.faults, self.late)
+        self.store = Store(self.faulty, self.won)
+        self.db = Database(rng, list(self.profile.tables), self.profile.keys)
+        self.db.begin()
+        self.lakes = {name: LakeTable(name, name != "c", rng) for name in sorted({TARGETS[table] for table in self.profile.tables})}
+        self.actors: list[Actor] = []
+        self.drivers: list[Driver] = []
+        self.nonces = 0
+        self.reads: dict[str, Read] = {}
+        self.segment_numbers: dict[str, int] = {}
+        self.stopped = ""
+        """Why the pipeline stopped for good, where a world may make it."""
+        # What the oracles know.
+        self.generation = 0
+        self.log: list[tuple[int, Transaction]] = []
+        """The log as the relay has it, by offset."""
+        self.offsets: list[int] = []
+        self.sealed: set[int] = set()
+        self.intents: dict[int, Intent] = {}
+        self.dones: dict[int, Done] = {}
+        self.truths: dict[TableId, Truth] = {}
+        self.published: dict[tuple[str, int], str] = {}
+        self.heard: set[int] = set()
+        self.watermarks: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+
+    # ---- running
+
+    def run(self) -> None:
+        """Live through the seed. An oracle that is not content raises `Violation`."""
+        self.start_driver()
+        profile, rng = self.profile, self.rng
+        for _ in range(profile.steps):
+            if self.stopped:
+                return
+            self.clock += 1
+            chance = rng.random()
+            if chance < 0.72:
+                self.go_on()
+            else:
+                self.happen(rng.random())
+        self.faulty.rate = 0.0
+        self.profile = replace(profile, task_failure=0.0, give_back=0.0, recopy=0.0, epoch_bytes=1000, running_max=6)
+        for driver in self.drivers:
+            driver.paused_until = 0
+        self.end_quietly()
+
+    def happen(self, chance: float) -> None:
+        profile, rng, db = self.profile, self.rng, self.db
+        if chance < 0.25:
+            db.write(self.clock)
+        if chance < profile.show * 4:
+            db.show()
+        if rng.random() < profile.statements:
+            db.state(rng.choice((Effect.EMPTIES, Effect.EMPTIES, Effect.RESHAPES, Effect.DROPS, Effect.MAKES, Effect.MAKES)), self.clock)
+        if rng.random() < 0.01:
+            db.rotate()
+        if rng.random() < profile.fail_over:
+            self.say("fail-over")
+            db.fail_over()
+        if self.late and rng.random() < 0.1:
+            self.late.pop(rng.randrange(len(self.late)))()
+        if rng.random() < profile.compact:
+            self.maintain()
+        if rng.random() < profile.crash * 4:
+            self.crash()
+        if rng.random() < profile.pause * 4:
+            self.pause()
+        if not self.drivers or rng.random() < 0.002:
+            self.start_driver()
+
+    def go_on(self) -> None:
+        """One actor goes on by one step."""
+        ready = [actor for actor in self.actors if actor.driver is None or actor.driver.paused_until <= self.clock]
+        if ready:
+            actor = self.rng.choice(ready)
+            for _ in range(self.rng.randint(1, self.profile.burst)):
+                if not self.step(actor):
+                    break
+
+    def step(self, actor: Actor) -> bool:
+        """False: the actor has come to its end."""
+        try:
+            next(actor.steps)
+            return True
+        except StopIteration:
+            self.actors.remove(actor)
+        except Fenced:
+            self.say(f"fenced {actor.driver and actor.driver.generation}")
+            self.counts["fenced"] += 1
+            self.end(actor)
+        except InvariantBroken as error:
+            raise Violation(f"a guard of ours: {error}") from error
+        except (Corrupt, SourceDrift) as error:
+            self.on_stop(actor, error)
+        return False
+
+    def on_stop(self, actor: Actor, error: SnowmeltError) -> None:
+        driver = actor.driver
+        if driver is not None and driver.generation < self.generation:
+            # A stale driver may find things gone; it is about to be told.
+            self.end(actor)
+        elif any(lake.foreign_expiry for lake in self.lakes.values()) and "can't be told" in error.fact:
+            self.counts["stopped by foreign expiry"] += 1
+            self.stopped = str(error)
+        else:
+            raise Violation(f"the newest driver stopped: {error}") from error
+
+    def end(self, actor: Actor) -> None:
+        if actor.driver is None:
+            self.actors.remove(actor)
+        else:
+            self.drop(actor.driver)
+
+    def drop(self, driver: Driver) -> None:
+        driver.dead = True
+        self.actors = [actor for actor in self.actors if actor.driver is not driver]
+        self.drivers = [other for other in self.drivers if other is not driver]
+
+    def spawn(self, driver: Driver | None, steps: Generator[None, None, Any], name: str) -> None:
+        self.actors.append(Actor(driver, name, steps))
+
+    def start_driver(self) -> None:
+        driver = self.driver(self)
+        self.drivers.append(driver)
+        self.spawn(driver, driver.boot(), "boot")
+
+    def crash(self) -> None:
+        if self.drivers:
+            driver = self.rng.choice(self.drivers)
+            self.say(f"crash {driver.generation}")
+            self.drop(driver)
+
+    def pause(self) -> None:
+        """A driver stands still, and often another is started meanwhile: then it comes back as a zombie."""
+        if self.drivers:
+            driver = self.rng.choice(self.drivers)
+            driver.paused_until = self.clock + self.rng.choice((20, 100, 400))
+            self.say(f"pause {driver.generation}")
+            if self.rng.random() < 0.7:
+                self.start_driver()
+
+    def maintain(self) -> None:
+        lake = self.rng.choice(list(self.lakes.values()))
+        ours = not self.profile.foreign_expiry or self.rng.random() < 0.5
+        lake.compact(ours, f"compact-{self.nonce()}")
+        if self.rng.random() < 0.5:
+            lake.expire(ours)
+
+    def end_quietly(self) -> None:
+        """Nothing bad happens any more; all must come to its end."""
+        while self.db.hidden:
+            self.db.show()
+        for act in self.late:
+            act()
+        self.late.clear()
+        self.start_driver()
+        for step in range(QUIET_STEPS_MAX):
+            self.clock += 1
+            if self.stopped:
+                return
+            if not self.drivers:
+                self.start_driver()
+            if step % 50 == 0 and self.settled():
+                self.check_end()
+                return
+            self.go_on()
+        raise Violation(f"it does not come to its end: {self.where()}")
+
+    def settled(self) -> bool:
+        newest = self.newest_driver()
+        if newest is None or newest.ledger.open is not None or newest.staged is not None or newest.busy:
+            return False
+        end = self.offsets[-1] if self.offsets else 0
+        if len(self.drivers) > 1 or len(self.log) != len(self.db.log) or newest.ledger.done_upto != end:
+            return False
+        there = {table for table in self.db.tables if table not in self.db.gone}
+        known = {table.incarnation.table: table for table in newest.ledger.tables}
+        return all(table in known and known[table].phase is Phase.RELEASED for table in there)
+
+    def where(self) -> str:
+        newest = self.newest_driver()
+        if newest is None:
+            return "no driver"
+        phases = {str(table.incarnation): table.phase.value for table in newest.ledger.tables}
+        machine = newest.coordinator.stage.value if newest.coordinator else "booting"
+        return f"{phases} {machine} upto {newest.ledger.upto} of {self.offsets[-1:]} {len(self.drivers)} drivers"
+
+    def newest_driver(self) -> Driver | None:
+        found = [driver for driver in self.drivers if driver.generation == self.generation and driver.coordinator is not None]
+        return found[0] if found else None
+
+    # ---- for those who live here
+
+    def say(self, text: str) -> None:
+        self.trace = zlib.crc32(text.encode(), self.trace)
+        if self.told is not None:
+            self.told.append(f"{self.clock:6} {text}")
+
+    def nonce(self) -> str:
+        self.nonces += 1
+        return f"n{self.nonces}"
+
+    def target_of(self, table: TableId) -> str:
+        return TARGETS[table]
+
+    def within(self, key: int, span: Span | None, extent: Extent | None) -> bool:
+        """Whether a key lies in a span, or, for None, outside of the extent."""
+        least, greatest = (int.from_bytes(end, "big") for end in (extent.least, extent.greatest)) if extent else (1, 0)
+        inside = least <= key <= greatest
+        if span is None:
+            return not inside
+        above = int.from_bytes(span.above, "big") if span.above is not None else least - 1
+        return inside and above < key <= int.from_bytes(span.upto, "big")
+
+    def database_after(self, number: int, count: int) -> list[Transaction]:
+        """What a dump from behind a transaction sends: the next ones, of one file."""
+        log, places = self.db.log, self.db.places
+        start = bisect_right(log, number, key=lambda transaction: transaction.number)
+        taken = log[start : start + 1]
+        for transaction in log[start + 1 : start + count]:
+            if places[transaction.number][0] != places[taken[-1].number][1]:
+                break
+            taken.append(transaction)
+        return taken
+
+    def numbers_upto(self, number: int) -> list[int]:
+        return [transaction.number for transaction in self.db.log if transaction.number <= number]
+
+    def earlier_cut(self, relay: Relay, after: int, upto: int) -> int:
+        """Some cut in (after, upto], where an epoch or a task may end as well."""
+        cuts = relay.cuts_between(after, upto)
+        return self.rng.choice(cuts) if cuts else upto
+
+    def as_of(self, table: TableId, offset: int) -> tuple[bool, int]:
+        """Whether a table exists at an offset of the log, and its schema there: what a schema history tells."""
+        there, schema = True, 0
+        for at, transaction in self.log:
+            if at > offset:
+                break
+            if transaction.table == table:
+                there = transaction.effect is not Effect.DROPS
+                schema = transaction.schema
+        return there, schema
+
+    def tell_listeners(self, intent: Intent) -> Steps[str]:
+        yield
+        self.heard.add(intent.epoch)
+        yield
+        return f"heard {intent.epoch}"
+
+    def missing_segment(self, driver: Driver, name: str) -> None:
+        if driver.generation == self.generation and not driver.dead:
+            raise Violation(f"the log was let go of before it was read: {name}")
+
+    def publish(self, generation: int, intent: Intent, entry: Entry, on: int) -> bool:
+        """The exclusive create of a lake snapshot, with an oracle behind it."""
+        lake = self.lakes[entry.target]
+        if not lake.publish(on, (intent.epoch, intent.identity), entry.empties, entry.files):
+            return False
+        self.counts["publish"] += 1
+        self.say(f"publish {entry.target} {intent.epoch} by {generation}")
+        first = self.intents[intent.epoch]
+        if first.identity != intent.identity:
+            raise Violation(f"epoch {intent.epoch} has two owners: {first.identity} and {intent.identity}")
+        if self.published.setdefault((entry.target, intent.epoch), intent.identity) and lake.newest != on + 1:
+            raise Violation(f"{entry.target}: epoch {intent.epoch} is published twice")
+        self.check_table(entry.target, intent.upto)
+        return True
+
+    # ---- oracles
+
+    def won(self, kind: str, number: int, record: Any) -> None:
+        """A record became true."""
+        match record:
+            case Sealed():
+                self.check_sealed(record)
+            case Intent():
+                self.say(f"intent {number} of {record.identity} ({record.after}, {record.upto}]")
+                if number not in self.intents:
+                    self.fold(record)
+            case Done():
+                self.say(f"done {number}")
+                if number not in self.dones:
+                    self.check_done(record)
+            case str() if kind == "generation":
+                self.generation = number
+
+    def check_sealed(self, sealed: Sealed) -> None:
+        if sealed.number in self.sealed:
+            # Trimmed, and put again by a driver that does not know yet: nobody reads it.
+            return
+        self.sealed.add(sealed.number)
+        if sealed.name not in self.store.data:
+            raise Violation(f"segment {sealed.number} has no data")
+        _, data = self.store.data[sealed.name]
+        if sealed.first != (self.offsets[-1] if self.offsets else 0):
+            raise Violation(f"segment {sealed.number} leaves a gap or overlaps")
+        numbers = [transaction.number for _, transaction in self.log[-1:]] + [transaction.number for _, transaction in data]
+        log = [transaction.number for transaction in self.db.log]
+        start = log.index(numbers[0]) if numbers[0] in log else 0
+        if log[start : start + len(numbers)] != numbers or (not self.log and start):
+            raise Violation(f"segment {sealed.number} is not what the log has: {numbers}")
+        self.log.extend(data)
+        self.offsets.extend(offset for offset, _ in data)
+
+    def fold(self, intent: Intent) -> None:
+        before = self.intents.get(intent.epoch - 1)
+        if intent.epoch > 1 and (before is None or before.upto != intent.after or before.epoch not in self.dones):
+            raise Violation(f"intent {intent.epoch} does not follow")
+        self.intents[intent.epoch] = intent
+        keys = range(self.db.keys)
+        for fact in intent.facts:
+            table = fact.incarnation.table
+            self.counts[type(fact).__name__] += 1
+            match fact:
+                case Found(incarnation):
+                    self.truths[table] = Truth(incarnation.number)
+                case Reborn(incarnation, at):
+                    self.truths[table] = Truth(incarnation.number, since=at)
+                case Truncated(_, at):
+                    truth = self.truths[table]
+                    truth.since, truth.adopted = at, dict.fromkeys(keys)
+                case Gone(_, at):
+                    truth = self.truths[table]
+                    truth.gone, truth.since = True, at
+                case Recopied():
+                    truth = self.truths[table]
+                    truth.extent, truth.uppers, truth.recopying = None, [], True
+                case Split(_, _, uppers):
+                    self.truths[table].uppers.extend(int.from_bytes(upper, "big") for upper in uppers)
+                case Adopted(_, ordinal, nonce, _, _, extent):
+                    self.adopt(self.truths[table], ordinal, nonce, extent)
+                case _:
+                    pass
+
+    def adopt(self, truth: Truth, ordinal: int, nonce: str, extent: Extent | None) -> None:
+        if ordinal == OUTSIDE:
+            truth.extent = extent
+            span = None
+        else:
+            above = truth.uppers[ordinal - 2] if ordinal > 1 else None
+            span = Span(None if above is None else above.to_bytes(2, "big"), truth.uppers[ordinal - 1].to_bytes(2, "big"))
+        for key in range(self.db.keys):
+            if self.within(key, span, truth.extent):
+                if not truth.recopying and key in truth.adopted:
+                    raise Violation(f"key {key} is adopted twice")
+                truth.adopted[key] = nonce
+
+    def check_table(self, target: str, upto: int) -> None:
+        """The lake equals the source at `upto`, for every key that was adopted, and has nothing else."""
+        lake = self.lakes[target]
+        end = bisect_right(self.offsets, upto)
+        for table, truth in self.truths.items():
+            if TARGETS[table] != target or truth.gone:
+                continue
+            if lake.keyed:
+                rows = rows_of(table, (transaction for _, transaction in self.log[:end]))
+                expected = {key: value for key, value in rows.items() if key in truth.adopted}
+                got = {key: row.value for (source, key), row in lake.merged().items() if source == str(table)}
+                if got != expected:
+                    raise Violation(f"{table} at {upto}: the lake has {got}, the source {expected}")
+            else:
+                self.check_appended(table, truth, end)
+
+    def check_appended(self, table: TableId, truth: Truth, end: int) -> None:
+        """Each change once, and each row of a read once."""
+        expected: Counter[tuple[int, int | None, str]] = Counter()
+        for key, nonce in truth.adopted.items():
+            if nonce is not None and key in self.reads[nonce].rows:
+                expected[key, self.reads[nonce].rows[key], f"r{nonce}"] += 1
+        for offset, transaction in self.log[:end]:
+            for change in transaction.changes:
+                if change.table != table or change.key not in truth.adopted or offset <= truth.since:
+                    continue
+                nonce = truth.adopted[change.key]
+                if nonce is None or transaction.number not in self.reads[nonce].covered:
+                    expected[change.key, change.value, f"t{transaction.number}"] += 1
+        got = Counter((row.key[1], row.value, row.origin) for row in self.lakes[TARGETS[table]].rows() if row.key[0] == str(table))
+        if got != expected:
+            more, less = (sorted(some.elements(), key=str) for some in (got - expected, expected - got))
+            raise Violation(f"{table}: appended {more} too often, {less} too seldom")
+
+    def check_done(self, done: Done) -> None:
+        self.dones[done.epoch] = done
+        intent = self.intents[done.epoch]
+        for entry in intent.entries:
+            if (entry.target, done.epoch) not in self.published:
+                raise Violation(f"epoch {done.epoch} is done and {entry.target} does not have it")
+            if entry.new_schema is not None and self.lakes[entry.target].schema < entry.new_schema:
+                raise Violation(f"epoch {done.epoch} is done and {entry.target} has not its schema")
+            rows = (row for name in entry.files for row in self.lakes[entry.target].storage.get(name, ()))
+            if any(row.sequence > intent.sequence_max for row in rows):
+                raise Violation(f"epoch {done.epoch} holds greater sequences than it says")
+        if done.epoch not in self.heard or done.listeners != f"heard {done.epoch}":
+            raise Violation(f"epoch {done.epoch} is done and a listener does not know")
+        for watermark in done.watermarks:
+            before = self.watermarks.get(watermark.target)
+            if before is not None and watermark.time_ms < before:
+                raise Violation(f"the watermark of {watermark.target} went back")
+            if before is None or watermark.time_ms > before:
+                self.check_watermark(watermark.target, watermark.time_ms, intent)
+            self.watermarks[watermark.target] = watermark.time_ms
+
+    def check_watermark(self, target: str, time_ms: int, intent: Intent) -> None:
+        """Where it moved, every source of the table is in the lake up to then."""
+        for table in self.db.tables:
+            truth = self.truths.get(table)
+            counts = TARGETS[table] == target and truth is not None and not truth.gone
+            if counts and truth is not None and len(truth.adopted) < self.db.keys:
+                raise Violation(f"the watermark of {target} moved before {table} was all there")
+        if intent.time_ms is None or time_ms > intent.time_ms:
+            raise Violation(f"the watermark of {target} is ahead of the log")
+
+    def check_end(self) -> None:
+        """All is quiet: the lake is the database, and nothing is left over."""
+        for target in self.lakes:
+            self.check_table(target, self.offsets[-1] if self.offsets else 0)
+        for table in self.db.tables:
+            if table not in self.db.gone and self.lakes[TARGETS[table]].keyed:
+                live = self.db.rows(table, self.db.visible)
+                got = {key: row.value for (source, key), row in self.lakes[TARGETS[table]].merged().items() if source == str(table)}
+                if got != live:
+                    raise Violation(f"{table} in the end: the lake has {got}, the database {live}")
+        newest = self.newest_driver()
+        if newest is not None:
+            for _ in newest.clean():
+                pass
+            self.check_leftovers(newest)
+        self.counts["epochs"] += len(self.intents)
+
+    def check_leftovers(self, driver: Driver) -> None:
+        """What is not in use was let go of: files, segments, metadata."""
+        held = {segment.name for segment in driver.relay.segments}
+        left = [name for name in self.store.data if name not in held and self.segment_numbers[name] != driver.ledger.done_segment]
+        if left:
+            raise Violation(f"segments are left over: {left}")
+        for lake in self.lakes.values():
+            staged = [name for name in lake.storage if name.startswith("sm-") and name not in lake.referenced()]
+            if staged:
+                raise Violation(f"{lake.name}: staged files are left over: {staged}")
+        if any(True for _ in driver.ledger.tables.readings()):
+            raise Violation("a read is under way although every table is released")
+
+
+def live(seed: int, driver: Callable[[World], Driver] = Driver) -> World:
+    """Live through a seed and give back the world, or raise `Violation`."""
+    world = World(seed, driver)
+    world.run()
+    return world
