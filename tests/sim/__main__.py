@@ -57,7 +57,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./run sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first one (0)")
-    parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug first; an oracle should find it")
+    parser.add_argument(
+        "--bug", choices=sorted(BUGS), metavar="NAME", help="plant this bug first, an oracle should find it; one of: " + "; ".join(BUGS)
+    )
     parser.add_argument("--trace", action="store_true", help="tell what happens in the first seed, and no more than that one")
     arguments = parser.parse_args()
     if arguments.trace:

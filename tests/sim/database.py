@@ -48,6 +48,7 @@ class Database:
     rng: Random
     tables: list[TableId]
     keys: int
+    in_order: bool
     log: list[Transaction] = field(default_factory=list)
     places: dict[int, tuple[Position, Position]] = field(default_factory=dict)
     """Where each transaction begins and ends in the log of the server that is the primary now."""
@@ -111,9 +112,9 @@ class Database:
         self._log(Transaction(self.number, time_ms, 2, (), table, effect, self.schemas[table]))
 
     def show(self) -> None:
-        """One logged transaction becomes visible; often the oldest, but not always."""
+        """One logged transaction becomes visible; often the oldest, but not always, unless the server keeps their order."""
         if self.hidden:
-            index = 0 if self.rng.random() < 0.7 else self.rng.randrange(len(self.hidden))
+            index = 0 if self.in_order or self.rng.random() < 0.7 else self.rng.randrange(len(self.hidden))
             self.visible.add(self.hidden.pop(index).number)
 
     def rotate(self) -> None:

@@ -151,7 +151,7 @@ class Driver:
             self.captured, _ = yield from self.read_data(chain[-1].name)
         return retention.take_over(chain, intent_upto=ledger.upto)
 
-    def read_data(self, name: str) -> Steps[tuple[int, tuple[tuple[int, Transaction], ...]]]:
+    def read_data(self, name: str) -> Steps[tuple[int, tuple[tuple[int, Transaction, Position], ...]]]:
         found = yield from self.world.faulty.read(lambda: self.world.store.data.get(name))
         if found is None:
             raise Corrupt("a segment's data is missing", detail=name)
@@ -175,7 +175,7 @@ class Driver:
             offset, rows, cuts, statements = self.relay.end, [], [], []
             for transaction in taken:
                 offset += transaction.bytes
-                rows.append((offset, transaction))
+                rows.append((offset, transaction, world.db.places[transaction.number][1]))
                 cuts.append(Cut(offset, transaction.time_ms))
                 if transaction.effect is not None and transaction.table is not None:
                     statements.append(Statement(offset, transaction.table, transaction.effect, transaction.schema))
@@ -258,7 +258,8 @@ class Driver:
             elif offset is None:
                 waiting.append(report)
             else:
-                exact = all(number in read.covered for number in self.world.numbers_upto(read.high_number)) or self.world.profile.sets
+                exact = self.world.profile.marks != "gtids"
+                exact = exact or all(number in read.covered for number in self.world.numbers_upto(read.high_number))
                 fact = Reported(launch.incarnation, launch.ordinal, launch.job, nonce, offset, exact, read.schema, files, extent)
                 for decided in self.ledger.tables.decide_report(fact):
                     self.ledger.tables.apply(decided)
@@ -298,7 +299,7 @@ class Driver:
         world, db, rng = self.world, self.world.db, self.world.rng
         table, nonce = launch.incarnation.table, world.nonce()
         yield
-        opened = (db.era, frozenset(db.visible), db.end, db.log[-1].number if db.log else 0)
+        opened = (db.era, frozenset(db.visible), db.end, db.log[-1].number if db.log else 0, db.shown())
         covered = opened[1]
         statements = [t.number for t in db.log if t.table == table and t.number in db.visible and t.effect is not planning.Effect.RESHAPES]
         yield
@@ -306,7 +307,9 @@ class Driver:
         shown = [t.number for t in db.log if t.table == table and t.number in db.visible and t.effect is not planning.Effect.RESHAPES]
         failed = db.era != opened[0] or db.era != launch.era or shown != statements or rng.random() < world.profile.task_failure
         high, high_number, contains = opened[2], opened[3], covered
-        if not world.profile.sets:
+        if world.profile.marks == "positions":
+            high = opened[4]
+        if world.profile.marks == "gtids":
             # MySQL with GTIDs: the set is read before the snapshot opens, the end of the log after it.
             high, high_number, contains = db.end, db.log[-1].number if db.log else 0, frozenset(db.visible)
         rows = db.rows(table, contains)
@@ -351,7 +354,7 @@ class Driver:
                         at = min(greatest, at + rng.randint(1, 3))
                         uppers.append(packed(at))
                 yield Split(table.incarnation, first, tuple(uppers), at >= greatest)
-            elif table.phase is Phase.RELEASED and rng.random() < world.profile.recopy:
+            elif table.phase is Phase.RELEASED and (world.truths[name].damaged or rng.random() < world.profile.recopy):
                 yield Recopied(table.incarnation)
 
     # ---- the log lane
@@ -387,9 +390,9 @@ class Driver:
                         world.missing_segment(self, name)
                     job.failed = True
                     return
-                for offset, transaction in data[1]:
+                for offset, transaction, position in data[1]:
                     if after < offset <= upto:
-                        self.emit(transaction, offset, rules, rows)
+                        self.emit(transaction, offset, position, rules, rows)
             yield
             files = []
             for target, kept in rows.items():
@@ -407,7 +410,9 @@ class Driver:
             seen = ((writer, nonce),)
             job.messages.append(Message(self.generation, plan.epoch, writer, nonce, seen, tuple(files)))
 
-    def emit(self, transaction: Transaction, offset: int, rules: dict[TableId, Rule], rows: dict[str, list[Row]]) -> None:
+    def emit(
+        self, transaction: Transaction, offset: int, position: Position, rules: dict[TableId, Rule], rows: dict[str, list[Row]]
+    ) -> None:
         world = self.world
         for change in transaction.changes:
             rule = rules.get(change.table)
@@ -415,13 +420,18 @@ class Driver:
                 continue
             adopting = next((one for one in rule.adopting if world.within(change.key, one.span, rule.extent or one.reading.extent)), None)
             adopted = self.adopted(change.key, rule)
-            covered = self.covered(transaction.number)
+            covered = self.covered(transaction.number, position)
             if emits(rule, offset=offset, adopted=adopted, adopting=adopting, covered=covered):
                 row = Row((str(change.table), change.key), sequence.of_change(offset), change.value, f"t{transaction.number}")
                 rows.setdefault(world.target_of(change.table), []).append(row)
 
-    def covered(self, number: int) -> Callable[[Adopting], bool]:
-        return lambda adopting: number in self.world.reads[adopting.reading.nonce].covered
+    def covered(self, number: int, position: Position) -> Callable[[Adopting], bool]:
+        """What the read's mark says of a transaction. A position says it only of the log that it is a position of."""
+        reads = self.world.reads
+        if self.world.profile.marks == "positions":
+            at = (position.file, position.offset)
+            return lambda adopting: at <= (reads[adopting.reading.nonce].high.file, reads[adopting.reading.nonce].high.offset)
+        return lambda adopting: number in reads[adopting.reading.nonce].covered
 
     def adopted(self, key: int, rule: Rule) -> bool:
         if rule.extent is None:

@@ -109,6 +109,12 @@ class LakeTable:
         self.newest += 1
         self.snapshots[self.newest] = Snapshot(self.newest, False, marker, (Part(name, rows),))
 
+    def insert(self, name: str, row: Row) -> None:
+        self.storage[name] = (row,)
+        parts = self.snapshots[self.newest].parts
+        self.newest += 1
+        self.snapshots[self.newest] = Snapshot(self.newest, False, None, (*parts, Part(name, (row,))))
+
     def expire(self, ours: bool) -> None:
         """Old snapshots go, and with them the files that only they referred to. Ours never removes our newest marker."""
         keep = {self.newest}

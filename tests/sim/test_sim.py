@@ -39,7 +39,7 @@ def test_a_planted_bug_is_caught(name: str) -> None:
     with BUGS[name].planted() as driver:
         for seed in range(SEEDS_MAX):
             try:
-                live(seed, driver)
+                live((seed + BUGS[name].hint) % SEEDS_MAX, driver)
             except Violation:
                 return
     pytest.fail(f"no oracle says anything in {SEEDS_MAX} seeds")

@@ -28,7 +28,7 @@ from snowmelt.source.planning import Span
 from snowmelt.source.tables import Phase
 from tests.sim.database import Database, Read, Transaction, rows_of
 from tests.sim.driver import Driver
-from tests.sim.lake import LakeTable, Violation
+from tests.sim.lake import LakeTable, Row, Violation
 from tests.sim.store import Faulty, Steps, Store
 
 A, B1, B2, C = (TableId("db", name) for name in ("a", "b1", "b2", "c"))
@@ -43,18 +43,23 @@ class Profile:
     tables: tuple[TableId, ...]
     keys: int
     steps: int
-    sets: bool
-    """Marks are exact sets of transactions, as PostgreSQL's; else sets of GTIDs, which leave something open."""
+    marks: str
+    """What a read tells of itself: `sets` of transactions, exact, as PostgreSQL does; `positions`, exact, as MariaDB; `gtids`, which
+    leave something open, as MySQL."""
     faults: float
     task_failure: float
     give_back: float
     crash: float
     pause: float
+    spite: float
+    """Pauses right when something has become true."""
     statements: float
     fail_over: float
     compact: float
     foreign_expiry: bool
     recopy: float
+    ghosts: float
+    """Rows in the lake that the source lacks, which only reading again repairs."""
     trim: float
     show: float
     """How soon what is logged becomes visible."""
@@ -74,17 +79,19 @@ def draw(rng: Random) -> Profile:
         tables=rng.choice(((A,), (A,), (B1, B2), (B1, B2), (C,), (A, C), (A, B1, B2))),
         keys=rng.choice((4, 6, 8)),
         steps=rng.choice((800, 1600, 2400)),
-        sets=rng.random() < 0.5,
+        marks=rng.choice(("sets", "positions", "gtids")),
         faults=some(0.08),
         task_failure=some(0.08),
         give_back=some(0.02),
         crash=some(0.003),
         pause=some(0.006),
+        spite=some(0.04),
         statements=some(0.03),
-        fail_over=some(0.0015, 0.3),
+        fail_over=some(0.006, 0.3),
         compact=some(0.03),
         foreign_expiry=rng.random() < 0.1,
         recopy=some(0.1),
+        ghosts=some(0.02),
         trim=rng.choice((0.0, 0.2, 0.9)),
         show=rng.choice((0.02, 0.08, 0.2)),
         epoch_bytes=rng.choice((4, 12, 40)),
@@ -105,6 +112,9 @@ class Truth:
     """Which keys the lake has, and from which read; None: from the log alone."""
     gone: bool = False
     recopying: bool = False
+    read_again: set[int] = field(default_factory=set)
+    damaged: bool = False
+    """The lake has rows that it should not have, until all of the table was read again."""
 
 
 @dataclass(slots=True)
@@ -127,7 +137,7 @@ class World:
         self.late: list[Callable[[], object]] = []
         self.faulty = Faulty(rng, self.profile.faults, self.late)
         self.store = Store(self.faulty, self.won)
-        self.db = Database(rng, list(self.profile.tables), self.profile.keys)
+        self.db = Database(rng, list(self.profile.tables), self.profile.keys, self.profile.marks == "positions")
         self.db.begin()
         self.lakes = {name: LakeTable(name, name != "c", rng) for name in sorted({TARGETS[table] for table in self.profile.tables})}
         self.actors: list[Actor] = []
@@ -167,7 +177,7 @@ class World:
             else:
                 self.happen(rng.random())
         self.faulty.rate = 0.0
-        self.profile = replace(profile, task_failure=0.0, give_back=0.0, recopy=0.0, epoch_bytes=1000, running_max=6)
+        self.profile = replace(profile, task_failure=0.0, give_back=0.0, recopy=0.0, spite=0.0, epoch_bytes=1000, running_max=6)
         for driver in self.drivers:
             driver.paused_until = 0
         self.end_quietly()
@@ -189,6 +199,8 @@ class World:
             self.late.pop(rng.randrange(len(self.late)))()
         if rng.random() < profile.compact:
             self.maintain()
+        if rng.random() < profile.ghosts:
+            self.haunt()
         if rng.random() < profile.crash * 4:
             self.crash()
         if rng.random() < profile.pause * 4:
@@ -202,7 +214,7 @@ class World:
         if ready:
             actor = self.rng.choice(ready)
             for _ in range(self.rng.randint(1, self.profile.burst)):
-                if not self.step(actor):
+                if not self.step(actor) or (actor.driver is not None and actor.driver.paused_until > self.clock):
                     break
 
     def step(self, actor: Actor) -> bool:
@@ -274,6 +286,20 @@ class World:
         if self.rng.random() < 0.5:
             lake.expire(ours)
 
+    def haunt(self) -> None:
+        """Somebody puts a row into the lake that the source does not have."""
+        tables = [table for table, truth in self.truths.items() if len(truth.adopted) == self.db.keys and not truth.recopying]
+        if not tables:
+            return
+        table = self.rng.choice(tables)
+        lake, truth = self.lakes[TARGETS[table]], self.truths[table]
+        free = [key for key in range(self.db.keys) if (str(table), key) not in lake.merged()]
+        if lake.keyed and free and not truth.gone:
+            name = f"ghost-{self.nonce()}"
+            lake.insert(name, Row((str(table), self.rng.choice(free)), 1, -1, "ghost"))
+            truth.damaged = True
+            self.say(f"ghost in {table}")
+
     def end_quietly(self) -> None:
         """Nothing bad happens any more; all must come to its end."""
         while self.db.hidden:
@@ -300,6 +326,8 @@ class World:
             return False
         end = self.offsets[-1] if self.offsets else 0
         if len(self.drivers) > 1 or len(self.log) != len(self.db.log) or newest.ledger.done_upto != end:
+            return False
+        if any(truth.damaged and not truth.gone for truth in self.truths.values()):
             return False
         there = {table for table in self.db.tables if table not in self.db.gone}
         known = {table.incarnation.table: table for table in newest.ledger.tables}
@@ -399,6 +427,10 @@ class World:
 
     def won(self, kind: str, number: int, record: Any) -> None:
         """A record became true."""
+        if self.rng.random() < self.profile.spite:
+            for driver in self.drivers:
+                driver.paused_until = self.clock + self.rng.choice((20, 100, 400))
+            self.start_driver()
         match record:
             case Sealed():
                 self.check_sealed(record)
@@ -420,7 +452,7 @@ class World:
         self.sealed.add(sealed.number)
         if sealed.name not in self.store.data:
             raise Violation(f"segment {sealed.number} has no data")
-        _, data = self.store.data[sealed.name]
+        data = [(offset, transaction) for offset, transaction, _ in self.store.data[sealed.name][1]]
         if sealed.first != (self.offsets[-1] if self.offsets else 0):
             raise Violation(f"segment {sealed.number} leaves a gap or overlaps")
         numbers = [transaction.number for _, transaction in self.log[-1:]] + [transaction.number for _, transaction in data]
@@ -439,6 +471,8 @@ class World:
         keys = range(self.db.keys)
         for fact in intent.facts:
             table = fact.incarnation.table
+            if not isinstance(fact, Found) and table not in self.truths:
+                raise Violation(f"intent {intent.epoch} speaks of {table}, which is not there")
             self.counts[type(fact).__name__] += 1
             match fact:
                 case Found(incarnation):
@@ -447,13 +481,13 @@ class World:
                     self.truths[table] = Truth(incarnation.number, since=at)
                 case Truncated(_, at):
                     truth = self.truths[table]
-                    truth.since, truth.adopted = at, dict.fromkeys(keys)
+                    truth.since, truth.adopted, truth.damaged = at, dict.fromkeys(keys), False
                 case Gone(_, at):
                     truth = self.truths[table]
                     truth.gone, truth.since = True, at
                 case Recopied():
                     truth = self.truths[table]
-                    truth.extent, truth.uppers, truth.recopying = None, [], True
+                    truth.extent, truth.uppers, truth.recopying, truth.read_again = None, [], True, set()
                 case Split(_, _, uppers):
                     self.truths[table].uppers.extend(int.from_bytes(upper, "big") for upper in uppers)
                 case Adopted(_, ordinal, nonce, _, _, extent):
@@ -465,6 +499,8 @@ class World:
         if ordinal == OUTSIDE:
             truth.extent = extent
             span = None
+        elif ordinal > len(truth.uppers):
+            raise Violation(f"chunk {ordinal} is adopted and has no bounds")
         else:
             above = truth.uppers[ordinal - 2] if ordinal > 1 else None
             span = Span(None if above is None else above.to_bytes(2, "big"), truth.uppers[ordinal - 1].to_bytes(2, "big"))
@@ -473,13 +509,16 @@ class World:
                 if not truth.recopying and key in truth.adopted:
                     raise Violation(f"key {key} is adopted twice")
                 truth.adopted[key] = nonce
+                truth.read_again.add(key)
+        if truth.recopying and len(truth.read_again) == self.db.keys:
+            truth.recopying = truth.damaged = False
 
     def check_table(self, target: str, upto: int) -> None:
         """The lake equals the source at `upto`, for every key that was adopted, and has nothing else."""
         lake = self.lakes[target]
         end = bisect_right(self.offsets, upto)
         for table, truth in self.truths.items():
-            if TARGETS[table] != target or truth.gone:
+            if TARGETS[table] != target or truth.gone or truth.damaged:
                 continue
             if lake.keyed:
                 rows = rows_of(table, (transaction for _, transaction in self.log[:end]))
