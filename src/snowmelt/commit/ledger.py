@@ -23,14 +23,14 @@ from snowmelt.source.tables import Phase, Tables
 class Ledger:
     """`apply_intent` and `apply_done` are the only ways that anything durable changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin: int = 0) -> None:
+        """`begin`: where the number line of a new store begins: above half of the greatest `_seq` that the lake has seen."""
         self.epoch = 0
         self.identity = ""
         """Of the newest intent."""
         self.generation = 0
         """Who wrote it."""
-        self.upto = 0
-        self.done_upto = 0
+        self.upto = self.done_upto = begin
         self.open: Intent | None = None
         self.sequence_max = 0
         self.segment = self.done_segment = 0

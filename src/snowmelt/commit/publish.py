@@ -97,6 +97,21 @@ def judge_schema(entry: Entry, schema: int) -> bool:
     raise SourceDrift("a lake table's schema was changed by somebody else", detail=f"{entry.target} has {schema}, expected {entry.schema}")
 
 
+def check_start(target: str, marker: Marker | None, *, epoch: int, identity: str) -> None:
+    """Before a driver's first step: the lake must not know more than the store, whose newest intent is `epoch` as `identity`.
+
+    A store that was lost, or restored from an older copy, would number epochs that the lake has already: each of its commits
+    would be taken for done, or its rows would lose against those of the lake.
+    """
+    if marker is None or marker.epoch < epoch or (marker.epoch == epoch and marker.identity == identity):
+        return
+    raise SourceDrift(
+        "the lake is ahead of the store",
+        detail=f"{target} has epoch {marker.epoch}, the store ends with {epoch}",
+        hint="the state was lost or restored; start anew with another state and a snapshot that replaces what the lake has",
+    )
+
+
 def _same_table(entry: Entry, view: View) -> None:
     for what, is_now, expected in (
         ("its identity", view.uuid, entry.uuid),

@@ -31,6 +31,8 @@ class Entry:
     """Source tables whose rows go."""
     files: tuple[str, ...]
     """Those of chunks first, then those of the log by range: a streaming reader of the lake sees them in this order."""
+    messages: tuple[bytes, ...] = ()
+    """What the lake's own commit wants to know of these files, in the lake's own form."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Lake tables: created, written by tasks, committed by the coordinator."""
