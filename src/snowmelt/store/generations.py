@@ -40,9 +40,14 @@ def take_generation(store: Store, nonce: str, *, since: int = 1) -> Generation:
     raise Unavailable("drivers start faster than this one", detail=f"{_TRIES_MAX} generations since {number}")
 
 
+def newest_generation(store: Store, generation: int) -> int:
+    """The newest driver, as a driver of number `generation` asks; 0 if even its own record is gone."""
+    return newest(store, PREFIX, since=generation) or 0
+
+
 def is_newest(store: Store, generation: int) -> bool:
     """Whether no newer driver exists. To be asked after winning a record and before its first effect elsewhere."""
-    return newest(store, PREFIX, since=generation) == generation
+    return newest_generation(store, generation) == generation
 
 
 def check_shared(store: Store, generation: int, nonce: str) -> None:

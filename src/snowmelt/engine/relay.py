@@ -1,0 +1,101 @@
+"""The relay's first form: a capture in the coordinator's process, segments as files under the pipeline's state, the chain in its store.
+
+The folder has one capture at a time (a lock), numbers without gaps, and an index that is durable behind its data; the chain's records
+follow it. After a crash between the two the segments that have no record get one, in order.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from pathlib import Path
+
+from snowmelt.databases.mysql.capture import Capture, Start
+from snowmelt.databases.mysql.connect import MySqlOptions
+from snowmelt.databases.mysql.segments import Segment, list_segments
+from snowmelt.engine.state import State
+from snowmelt.errors import Corrupt, Fenced
+from snowmelt.relay.retention import Cut, Relay, Sealed
+from snowmelt.store.generations import is_newest
+
+
+class Keeper:
+    """Captures into `folder` and keeps the chain. All but the capture itself happens in the caller's thread."""
+
+    def __init__(
+        self, state: State, relay: Relay, folder: Path, options: MySqlOptions, *, generation: int, start: Start, server_id: int
+    ) -> None:
+        self._state = state
+        self.relay = relay
+        self._folder = folder
+        self._generation = generation
+        self._sealed: queue.SimpleQueue[Segment] = queue.SimpleQueue()
+        self._segments: dict[int, Segment] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        self._capture = Capture(options, folder, start=start, server_id=server_id, sealed=self._sealed.put)
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="snowmelt-capture", daemon=True)
+
+    def start(self) -> None:
+        """Give records to what a crash left without, then capture."""
+        for segment in list_segments(self._folder):
+            self._segments[segment.number] = segment
+            newest = self.relay.newest
+            if newest is None or segment.number > _number(newest):
+                self._record(segment)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._capture.run(self._stop)
+        except BaseException as error:
+            self._error = error
+
+    def take(self) -> bool:
+        """Take up what was captured meanwhile; whether there was anything."""
+        if self._error is not None:
+            raise self._error
+        took = False
+        while True:
+            try:
+                segment = self._sealed.get_nowait()
+            except queue.Empty:
+                return took
+            self._segments[segment.number] = segment
+            self._record(segment)
+            took = True
+
+    def _record(self, segment: Segment) -> None:
+        first = self.relay.end
+        cuts = tuple(Cut(first + cut.offset - segment.start.offset, cut.time_s * 1000) for cut in segment.cuts)
+        sealed = self.relay.decide_seal(self._generation, str(segment.index_path), segment.start, segment.end, cuts)
+        found = self._state.seal(sealed)
+        if not is_newest(self._state.store, self._generation):
+            raise Fenced("a newer driver captures this log", detail=f"this is generation {self._generation}")
+        if found != sealed:
+            raise Corrupt("the relay's chain and its folder disagree", detail=f"record {found.number} is of {found.name}")
+        self.relay.apply(found)
+
+    def segment(self, sealed: Sealed) -> Segment:
+        return self._segments[_number(sealed)]
+
+    def let_go(self, gone: list[Sealed]) -> None:
+        self.relay.forget(gone)
+        self._state.trim_relay([sealed.number for sealed in gone])
+        for sealed in gone:
+            self._segments.pop(_number(sealed), None)
+            # The index goes last: data without one is removed at the next start, an index without data would stop it.
+            index = Path(sealed.name)
+            index.unlink(missing_ok=True)
+            index.with_suffix(".log").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+
+def _number(sealed: Sealed) -> int:
+    """Of the segment in its folder."""
+    return int(Path(sealed.name).stem)

@@ -1,0 +1,115 @@
+"""The pipeline's records in its store, and how a driver that starts folds them.
+
+    generation/<g>   who drives; never trimmed
+    intent/<n>       epoch n
+    done/<n>         epoch n is in the lake
+    summary/<k>      the fold up to some done epoch; the newest three are kept
+    relay/<k>        the relay's chain
+
+What is found missing or broken while loading may have been trimmed by a newer driver meanwhile, so a stop is preceded by a look
+at the generation.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.records import Done, Intent
+from snowmelt.commit.summary import Summary, restore, summarise
+from snowmelt.errors import Corrupt, Unavailable
+from snowmelt.relay.retention import Relay, Sealed, needs_before, take_over
+from snowmelt.store.contract import Store, numbered
+from snowmelt.store.numbered import Lost, newest
+from snowmelt.store.records import Kind, delete_records, get_record, settle_record
+
+INTENT: Final = Kind("intent", 1, Intent)
+DONE: Final = Kind("done", 1, Done)
+SUMMARY: Final = Kind("summary", 1, Summary)
+SEALED: Final = Kind("sealed", 1, Sealed)
+
+SUMMARIES_KEPT: Final = 3
+_TRIES_MAX: Final = 100
+
+
+class State:
+    """The records of one pipeline."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def load(self) -> Ledger:
+        """Fold the newest summary and what lies behind it. If that summary is not the newest any more, begin again."""
+        for _ in range(_TRIES_MAX):
+            number = newest(self.store, "summary", since=1) or 0
+            found = get_record(self.store, numbered("summary", number), SUMMARY) if number else None
+            if number and found is None:
+                continue
+            ledger = restore(found) if found is not None else Ledger()
+            if self._fold(ledger) and self._is_newest_summary(number):
+                return ledger
+        raise Unavailable("the pipeline's state changes faster than it can be read", detail=f"{_TRIES_MAX} tries")
+
+    def _fold(self, ledger: Ledger) -> bool:
+        """False: an intent follows one that is not done, so that one of the two was put or trimmed meanwhile."""
+        while (intent := get_record(self.store, numbered("intent", ledger.epoch + 1), INTENT)) is not None:
+            if ledger.open is not None:
+                return False
+            ledger.apply_intent(intent)
+            done = get_record(self.store, numbered("done", ledger.epoch), DONE)
+            if done is not None:
+                ledger.apply_done(done)
+        return True
+
+    def _is_newest_summary(self, number: int) -> bool:
+        there = number == 0 or self.store.get(numbered("summary", number)) is not None
+        return there and self.store.get(numbered("summary", number + 1)) is None
+
+    def take_over_relay(self, ledger: Ledger) -> Relay:
+        """The chain from the record behind the one that the newest intent names."""
+        chain: list[Sealed] = []
+        number = ledger.segment
+        while (sealed := get_record(self.store, numbered("relay", number + 1), SEALED)) is not None:
+            chain.append(sealed)
+            number += 1
+        if ledger.segment and needs_before(chain, ledger.upto):
+            before = get_record(self.store, numbered("relay", ledger.segment), SEALED)
+            if before is None:
+                raise Corrupt("a record of the relay is missing", detail=f"number {ledger.segment}")
+            chain.insert(0, before)
+        if not chain:
+            return Relay(floor=ledger.upto)
+        return take_over(chain, intent_upto=ledger.upto)
+
+    def seal(self, sealed: Sealed) -> Sealed:
+        """Put the next record of the chain; what is there afterwards."""
+        result = settle_record(self.store, numbered("relay", sealed.number), SEALED, sealed)
+        return result.value if isinstance(result, Lost) else sealed
+
+    def put_intent(self, intent: Intent) -> bool:
+        return not isinstance(settle_record(self.store, numbered("intent", intent.epoch), INTENT, intent), Lost)
+
+    def intent(self, epoch: int) -> Intent | None:
+        return get_record(self.store, numbered("intent", epoch), INTENT)
+
+    def put_done(self, done: Done) -> Done:
+        result = settle_record(self.store, numbered("done", done.epoch), DONE, done)
+        return result.value if isinstance(result, Lost) else done
+
+    def sum_up(self, ledger: Ledger) -> None:
+        """Write a summary of what is done, then trim what lies below the oldest that is kept."""
+        number = newest(self.store, "summary", since=1) or 0
+        last = get_record(self.store, numbered("summary", number), SUMMARY) if number else None
+        if last is not None and last.epoch >= ledger.epoch:
+            return
+        if isinstance(settle_record(self.store, numbered("summary", number + 1), SUMMARY, summarise(ledger)), Lost):
+            return
+        oldest = number + 2 - SUMMARIES_KEPT
+        kept = get_record(self.store, numbered("summary", oldest), SUMMARY) if oldest > 0 else None
+        if kept is None:
+            return
+        for kind, below in (("intent", kept.epoch), ("done", kept.epoch), ("summary", oldest)):
+            delete_records(self.store, (numbered(kind, n) for n in sorted(self.store.numbers(kind)) if n < below))
+
+    def trim_relay(self, numbers: list[int]) -> None:
+        delete_records(self.store, (numbered("relay", number) for number in numbers))
