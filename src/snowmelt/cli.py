@@ -1,6 +1,6 @@
 """The command line: parse, wire, run, print.
 
-Exit codes: 0 done, 1 failed or errors found, 2 wrong use. An error that we know is one line on stderr, never a traceback.
+Exit codes: 0 done, 1 failed or errors found, 2 wrong use. An error is one line on stderr, a traceback only with --debug.
 """
 
 from __future__ import annotations
@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
+from dataclasses import replace
 from importlib.metadata import version
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,6 +26,10 @@ from snowmelt.databases.mysql.preflight import Cascade, Finding, Level, Prefligh
 from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
+
+if TYPE_CHECKING:
+    from snowmelt.config import PipelineConfig
+
 
 PASSWORD_VARIABLE = "DB_PASSWORD"
 TABLES_SHOWN_MAX = 5
@@ -47,7 +54,7 @@ def _show_version(wanted: bool) -> None:
 def _commands(
     _: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
 ) -> None:
-    """Whole operational databases into lake tables, live and exactly once. So far: MySQL and MariaDB as Arrow."""
+    """Whole operational databases into lake tables, live and exactly once. So far: MySQL and MariaDB into Paimon tables."""
 
 
 @app.command()
@@ -94,6 +101,125 @@ def check(
 
 
 @app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="The pipeline's description.", metavar="pipeline.yaml", show_default=False)],
+    until_current: Annotated[
+        bool, typer.Option("--until-current", help="End once every table is copied and the lake has what the database had at the start.")
+    ] = False,
+    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:7077, …")] = "local[*]",
+    ui: Annotated[bool, typer.Option("--ui", help="Let Spark serve its web page.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what Spark says.")] = False,
+) -> None:
+    """Copy tables into the lake and keep them there live, exactly once.
+
+    Looks at the server first and stops where something stands in the way. Ctrl-C finishes the epoch under way, a second one ends at
+    once; either way, and after a crash too, the next run goes on where this one ended. A run that is started while another one is at
+    work takes over, and the older one ends.
+
+    Example:
+
+      DB_PASSWORD=… snowmelt run pipeline.yaml
+
+    where pipeline.yaml is, for example:
+
+    \b
+      source:
+        type: mysql
+        host: db.example.com
+        username: repl
+        password: ${DB_PASSWORD}
+        tables: [shop.*, crm.customers]
+      sink:
+        type: paimon
+        warehouse: /data/lake
+      pipeline:
+        name: shop-to-lake
+        state: /data/snowmelt/shop
+    """
+    # The engine takes a second to import, which other commands need not wait for.
+    from snowmelt.supervise import JsonLines
+
+    try:
+        _run(file, until_current=until_current, master=master, ui=ui, as_json=as_json, debug=debug)
+    except (SnowmeltError, typer.Exit, KeyboardInterrupt) as error:
+        if debug and isinstance(error, SnowmeltError):
+            traceback.print_exc()
+        if as_json and isinstance(error, SnowmeltError):
+            JsonLines(_line).tell("failed", kind=type(error).__name__, fact=error.fact, detail=error.detail, hint=error.hint)
+        raise
+    except Exception as error:
+        # Whoever meets what we did not foresee can do nothing with a traceback, and asks for it when they report it.
+        if debug:
+            traceback.print_exc()
+        said = str(error).strip().splitlines()
+        text = f"{type(error).__name__}: {said[0][:300]}" if said else type(error).__name__
+        print(f"snowmelt: an error that is not known: {text} (hint: --debug shows where it comes from)", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def _run(file: Path, *, until_current: bool, master: str, ui: bool, as_json: bool, debug: bool) -> None:
+    from snowmelt.config import read_pipeline
+    from snowmelt.engine.pipeline import Pipeline
+    from snowmelt.supervise import Interrupts, JsonLines, Lines, Screen, Watcher, check_installed, notes_of_log, spark_session, supervise
+
+    config = read_pipeline(file)
+    check_installed()
+    _preflight(config, as_json=as_json)
+    console = Console(stderr=True)
+    watcher: Watcher = JsonLines(_line) if as_json else Screen(console, config.pipeline.name) if console.is_terminal else Lines(_line)
+    interrupts = Interrupts(watcher)
+    interrupts.install()
+    with spark_session(config.pipeline.name, master=master, ui=ui, debug=debug) as spark, notes_of_log(watcher, debug=debug):
+        interrupts.install()
+        settings = config.to_settings()
+        watcher.begin()
+        try:
+            last = supervise(lambda: Pipeline(spark, settings), watcher, interrupts.asked, until_current=until_current)
+        finally:
+            watcher.end()
+        why = "ended as asked" if interrupts.asked.is_set() else "current"
+        watcher.note("done", f"{why}, epoch {last.epoch}, rows {last.rows:,}")
+
+
+def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
+    """Errors end the run here, with their remedies; warnings are told and left."""
+    from snowmelt.engine.routes import SAME_NAME, assign_targets
+    from snowmelt.supervise import JsonLines
+
+    source = config.source
+    with Session(source.options()) as session:
+        ignore_case = ignores_case(session)
+        found = read_tables(session, match_tables(source.tables, source.exclude, ignore_case=ignore_case))
+        findings = _unmatched(list(source.tables), list(source.exclude), found, ignore_case)
+        findings += inspect(session, found.values(), PreflightOptions(types=source.types(), cascade=Cascade(source.cascades.value)))
+        server = str(session.server)
+    # A run can't append yet, so what is a warning elsewhere is an error here.
+    findings = [
+        replace(finding, level=Level.ERROR, remedy=f"{finding.remedy}; or exclude it") if finding.code == "no-key" else finding
+        for finding in findings
+    ]
+    targets = assign_targets(found, [route.route() for route in config.routes], default=SAME_NAME, ignore_case=ignore_case)
+    errors = sum(finding.level is Level.ERROR for finding in findings)
+    if as_json:
+        told = _as_json(server, found, findings) | {"targets": {str(table): target for table, target in targets.items()}}
+        JsonLines(_line).tell("preflight", **told)
+    else:
+        _line(f"{server}, {len(found)} tables: {_listed(tuple(found))}")
+        for finding in findings:
+            if finding.level is not Level.INFO:
+                where = f" [{_listed(finding.tables)}]" if finding.tables else ""
+                print(f"{finding.level.value}: {finding.fact}{where} (hint: {finding.remedy})", file=sys.stderr)
+    if errors:
+        print(f"snowmelt: {server} can't be captured as it is, errors: {errors}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _line(text: str) -> None:
+    print(text, flush=True)
+
+
+@app.command()
 def demo() -> None:
     """Show it: a MariaDB of its own, changed all the while, read by chunks and by log, and the proof that both are right.
 
@@ -119,8 +245,7 @@ def _unmatched(patterns: list[str], exclude: list[str], found: dict[TableId, MyS
         matches = match_tables([pattern], exclude, ignore_case=ignore_case)
         if not any(matches(table) for table in found):
             remedy = (
-                "check its spelling and case, what --exclude takes away, and that the user may SELECT; "
-                "system databases and views are never captured"
+                "check its spelling and case, what is excluded, and that the user may SELECT; system databases and views are never captured"
             )
             findings.append(Finding("no-table", Level.ERROR, f"no table matches {pattern}", remedy))
     return findings

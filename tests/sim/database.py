@@ -27,9 +27,13 @@ class Transaction:
     time_ms: int
     bytes: int
     changes: tuple[Change, ...] = ()
-    table: TableId | None = None
-    effect: Effect | None = None
-    schema: int = 0
+    statements: tuple[tuple[TableId, Effect, int], ...] = ()
+    """Table, effect, and the table's schema from then on."""
+    removed: tuple[int, ...] = ()
+    """Keys that go without a word in the log: of the table that is rewritten."""
+
+    def effects(self, table: TableId) -> list[Effect]:
+        return [effect for name, effect, _ in self.statements if name == table]
 
 
 @dataclass(slots=True)
@@ -81,7 +85,7 @@ class Database:
     def write(self, time_ms: int) -> None:
         rng = self.rng
         locked = {(change.table, change.key) for transaction in self.hidden for change in transaction.changes}
-        blocked = {transaction.table for transaction in self.hidden if transaction.table is not None} | self.gone
+        blocked = {name for transaction in self.hidden for name, _, _ in transaction.statements} | self.gone
         self.number += 1
         changes: list[Change] = []
         table = rng.choice(self.tables)
@@ -97,19 +101,23 @@ class Database:
 
     def state(self, effect: Effect, time_ms: int) -> None:
         """A statement on a table: it waits for whoever writes there, as the locks of a real one make it."""
-        table = self.rng.choice(self.tables)
-        if any(t.table == table or any(change.table == table for change in t.changes) for t in self.hidden):
-            return
-        if (effect is Effect.MAKES) != (table in self.gone):
+        chosen = self.rng.sample(self.tables, 2 if len(self.tables) > 1 and self.rng.random() < 0.2 else 1)
+        busy = {name for t in self.hidden for name, _, _ in t.statements} | {change.table for t in self.hidden for change in t.changes}
+        chosen = [table for table in chosen if table not in busy and (effect is Effect.MAKES) == (table in self.gone)]
+        if not chosen:
             return
         self.number += 1
-        if effect is Effect.RESHAPES:
-            self.schemas[table] += 1
-        elif effect is Effect.DROPS:
-            self.gone.add(table)
-        elif effect is Effect.MAKES:
-            self.gone.discard(table)
-        self._log(Transaction(self.number, time_ms, 2, (), table, effect, self.schemas[table]))
+        statements = []
+        for table in chosen:
+            self.schemas[table] += effect is Effect.RESHAPES
+            (self.gone.add if effect is Effect.DROPS else self.gone.discard)(table)
+            statements.append((table, effect, self.schemas[table]))
+            if effect is Effect.DROPS and self.rng.random() < 0.3:
+                # Renamed away, and another into its name, by one statement.
+                self.gone.discard(table)
+                statements.append((table, Effect.MAKES, self.schemas[table]))
+        removed = tuple(self.rng.sample(range(self.keys), 2)) if effect is Effect.REWRITES else ()
+        self._log(Transaction(self.number, time_ms, 2, (), tuple(statements), removed))
 
     def show(self) -> None:
         """One logged transaction becomes visible; often the oldest, but not always, unless the server keeps their order."""
@@ -137,9 +145,10 @@ class Database:
         for transaction in self.log:
             self._place(transaction)
         for table in self.tables:
-            self.schemas[table] = max((t.schema for t in self.log if t.table == table), default=0)
-            of = [t.effect for t in self.log if t.table == table and t.effect in (Effect.DROPS, Effect.MAKES)]
-            (self.gone.add if of and of[-1] is Effect.DROPS else self.gone.discard)(table)
+            of = [(effect, schema) for t in self.log for name, effect, schema in t.statements if name == table]
+            self.schemas[table] = max((schema for _, schema in of), default=0)
+            lives = [effect for effect, _ in of if effect in (Effect.DROPS, Effect.MAKES)]
+            (self.gone.add if lives and lives[-1] is Effect.DROPS else self.gone.discard)(table)
         for transaction in lost:
             self.places.pop(transaction.number, None)
 
@@ -160,8 +169,12 @@ def rows_of(table: TableId, transactions) -> dict[int, int]:  # type: ignore[no-
     """The rows of a table after these transactions, in the order of the log."""
     rows: dict[int, int] = {}
     for transaction in transactions:
-        if transaction.table == table and transaction.effect is not Effect.RESHAPES:
-            rows.clear()
+        for effect in transaction.effects(table):
+            if effect is Effect.REWRITES:
+                for key in transaction.removed:
+                    rows.pop(key, None)
+            elif effect is not Effect.RESHAPES:
+                rows.clear()
         for change in transaction.changes:
             if change.table == table:
                 if change.value is None:

@@ -21,9 +21,10 @@ from snowmelt.commit.coordinator import (
     ReadGeneration,
     ReadIntent,
     RunListeners,
+    TableCommitted,
 )
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Committed, Entry, Intent, StagedName
+from snowmelt.commit.records import Entry, Intent, StagedName
 from snowmelt.errors import Corrupt, Fenced, OutcomeUnknown, SourceDrift, Unavailable
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
@@ -177,8 +178,7 @@ class Driver:
                 offset += transaction.bytes
                 rows.append((offset, transaction, world.db.places[transaction.number][1]))
                 cuts.append(Cut(offset, transaction.time_ms))
-                if transaction.effect is not None and transaction.table is not None:
-                    statements.append(Statement(offset, transaction.table, transaction.effect, transaction.schema))
+                statements.extend(Statement(offset, *statement) for statement in transaction.statements)
             if not taken:
                 cuts.append(Cut(offset, world.db.log[-1].time_ms))
             name = f"{self.generation}-{world.nonce()}"
@@ -301,10 +301,10 @@ class Driver:
         yield
         opened = (db.era, frozenset(db.visible), db.end, db.log[-1].number if db.log else 0, db.shown())
         covered = opened[1]
-        statements = [t.number for t in db.log if t.table == table and t.number in db.visible and t.effect is not planning.Effect.RESHAPES]
+        statements = world.emptied_by(table)
         yield
         schema = db.schemas[table]
-        shown = [t.number for t in db.log if t.table == table and t.number in db.visible and t.effect is not planning.Effect.RESHAPES]
+        shown = world.emptied_by(table)
         failed = db.era != opened[0] or db.era != launch.era or shown != statements or rng.random() < world.profile.task_failure
         high, high_number, contains = opened[2], opened[3], covered
         if world.profile.marks == "positions":
@@ -338,10 +338,12 @@ class Driver:
         world, rng, tables = self.world, self.world.rng, self.ledger.tables
         for name in world.db.tables:
             table = tables.get(name)
-            if table is None:
+            if table is None or table.phase is Phase.GONE:
                 there, schema = world.as_of(name, self.ledger.upto)
                 if there and rng.random() < 0.7:
-                    yield Found(Incarnation(name, 1), world.target_of(name), world.lakes[world.target_of(name)].keyed, schema)
+                    yield Found(
+                        Incarnation(name, self.ledger.epoch + 1), world.target_of(name), world.lakes[world.target_of(name)].keyed, schema
+                    )
             elif table.phase is Phase.SPLITTING and table.copy is not None and table.copy.extent is not None:
                 first = table.copy.bounds.last + 1
                 at = int.from_bytes(table.copy.extent.least, "big") - 1
@@ -355,7 +357,7 @@ class Driver:
                         uppers.append(packed(at))
                 yield Split(table.incarnation, first, tuple(uppers), at >= greatest)
             elif table.phase is Phase.RELEASED and (world.truths[name].damaged or rng.random() < world.profile.recopy):
-                yield Recopied(table.incarnation)
+                yield Recopied(table.incarnation, self.ledger.upto)
 
     # ---- the log lane
 
@@ -367,9 +369,7 @@ class Driver:
         while len(edges) <= job.writers:
             edges.append(plan.upto)
         rules = {table.incarnation.table: plan.rule(table) for table in self.ledger.tables}
-        for fact in plan.facts:
-            if isinstance(fact, Found):
-                rules[fact.incarnation.table] = Rule(fact.incarnation, plan.after, live=False)
+        rules.update(plan.rules)
         for writer in range(job.writers):
             names = [segment.name for segment in segments]
             self.world.spawn(None, self.log_task(job, writer, edges[writer], edges[writer + 1], names, rules), "log")
@@ -516,7 +516,7 @@ class Driver:
     def emptied(self, plan: EpochPlan) -> dict[str, tuple[str, ...]]:
         empties: dict[str, tuple[str, ...]] = {}
         for fact in plan.facts:
-            if isinstance(fact, Reborn | Truncated):
+            if isinstance(fact, Reborn | Truncated | Found):
                 target = self.world.target_of(fact.incarnation.table)
                 empties[target] = (*empties.get(target, ()), str(fact.incarnation.table))
         return empties
@@ -531,14 +531,26 @@ class Driver:
             case ReadGeneration():
                 machine.apply(GenerationRead((yield from store.newest("generation"))))
             case CommitTables(intent, entries):
-                for entry in entries:
+                for entry in self.world.rng.sample(entries, len(entries)):
+                    if self.world.rng.random() < 0.1:
+                        # A try that hangs, is given up on, and comes to its end whenever it likes.
+                        self.world.spawn(self, self.commit_late(machine, intent, entry), "late commit")
                     snapshot = yield from self.commit_table(intent, entry)
-                    machine.apply(Committed(entry.target, snapshot))
+                    machine.apply(TableCommitted(intent.epoch, entry.target, snapshot))
             case RunListeners(intent):
                 machine.apply(ListenersRan((yield from self.world.tell_listeners(intent))))
             case PutDone(done):
                 machine.apply(DonePut((yield from store.settle("done", done.epoch, done))))
                 yield from self.let_go()
+
+    def commit_late(self, machine: Coordinator, intent: Intent, entry: Entry) -> Steps[None]:
+        for _ in range(self.world.rng.randint(0, 30)):
+            yield
+        try:
+            snapshot = yield from self.commit_table(intent, entry)
+        except (Fenced, SourceDrift):
+            return
+        machine.apply(TableCommitted(intent.epoch, entry.target, snapshot))
 
     def commit_table(self, intent: Intent, entry: Entry) -> Steps[int]:
         world, lake = self.world, self.world.lakes[entry.target]
@@ -568,7 +580,10 @@ class Driver:
     def let_go(self) -> Steps[None]:
         """What the done epoch covers is asked for by nobody any more."""
         relay, store = self.relay, self.world.store
-        relay.raise_floor(relay.decide_floor(self.ledger.done_upto, self.ledger.tables.lowest_visible()))
+        held = [job.plan.low for job in (self.job if self.busy else None, self.staged[0] if self.staged else None) if job is not None]
+        if (visible := self.ledger.tables.lowest_visible()) is not None:
+            held.append(visible)
+        relay.raise_floor(relay.decide_floor(self.ledger.done_upto, min(held, default=None)))
         gone = relay.deletable(self.ledger.segment)
         relay.forget(gone)
         for sealed in gone:
@@ -586,6 +601,9 @@ class Driver:
                 if text.startswith("sm-") and cleaning.deletable(StagedName.parse(text), standing):
                     lake.storage.pop(text, None)
             yield
+        held = [segment.number for segment in self.relay.segments]
+        below = min([*held, self.ledger.done_segment])
+        yield from world.store.delete(sorted(key for key in world.store.records if key[0] == "relay" and key[1] < below))
         for name, number in list(world.segment_numbers.items()):
             if name in world.store.data and self.relay.leftover(number, name, self.ledger.done_segment):
                 yield from world.store.delete_data(name)

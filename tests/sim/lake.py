@@ -57,19 +57,18 @@ class LakeTable:
     foreign_expiry: bool = False
 
     def view(self, base: int, files: Iterable[str]) -> View:
-        whole, markers = True, []
+        whole, marker = True, None
         for number in range(self.newest, base, -1):
             snapshot = self.snapshots.get(number)
-            if snapshot is None:
-                whole = False
-            elif snapshot.marker is not None and (not markers or (markers[-1].epoch, markers[-1].identity) != snapshot.marker):
-                markers.append(Marker(*snapshot.marker, number))
-        referenced = {part.name for part in self.snapshots[self.newest].parts}
-        if any(name in referenced for name in files):
+            whole = whole and snapshot is not None
+            if snapshot is not None and snapshot.marker is not None:
+                marker = Marker(*snapshot.marker, number)
+                break
+        if not self.referenced().isdisjoint(files):
             where = Files.REFERENCED
         else:
             where = Files.STAGED if all(name in self.storage for name in files) else Files.MISSING
-        return View(self.uuid, 1, self.schema, True, self.newest, tuple(markers), whole, where)
+        return View(self.uuid, 1, self.schema, True, self.newest, marker, whole, where)
 
     def publish(self, on: int, marker: tuple[int, str], empties: tuple[str, ...], files: tuple[str, ...]) -> bool:
         """Exclusive: False if somebody has published that number."""
@@ -117,7 +116,7 @@ class LakeTable:
 
     def expire(self, ours: bool) -> None:
         """Old snapshots go, and with them the files that only they referred to. Ours never removes our newest marker."""
-        keep = {self.newest}
+        keep = {self.newest - back for back in range(self.rng.randint(1, 3))}.intersection(self.snapshots)
         if ours:
             marked = [number for number, snapshot in self.snapshots.items() if snapshot.marker is not None]
             keep.update(marked[-1:])

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from snowmelt.commit.records import Done, Entry, Intent
+from snowmelt.commit.records import Done, Entry, Intent, StagedName
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Effect, Relay, Sealed
@@ -189,7 +189,10 @@ class World:
         if chance < profile.show * 4:
             db.show()
         if rng.random() < profile.statements:
-            db.state(rng.choice((Effect.EMPTIES, Effect.EMPTIES, Effect.RESHAPES, Effect.DROPS, Effect.MAKES, Effect.MAKES)), self.clock)
+            db.state(
+                rng.choice((Effect.EMPTIES, Effect.EMPTIES, Effect.REWRITES, Effect.RESHAPES, Effect.DROPS, Effect.MAKES, Effect.MAKES)),
+                self.clock,
+            )
         if rng.random() < 0.01:
             db.rotate()
         if rng.random() < profile.fail_over:
@@ -393,10 +396,15 @@ class World:
         for at, transaction in self.log:
             if at > offset:
                 break
-            if transaction.table == table:
-                there = transaction.effect is not Effect.DROPS
-                schema = transaction.schema
+            for name, effect, now in transaction.statements:
+                if name == table:
+                    there, schema = effect is not Effect.DROPS, now
         return there, schema
+
+    def emptied_by(self, table: TableId) -> list[int]:
+        """The visible statements that a read of a table may not straddle."""
+        db = self.db
+        return [t.number for t in db.log if t.number in db.visible and any(one is not Effect.RESHAPES for one in t.effects(table))]
 
     def tell_listeners(self, intent: Intent) -> Steps[str]:
         yield
@@ -485,8 +493,11 @@ class World:
                 case Gone(_, at):
                     truth = self.truths[table]
                     truth.gone, truth.since = True, at
-                case Recopied():
+                case Recopied(_, at):
                     truth = self.truths[table]
+                    index = bisect_right(self.offsets, at) - 1
+                    if at > intent.after and index >= 0 and Effect.REWRITES in self.log[index][1].effects(table):
+                        truth.damaged = True
                     truth.extent, truth.uppers, truth.recopying, truth.read_again = None, [], True, set()
                 case Split(_, _, uppers):
                     self.truths[table].uppers.extend(int.from_bytes(upper, "big") for upper in uppers)
@@ -602,9 +613,15 @@ class World:
         if left:
             raise Violation(f"segments are left over: {left}")
         for lake in self.lakes.values():
-            staged = [name for name in lake.storage if name.startswith("sm-") and name not in lake.referenced()]
+            # What a driver staged whose intent is still the newest could yet be named by it.
+            over = [name for name in lake.storage if name.startswith("sm-") and name not in lake.referenced()]
+            staged = [name for name in over if StagedName.parse(name).generation != driver.ledger.generation]
             if staged:
                 raise Violation(f"{lake.name}: staged files are left over: {staged}")
+        numbers = {segment.number for segment in driver.relay.segments} | {driver.ledger.done_segment}
+        records = [number for kind, number in self.store.records if kind == "relay" and number not in numbers]
+        if records:
+            raise Violation(f"records of the relay are left over: {records}")
         if any(True for _ in driver.ledger.tables.readings()):
             raise Violation("a read is under way although every table is released")
 

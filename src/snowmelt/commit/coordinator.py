@@ -135,6 +135,15 @@ class GenerationRead:
 
 
 @dataclass(frozen=True, slots=True)
+class TableCommitted:
+    """A lake table has the epoch. An answer that comes late, of an epoch that is over, is none."""
+
+    epoch: int
+    target: str
+    snapshot: int
+
+
+@dataclass(frozen=True, slots=True)
 class ListenersRan:
     state: str
 
@@ -146,7 +155,7 @@ class DonePut:
     done: Done
 
 
-Outcome = IntentPut | IntentRead | GenerationRead | Committed | ListenersRan | DonePut
+Outcome = IntentPut | IntentRead | GenerationRead | TableCommitted | ListenersRan | DonePut
 
 
 class Coordinator:
@@ -218,13 +227,15 @@ class Coordinator:
                     found_open = self.stage is Stage.STARTING and self.ledger.open is not None
                     self._turn(Turn.FOUND_OPEN if found_open else Turn.STILL_OURS)
                 self._when_committed()
-            case Committed(target, snapshot):
-                self._committed[target] = snapshot
-                self._when_committed()
+            case TableCommitted(epoch, target, snapshot):
+                if self.stage is Stage.COMMITTING and epoch == self.ledger.epoch:
+                    self._committed[target] = snapshot
+                    self._when_committed()
             case ListenersRan(state):
                 self._turn(Turn.HEARD)
                 self._listeners = state
             case DonePut(done):
+                check(done.identity == self.ledger.identity, "another intent is done than the open one", f"{done.epoch}: {done.identity}")
                 self._turn(Turn.CLOSED)
                 self._committed.clear()
                 self.released = tuple(self.ledger.apply_done(done))
@@ -243,6 +254,7 @@ class Coordinator:
 
     def _read_back(self, found: Intent | None) -> None:
         offered = self._offered
+        check(found is None or offered is None or found.epoch == offered.epoch, "another intent was read back than was put")
         if found is None:
             self._turn(Turn.ABSENT)
         elif offered is not None and found.identity == offered.identity:

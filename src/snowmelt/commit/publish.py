@@ -17,7 +17,7 @@ class Files(Enum):
     """Where an entry's files are, as far as it must be known."""
 
     REFERENCED = "referenced"
-    """One of them at least is in the snapshot's manifests."""
+    """One of them at least is in the manifests of a snapshot or tag, not only of the newest: a compaction may have replaced it."""
     STAGED = "staged"
     """All exist, and no manifest has them."""
     MISSING = "missing"
@@ -42,10 +42,10 @@ class View:
     sequence_field: bool
     """Rows are still merged by `_seq`."""
     snapshot: int
-    markers: tuple[Marker, ...]
-    """Of our commits behind the entry's base, newest first, as far back as the snapshots go."""
+    marker: Marker | None
+    """Of our newest commit behind the entry's base, as far as snapshots tell."""
     whole: bool
-    """No snapshot behind the base is missing."""
+    """No snapshot is missing behind that one, or behind the base where there is none: no later commit of ours can be hidden."""
     files: Files
 
 
@@ -66,13 +66,13 @@ class There:
 def judge(intent: Intent, entry: Entry, view: View) -> Publish | There:
     """What to do with `entry` of `intent`, given what the lake table is now."""
     _same_table(entry, view)
-    for marker in view.markers:
-        if marker.epoch == intent.epoch:
-            if marker.identity == intent.identity:
-                return There(marker.snapshot)
-            raise Fenced("another epoch of this number is in the lake", detail=f"{entry.target}: epoch {intent.epoch}")
-    if view.markers and view.markers[0].epoch > intent.epoch:
-        raise Fenced("the lake is ahead", detail=f"{entry.target} has epoch {view.markers[0].epoch}, not {intent.epoch}")
+    marker = view.marker
+    if marker is not None and marker.epoch == intent.epoch:
+        if marker.identity == intent.identity:
+            return There(marker.snapshot)
+        raise Fenced("another epoch of this number is in the lake", detail=f"{entry.target}: epoch {intent.epoch}")
+    if marker is not None and marker.epoch > intent.epoch:
+        raise Fenced("the lake is ahead", detail=f"{entry.target} has epoch {marker.epoch}, not {intent.epoch}")
     if not view.whole:
         # Whether it happened is not written anywhere any more. Files tell, unless somebody removed them.
         if view.files is Files.REFERENCED:

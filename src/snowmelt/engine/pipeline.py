@@ -8,9 +8,11 @@ whatever fails before is dropped and planned again.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import pickle
 import queue
+import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from snowmelt import errors
 from snowmelt.commit.checks import refusal
 from snowmelt.commit.cleaning import Standing, deletable
 from snowmelt.commit.coordinator import (
@@ -35,20 +38,24 @@ from snowmelt.commit.coordinator import (
     ReadIntent,
     RunListeners,
     Stage,
+    TableCommitted,
 )
+from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import check_start
-from snowmelt.commit.records import Committed, Entry, Intent, StagedName
+from snowmelt.commit.records import Entry, Intent, StagedName
 from snowmelt.databases.mysql.bounds import Bound, Extent, plan_chunks
 from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.marks import exact
 from snowmelt.databases.mysql.reads import log_end, newest_visible
+from snowmelt.engine.failpoints import BEFORE_DONE, BETWEEN_TABLES, INTENT_WRITTEN, reach
 from snowmelt.engine.keys import chunked, pack_bound, unpack_bound
 from snowmelt.engine.relay import Keeper
+from snowmelt.engine.routes import Route, assign_targets, check_unchanged
 from snowmelt.engine.state import State
 from snowmelt.engine.tasks import ChunkAnswer, ChunkTask, LogAnswer, LogTask, Place, each, lake_schema, run_chunk, run_log
-from snowmelt.errors import InvalidConfig, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.lakes.paimon import PaimonLake, Staged
 from snowmelt.model import sequence
 from snowmelt.model.gtid import GtidSet, MySqlGtidSet, gtid_within
@@ -63,6 +70,9 @@ from snowmelt.store.objects import open_store
 log = logging.getLogger(__name__)
 
 _TURN_S = 0.02
+_HANDOVER_S_MAX = 60.0
+_JOBS_FAILED_MAX = 10
+_TASK_ERROR = re.compile(r"snowmelt\.errors\.(\w+): (.*)")
 _ERA = 0
 
 
@@ -76,13 +86,17 @@ class Settings:
     source: MySqlOptions
     tables: Sequence[str]
     exclude: Sequence[str] = ()
-    target_database: str = "ods"
+    routes: Sequence[Route] = ()
+    target: str = "ods.{database}_{table}"
+    """Of tables that no route matches."""
     interval_s: float = 5.0
     epoch_bytes: int = 256 << 20
     rows_per_chunk: int = 100_000
     chunks_at_once: int = 2
     buckets: int = 2
     summary_every: int = 20
+    server_id: int | None = None
+    """What the capture calls itself; one that follows from the name, unless it is given."""
     types: TypeOptions = field(default_factory=TypeOptions)
 
 
@@ -93,15 +107,23 @@ class _LogJob:
     answers: list[LogAnswer] | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """What a watcher may want to know."""
 
     epoch: int = 0
+    """The last that is done."""
     upto: int = 0
+    done_upto: int = 0
     captured: int = 0
-    phases: dict[str, str] = field(default_factory=dict)
+    time_ms: int | None = None
+    """When the last transaction that the lake has was committed in the database."""
     rows: int = 0
+    """Brought into the lake by this driver."""
+    phases: dict[str, str] = field(default_factory=dict)
+    targets: dict[str, str] = field(default_factory=dict)
+    chunks: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    """Of tables that are being copied: how many the lake has, and of how many, once that is known."""
 
 
 class Pipeline:
@@ -121,7 +143,11 @@ class Pipeline:
         self._log_job: _LogJob | None = None
         self._staged: _LogJob | None = None
         self._planned_at = 0.0
-        self.progress = Progress()
+        self._booted = self._stopping = False
+        self._fence_due = 0.0
+        self._jobs_failed = 0
+        self._rows = self._rows_offered = 0
+        self.ledger = Ledger()
 
     # ---- beginning
 
@@ -131,19 +157,22 @@ class Pipeline:
             self._server = session.server
             self._lower_case = ignores_case(session)
             self._tables = read_tables(session, match_tables(list(settings.tables), list(settings.exclude), ignore_case=self._lower_case))
-            start = log_end(session, era=_ERA)
+            self._began = start = log_end(session, era=_ERA)
         if not self._tables:
             raise InvalidConfig("no table matches", detail=", ".join(settings.tables))
         for table in self._tables.values():
             if not table.key:
                 raise InvalidConfig("a table has no key", detail=str(table.id), hint="exclude it: append targets come later")
+        targets = assign_targets(self._tables, settings.routes, default=settings.target, ignore_case=self._lower_case)
         self._generation = take_generation(self._state.store, uuid.uuid4().hex)
+        _wait_for_the_last_driver(settings.state / "log")
         self.ledger = self._state.load()
         relay = self._state.take_over_relay(self.ledger)
         self._coordinator = Coordinator(self._generation.number, self.ledger)
         self._step()
         self._step_if(Stage.FENCED)
-        self._targets = {name: f"{settings.target_database}.{name.database}_{name.name}" for name in self._tables}
+        check_unchanged({table.incarnation.table: table.target for table in self.ledger.tables}, targets)
+        self._targets = targets
         for name, table in self._tables.items():
             self._lake.create(self._targets[name], lake_schema(table, settings.types), table.key, buckets=settings.buckets)
             marker, _ = self._lake.newest_marker(self._targets[name])
@@ -165,22 +194,31 @@ class Pipeline:
             settings.source,
             generation=self._generation.number,
             start=start,
-            server_id=_server_id(settings.name),
+            server_id=settings.server_id or _server_id(settings.name),
         )
         self._keeper.start()
+        self._booted = True
 
     # ---- the loop
 
     def run(self, until: Callable[[Pipeline], bool] = lambda _: False) -> None:
         self._boot()
         try:
-            while not until(self):
+            while not until(self) and not (self._stopping and self._at_rest()):
                 self._turn()
         finally:
             self._keeper.stop()
             self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def stop(self) -> None:
+        """Finish the epoch under way and begin no other; `run` then returns. Chunks that are being read are read again next time."""
+        self._stopping = True
+
+    def _at_rest(self) -> bool:
+        return self._log_job is None and self._staged is None and self._coordinator.next_step() is None
+
     def _turn(self) -> None:
+        self._look_for_a_newer_driver()
         busy = self._keeper.take()
         with contextlib.suppress(queue.Empty):
             while True:
@@ -193,11 +231,21 @@ class Pipeline:
         elif self._staged is not None:
             self._offer(self._staged)
             busy = True
-        self._plan_if_due()
-        self._launch()
-        self._show()
+        if not self._stopping:
+            self._plan_if_due()
+            self._launch()
         if not busy:
             time.sleep(_TURN_S)
+
+    def _look_for_a_newer_driver(self) -> None:
+        """Every step that counts looks for itself; this is for a driver that has nothing to do."""
+        if time.monotonic() < self._fence_due:
+            return
+        with contextlib.suppress(Unavailable):
+            newest = newest_generation(self._state.store, self._generation.number)
+            if newest > self._generation.number:
+                raise Fenced("a newer driver runs this pipeline", detail=f"it is generation {newest}, this is {self._generation.number}")
+        self._fence_due = time.monotonic() + min(5.0, max(1.0, self._settings.interval_s))
 
     def current(self) -> bool:
         """Whether every table is live and the lake has what the database had when this was asked."""
@@ -208,6 +256,37 @@ class Pipeline:
             end = log_end(session, era=_ERA)
         offset = self._keeper.relay.offset_of(end)
         return offset is not None and self.ledger.done_upto >= offset and self.ledger.open is None
+
+    def caught_up(self) -> bool:
+        """Whether every table is live and the lake has what the database had when this driver started."""
+        tables = list(self.ledger.tables)
+        if len(tables) < len(self._tables) or any(table.phase is not Phase.RELEASED for table in tables) or self.ledger.open is not None:
+            return False
+        offset = self._keeper.relay.offset_of(self._began)
+        return offset is not None and self.ledger.done_upto >= offset
+
+    @property
+    def progress(self) -> Progress:
+        """As of now; cheap enough to be asked for a few times a second."""
+        ledger = self.ledger
+        if not self._booted:
+            return Progress()
+        relay, copies = self._keeper.relay, {str(table.incarnation.table): table.copy for table in ledger.tables}
+        return Progress(
+            epoch=ledger.epoch - (ledger.open is not None),
+            upto=ledger.upto,
+            done_upto=ledger.done_upto,
+            captured=relay.end,
+            time_ms=relay.time_at(ledger.done_upto),
+            rows=self._rows,
+            phases={str(table.incarnation.table): table.phase.value for table in ledger.tables},
+            targets={str(table.incarnation.table): table.target for table in ledger.tables},
+            chunks={
+                name: (sum(last - first + 1 for first, last in copy.adopted), copy.bounds.last + 1 if copy.complete else None)
+                for name, copy in copies.items()
+                if copy is not None
+            },
+        )
 
     # ---- planning
 
@@ -244,8 +323,8 @@ class Pipeline:
         proposals: list[Durable] = []
         for name, table in self._tables.items():
             known = self.ledger.tables.get(name)
-            if known is None:
-                proposals.append(Found(Incarnation(name, 1), self._targets[name], True, 0))
+            if known is None or known.phase is Phase.GONE:
+                proposals.append(Found(Incarnation(name, self.ledger.epoch + 1), self._targets[name], True, 0))
             elif known.phase is Phase.SPLITTING and known.copy is not None and known.copy.extent is not None:
                 extent = Extent(unpack_bound(known.copy.extent.least), unpack_bound(known.copy.extent.greatest))
                 uppers, complete = self._next_bounds(table, extent, known.copy.bounds.last)
@@ -284,6 +363,7 @@ class Pipeline:
             return
 
         def done(answers: list[Any]) -> None:
+            self._jobs_failed = 0
             job.answers, self._log_job, self._staged = answers, None, job
 
         def failed(error: Exception) -> None:
@@ -297,15 +377,14 @@ class Pipeline:
     # ---- chunks
 
     def _launch(self) -> None:
-        if not any(table.copy is not None for table in self.ledger.tables):
-            return
         free = self._settings.chunks_at_once - sum(1 for reading in self.ledger.tables.readings() if reading.report is None)
         if free <= 0 or self._keeper.relay.newest is None:
             return
-        wanted = next((table for table in self.ledger.tables if table.copy is not None), None)
-        if wanted is None:
+        # What could be launched if all that is captured were visible, before the server is asked what is.
+        wanted = decide_launches(self.ledger.tables, self._keeper.relay, visible=self._keeper.relay.end, job=0, running_max=1 << 20)
+        if not wanted:
             return
-        source = self._tables[wanted.incarnation.table]
+        source = self._tables[wanted[0].incarnation.table]
         with Session(self._settings.source) as session:
             shown = newest_visible(session, source, era=_ERA)
         visible = self._visible(shown)
@@ -350,6 +429,7 @@ class Pipeline:
         )
 
         def done(answers: list[Any]) -> None:
+            self._jobs_failed = 0
             self._waiting.extend(answers)
 
         def failed(error: Exception) -> None:
@@ -390,8 +470,9 @@ class Pipeline:
         self._staged = None
         answers = job.answers or []
         refused = refusal(job.plan, [answer.message for answer in answers], writers=job.tasks, sources=job.tasks, tables=self.ledger.tables)
-        if refused is None:
-            self._coordinator.offer(self._build(job.plan, answers), job.plan.follows)
+        if refused is None and self._coordinator.offer(self._build(job.plan, answers), job.plan.follows):
+            adopted = (self._reports[fact.nonce].staged.rows for fact in job.plan.facts if isinstance(fact, Adopted))
+            self._rows_offered = sum(answer.rows for answer in answers) + sum(adopted)
 
     def _build(self, plan: EpochPlan, answers: list[LogAnswer]) -> Intent:
         chunks: dict[str, list[Staged]] = {}
@@ -428,17 +509,24 @@ class Pipeline:
         match machine.next_step():
             case PutIntent(intent):
                 machine.apply(IntentPut(self._state.put_intent(intent)))
+                if intent.entries:
+                    reach(INTENT_WRITTEN)
             case ReadIntent(epoch):
                 machine.apply(IntentRead(self._state.intent(epoch)))
             case ReadGeneration():
                 machine.apply(GenerationRead(newest_generation(self._state.store, self._generation.number)))
             case CommitTables(intent, entries):
                 for entry in entries:
-                    machine.apply(Committed(entry.target, self._lake.commit(intent, entry)))
-            case RunListeners(_, state):
+                    machine.apply(TableCommitted(intent.epoch, entry.target, self._lake.commit(intent, entry)))
+                    if entry is not entries[-1]:
+                        reach(BETWEEN_TABLES)
+            case RunListeners(intent, state):
                 machine.apply(ListenersRan(state))
+                if intent.entries:
+                    reach(BEFORE_DONE)
             case PutDone(done):
                 machine.apply(DonePut(self._state.put_done(done)))
+                self._rows, self._rows_offered = self._rows + self._rows_offered, 0
                 self._let_go()
             case None:
                 pass
@@ -450,7 +538,9 @@ class Pipeline:
     def _let_go(self) -> None:
         """What the done epoch covers is asked for by nobody any more."""
         ledger, relay = self.ledger, self._keeper.relay
-        relay.raise_floor(relay.decide_floor(ledger.done_upto, ledger.tables.lowest_visible()))
+        held = [job.plan.low for job in (self._log_job, self._staged) if job is not None]
+        visible = ledger.tables.lowest_visible()
+        relay.raise_floor(relay.decide_floor(ledger.done_upto, min([*held, *([] if visible is None else [visible])], default=None)))
         self._keeper.let_go(relay.deletable(ledger.segment))
         under_way = {reading.report.nonce for reading in ledger.tables.readings() if reading.report is not None}
         self._reports = {nonce: answer for nonce, answer in self._reports.items() if nonce in under_way}
@@ -490,20 +580,37 @@ class Pipeline:
 
         self._pool.submit(work)
 
-    @staticmethod
-    def _raise_unless_temporary(error: Exception) -> None:
-        """A task's own error comes wrapped in Spark's; what an operator must decide on stops the pipeline."""
-        text = str(error)
-        for kind in (SourceDrift, InvalidConfig):
-            if f"{kind.__module__}.{kind.__name__}" in text:
-                raise kind("a task can't go on", detail=text.strip().splitlines()[-1][:500])
-        if isinstance(error, SnowmeltError) and not isinstance(error, Unavailable):
+    def _raise_unless_temporary(self, error: Exception) -> None:
+        """A task's own error comes as text in Spark's. What no repetition changes stops the pipeline, and so does failing for ever."""
+        self._jobs_failed += 1
+        found = _TASK_ERROR.search(str(error))
+        kind = getattr(errors, found[1], None) if found else None
+        if found and isinstance(kind, type) and issubclass(kind, SnowmeltError) and not issubclass(kind, Unavailable | OutcomeUnknown):
+            raise kind(found[2])
+        if isinstance(error, SnowmeltError) and not isinstance(error, Unavailable | OutcomeUnknown):
             raise error
+        if self._jobs_failed >= _JOBS_FAILED_MAX:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            told = found[2] if found else f"{type(error).__name__}: {lines[0] if lines else ''}"
+            raise Unavailable("Spark jobs fail again and again", detail=f"{self._jobs_failed} in a row, the last: {told[:500]}")
 
-    def _show(self) -> None:
-        progress = self.progress
-        progress.epoch, progress.upto, progress.captured = self.ledger.epoch, self.ledger.upto, self._keeper.relay.end
-        progress.phases = {str(table.incarnation.table): table.phase.value for table in self.ledger.tables}
+
+def _wait_for_the_last_driver(folder: Path) -> None:
+    """Whoever is fenced by now ends by itself; until then its capture holds the folder, and it may add a record to the chain."""
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + _HANDOVER_S_MAX
+    with open(folder / "lock", "ab") as lock:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            if time.monotonic() > deadline:
+                raise Fenced(
+                    "another driver of this pipeline does not end",
+                    detail=f"its capture holds {folder} since {_HANDOVER_S_MAX:.0f} s",
+                    hint="end that process",
+                )
+            time.sleep(_TURN_S)
 
 
 def _server_id(name: str) -> int:

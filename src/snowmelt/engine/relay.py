@@ -13,6 +13,7 @@ from pathlib import Path
 from snowmelt.databases.mysql.capture import Capture, Start
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.segments import Segment, list_segments
+from snowmelt.engine.failpoints import DURING_RELEASE, SEGMENT_DURABLE, reach
 from snowmelt.engine.state import State
 from snowmelt.errors import Corrupt, Fenced
 from snowmelt.relay.retention import Cut, Relay, Sealed
@@ -38,8 +39,12 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="snowmelt-capture", daemon=True)
 
     def start(self) -> None:
-        """Give records to what a crash left without, then capture."""
+        """Give records to what a crash left without, remove what one left over, then capture."""
+        held = self.relay.segments
         for segment in list_segments(self._folder):
+            if held and segment.number < _number(held[0]):
+                _remove(segment.index_path)
+                continue
             self._segments[segment.number] = segment
             newest = self.relay.newest
             if newest is None or segment.number > _number(newest):
@@ -67,6 +72,7 @@ class Keeper:
             took = True
 
     def _record(self, segment: Segment) -> None:
+        reach(SEGMENT_DURABLE)
         first = self.relay.end
         cuts = tuple(Cut(first + cut.offset - segment.start.offset, cut.time_s * 1000) for cut in segment.cuts)
         sealed = self.relay.decide_seal(self._generation, str(segment.index_path), segment.start, segment.end, cuts)
@@ -83,17 +89,22 @@ class Keeper:
     def let_go(self, gone: list[Sealed]) -> None:
         self.relay.forget(gone)
         self._state.trim_relay([sealed.number for sealed in gone])
+        if gone:
+            reach(DURING_RELEASE)
         for sealed in gone:
             self._segments.pop(_number(sealed), None)
-            # The index goes last: data without one is removed at the next start, an index without data would stop it.
-            index = Path(sealed.name)
-            index.unlink(missing_ok=True)
-            index.with_suffix(".log").unlink(missing_ok=True)
+            _remove(Path(sealed.name))
 
     def stop(self) -> None:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
+
+
+def _remove(index: Path) -> None:
+    """Oldest first, so that a crash leaves no gap; the index before its data, which without it is removed at the next start."""
+    index.unlink(missing_ok=True)
+    index.with_suffix(".log").unlink(missing_ok=True)
 
 
 def _number(sealed: Sealed) -> int:

@@ -34,6 +34,7 @@ from snowmelt.databases.mysql.reads import read_chunk, read_extent
 from snowmelt.databases.mysql.rows import DELETE as DELETED
 from snowmelt.databases.mysql.rows import UPDATE_BEFORE
 from snowmelt.databases.mysql.segments import read_segment
+from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED, reach
 from snowmelt.engine.keys import in_span, outside, pack_bound
 from snowmelt.errors import SourceDrift
 from snowmelt.lakes.paimon import DELETE, INSERT, KIND, SEQUENCE, PaimonLake, Staged, Writer
@@ -133,6 +134,7 @@ def run_chunk(place: Place, task: ChunkTask) -> ChunkAnswer:
                 count = np.int64(batch.num_rows)
                 seq = np.full(count, sequence.of_chunk(launch.visible), np.int64)
                 writer.write(_row(batch, task.table, place.options, seq, np.full(count, INSERT, np.int8)))
+                reach(CHUNK_READ)
         return ChunkAnswer(launch=launch, nonce=nonce, mark=read.mark, staged=writer.finish(launch.job), extent=None)
 
 
@@ -179,6 +181,8 @@ def run_log(place: Place, task: LogTask) -> LogAnswer:
                 writers[target].write(batch)
                 rows += batch.num_rows
     staged = {target: writer.finish(task.epoch) for target, writer in writers.items()}
+    if staged:
+        reach(FILES_STAGED)
     files = tuple(StagedFile(target, name, task.after) for target, one in staged.items() for name in one.files)
     message = Message(place.generation, task.epoch, task.writer, nonce, ((task.writer, nonce),), files)
     return LogAnswer(message=message, messages={target: one.messages for target, one in staged.items()}, rows=rows)

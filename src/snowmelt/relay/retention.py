@@ -18,7 +18,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 
 from snowmelt.errors import Corrupt, SourceDrift, check
 from snowmelt.model.position import Position
@@ -33,6 +32,8 @@ class Effect(Enum):
     MAKES = "makes"
     """CREATE, or a rename into the name."""
     RESHAPES = "reshapes"
+    REWRITES = "rewrites"
+    """Rows change and the log does not say which: a partition is dropped, a table is exchanged."""
 
     @property
     def table_wide(self) -> bool:
@@ -42,13 +43,18 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A transaction of the log that changes a table as a whole. It ends at `offset`."""
+    """A transaction of the log that changes a table as a whole. It ends at `offset`, which is a cut, as is the end of the one before.
+
+    Several tables may be changed by one: each has a statement of its own with the same offset, in the order of their effects.
+    """
 
     offset: int
     table: TableId
     effect: Effect
     schema: int
     """The table's schema from here on."""
+    event: int | None = None
+    """Its place among the rows of its transaction, where a transaction can hold both; None: it holds no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,7 @@ class Relay:
 
     def number_at(self, offset: int) -> int:
         """The number of the segment that holds `offset`, inside or as its end, also if it was let go of; 0 before the first."""
+        check(offset <= self.end, "a place is asked for that is not captured", f"{offset}, end {self.end}")
         index = bisect_right(self._segments, offset - 1, key=lambda segment: segment.first)
         return self._segments[0].number - 1 + index if self._segments else 0
 
@@ -178,7 +185,8 @@ class Relay:
         return Sealed(number, generation, name, begins, ends, self.end, cuts, statements)
 
     def decide_floor(self, done_upto: int, lowest_visible: int | None) -> int:
-        """How far the floor may rise: to where the last done epoch ends, but not above what a chunk under way needs."""
+        """How far the floor may rise: to where the last done epoch ends, but not above what a chunk under way, or the job of a
+        plan that adopts one, still needs."""
         floor = done_upto if lowest_visible is None else min(done_upto, lowest_visible)
         return max(self.floor, floor)
 
@@ -190,10 +198,9 @@ class Relay:
     # ---- applying
 
     def apply(self, sealed: Sealed) -> None:
+        check_segment(sealed)
         if self._segments:
-            before = self._segments[-1]
-            check(sealed.number == before.number + 1, "a segment does not follow by its number", f"{sealed.number} after {before.number}")
-            check(sealed.first == before.last, "a segment leaves a gap", f"{sealed.number} begins at {sealed.first}, not {before.last}")
+            check_follows(self._segments[-1], sealed)
         self._segments.append(sealed)
         for cut in sealed.cuts:
             self._offsets.append(cut.offset)
@@ -229,7 +236,37 @@ def needs_before(chain: list[Sealed], intent_upto: int) -> bool:
     return not chain or chain[0].first > intent_upto
 
 
-def take_over(chain: list[Sealed], *, intent_upto: int, confirmed: int = 0) -> Relay:
+def check_segment(sealed: Sealed) -> None:
+    """What a record says of itself must hold together: it is what the number line is made of."""
+    begins, ends = sealed.begins, sealed.ends
+    where = f"record {sealed.number}, {begins} to {ends}"
+    if (begins.era, begins.file) != (ends.era, ends.file) or ends.offset < begins.offset:
+        raise Corrupt("a segment is not of one log file", detail=where)
+    offsets = [cut.offset for cut in sealed.cuts]
+    if offsets != sorted(set(offsets)) or (offsets and not sealed.first <= offsets[0] <= offsets[-1] <= sealed.last):
+        raise Corrupt("the cuts of a segment are out of place", detail=where)
+    if not {statement.offset for statement in sealed.statements} <= set(offsets):
+        raise Corrupt("a statement of a segment is no cut", detail=where)
+
+
+def check_follows(before: Sealed, sealed: Sealed) -> None:
+    """A record must go on where the one before it ends: on the number line, in the server's log, or by GTIDs on another server."""
+    where = f"record {sealed.number} at {sealed.first}, {sealed.begins}, behind {before.number} to {before.last}, {before.ends}"
+    if (sealed.number, sealed.first) != (before.number + 1, before.last):
+        raise Corrupt("the relay's chain is broken", detail=where)
+    begins, ends = sealed.begins, before.ends
+    if begins.era == ends.era:
+        if begins.file < ends.file or (begins.file == ends.file and begins.offset != ends.offset):
+            raise Corrupt("a segment leaves out some of the log, or has some of it again", detail=where)
+    elif begins.era < ends.era or begins.gtids != ends.gtids:
+        raise SourceDrift(
+            "another server does not go on where the last one ended",
+            detail=where,
+            hint="it lacks transactions that were captured, or has others; snapshot again",
+        )
+
+
+def take_over(chain: list[Sealed], *, intent_upto: int, confirmed: Position | None = None) -> Relay:
     """The relay as a new driver finds it: the records of all generations, oldest first, as far as they are still there.
 
     The floor begins at the end of the newest intent, not at what is still there. A driver of an older generation may have
@@ -237,21 +274,16 @@ def take_over(chain: list[Sealed], *, intent_upto: int, confirmed: int = 0) -> R
     changed by a newer driver meanwhile: whoever stops on it reads the generation first.
     """
     relay = Relay()
-    for before, sealed in pairwise(chain):
-        if (sealed.number, sealed.first) != (before.number + 1, before.last):
-            raise Corrupt(
-                "the relay's chain is broken", detail=f"record {sealed.number} at {sealed.first} behind {before.number} to {before.last}"
-            )
     for sealed in chain:
         relay.apply(sealed)
     if chain and chain[0].first > intent_upto:
         raise Corrupt("the relay lacks log that was never read", detail=f"it begins at {chain[0].first}, the lake is at {intent_upto}")
     if relay.end < intent_upto:
         raise Corrupt("the relay ends before what was already read", detail=f"it ends at {relay.end}, the lake is at {intent_upto}")
-    if relay.end < confirmed:
+    if confirmed is not None and relay.offset_of(confirmed) is None:
         raise SourceDrift(
             "the relay ends before what the database was told to forget",
-            detail=f"{relay.end} and {confirmed}",
+            detail=f"it ends at {relay.end}, the database at {confirmed}",
             hint="the store is older than the pipeline; snapshot again",
         )
     relay.raise_floor(intent_upto)

@@ -21,6 +21,7 @@ class Incarnation:
 
     table: TableId
     number: int
+    """The epoch that it began in: so no number comes twice, and none needs to be remembered when a table is gone."""
 
     def __str__(self) -> str:
         return f"{self.table}#{self.number}"
@@ -36,7 +37,10 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A table is captured from now on, into the lake table `target`. `keyed`: rows of one key replace each other there."""
+    """A table is captured from now on, into the lake table `target`. `keyed`: rows of one key replace each other there.
+
+    What the lake has of a table that had this name is emptied by the same epoch.
+    """
 
     incarnation: Incarnation
     target: str
@@ -104,9 +108,10 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Recopied:
-    """A live table is read again, replacing what the lake has."""
+    """A live table is read again, replacing what the lake has. Reads must show everything up to `at`, where the cause lies."""
 
     incarnation: Incarnation
+    at: int
 
 
 Durable = Found | Reborn | Truncated | Gone | Reshaped | Split | Adopted | Recopied
@@ -162,7 +167,7 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Bounds and marks of a table are let go of: no plan can ask for them again."""
+    """Bounds and marks of a table are let go of, or all of one that is gone: no plan can ask for them again."""
 
     incarnation: Incarnation
 

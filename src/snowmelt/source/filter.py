@@ -7,14 +7,17 @@ from collections.abc import Callable
 from snowmelt.source.planning import Adopting, Rule
 
 
-def emits(rule: Rule, *, offset: int, adopted: bool, adopting: Adopting | None, covered: Callable[[Adopting], bool]) -> bool:
-    """Whether a change at `offset` goes to the lake.
+def emits(
+    rule: Rule, *, offset: int, event: int = 0, adopted: bool, adopting: Adopting | None, covered: Callable[[Adopting], bool]
+) -> bool:
+    """Whether a change at `offset` goes to the lake. `event` is its place among those of its transaction.
 
     `adopted`: its key lies in a range that the lake has. `adopting`: its key lies in a chunk of this epoch's adoption, and `covered`
     tells whether that read contains the change.
     """
     if adopting is None:
-        return offset > rule.after and (rule.live or adopted)
+        behind = offset > rule.after or (offset == rule.after and rule.event is not None and event > rule.event)
+        return behind and (rule.live or adopted)
     if adopting.replaces:
         # The log lane goes on for a range that is read again, and what the read may lack comes once more: `_seq` makes
         # that harmless.

@@ -5,20 +5,22 @@
 
     Forbidden orders. A chunk is adopted by an epoch whose plan did not name it: its log tasks have dropped the chunk's changes.
     A chunk is launched at a cut that was not proven visible, that the relay may have let go of, or that lies before its table's
-    incarnation. An epoch holds two statements, a table-wide one elsewhere than at its beginning, or a change of schema elsewhere
-    than at its end.
+    incarnation. An epoch holds statements of two transactions, a table-wide one elsewhere than at its beginning, or a change of
+    schema elsewhere than at its end.
 
-    Memory. A plan is as large as what is unfinished and what the epoch touches: a live table without a statement in the range is not
-    in it.
+    Memory. A plan is as large as what is unfinished and what the epoch touches: a live table without a statement in the range is
+    not in it, nor is one that is gone.
 
-The adoption rule. An epoch (s, e] adopts a chunk whose read contains nothing beyond `h` ≤ e. For the chunk's keys it emits what lies
-in (V, e] and is not covered by the read's mark; later epochs emit everything. Before, a chunk's changes are dropped.
+The adoption rule. An epoch (s, e] adopts a chunk whose read contains nothing beyond `h` ≤ e. For the chunk's keys it emits what
+lies in (V, e] and is not covered by the read's mark; later epochs emit everything. Before, a chunk's changes are dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
 
 from snowmelt.errors import check
 from snowmelt.model.position import Position
@@ -41,7 +43,17 @@ from snowmelt.source.facts import (
     Split,
     Truncated,
 )
-from snowmelt.source.tables import ChunkState, Copy, Phase, Reading, Table, Tables
+from snowmelt.source.tables import TABLE_LIFE, ChunkState, Copy, Phase, Reading, Table, Tables, Turn
+
+Turned = Reborn | Truncated | Gone | Reshaped | Recopied
+"""What a statement can make of a table."""
+
+TURNS: Final[dict[type[Turned], Turn]] = {
+    Reborn: Turn.REBORN,
+    Truncated: Turn.TRUNCATED,
+    Gone: Turn.DROPPED,
+    Recopied: Turn.RECOPIED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +78,14 @@ class Adopting:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which changes of a table an epoch emits. A table without a rule is live: all its changes in (s, e] are."""
+    """Which changes of a table an epoch emits. A known table without a rule is live: all its changes in (s, e] are."""
 
     incarnation: Incarnation
     after: int
     """Changes up to here are not this epoch's, but for what a chunk that is being adopted needs."""
     live: bool
+    event: int | None = None
+    """Of the transaction that ends at `after`: changes behind this event count, those of a table that it emptied; None: none do."""
     outside: bool = False
     """What lies outside of the extent is adopted."""
     extent: Extent | None = None
@@ -120,22 +134,32 @@ def visible_cut(relay: Relay, shown: Position) -> int | None:
 def choose_end(relay: Relay, after: int, bytes_max: int) -> int:
     """Where an epoch that begins at `after` ends: at a cut within the limit, at one cut at least if there is any.
 
-    It holds one statement at most: a table-wide one as its first transaction, or one that changes a schema as its last.
+    It holds the statements of one transaction at most: table-wide ones as its first, those that change a schema as its last.
     """
     first = relay.next_cut(after)
     if first is None:
         return after
     end = max(first, relay.cut_at_or_below(after + bytes_max) or first)
-    statements = relay.statements(after, end)
-    for statement in statements:
-        if statement is statements[0] and (statement.offset == first or not statement.effect.table_wide):
-            if not statement.effect.table_wide:
-                return statement.offset
-            continue
-        before = relay.cut_at_or_below(statement.offset - 1)
-        check(before is not None and before > after, "a statement has no cut before it", str(statement))
-        return before or first
+    for offset, statements in groupby(relay.statements(after, end), key=_offset):
+        effects = [statement.effect for statement in statements]
+        if any(effect.table_wide for effect in effects) and offset > first:
+            before = relay.cut_at_or_below(offset - 1)
+            check(before is not None and before > after, "a statement has no cut before it", f"at {offset}")
+            return before or first
+        if not all(effect.table_wide for effect in effects):
+            return offset
+        end = _before_the_next(relay, offset, end)
     return end
+
+
+def _offset(statement: Statement) -> int:
+    return statement.offset
+
+
+def _before_the_next(relay: Relay, offset: int, end: int) -> int:
+    """The cut before the next statement behind one: an epoch holds those of one transaction only."""
+    later = relay.statements(offset, end)
+    return max(offset, relay.cut_at_or_below(later[0].offset - 1) or offset) if later else end
 
 
 def plan_epoch(
@@ -160,17 +184,34 @@ def plan_epoch(
             facts.append(Adopted(report.incarnation, report.ordinal, report.nonce, reading.launch.visible, report.high, report.extent))
     rules: dict[TableId, Rule] = {}
     for table in tables:
-        if not table.live or table.incarnation.table in adopting:
-            rules[table.incarnation.table] = rule_of(table, after, tuple(adopting.get(table.incarnation.table, ())))
-    for statement in statements:
-        changed = tables.get(statement.table)
-        if changed is not None:
-            fact = turn_of(changed, statement)
-            facts.append(fact)
-            if not isinstance(fact, Reshaped):
-                live = isinstance(fact, Truncated)
-                rules[statement.table] = Rule(fact.incarnation, statement.offset, live=live)
+        name = table.incarnation.table
+        if name in adopting or not (table.live or table.phase is Phase.GONE):
+            rules[name] = rule_of(table, after, tuple(adopting.get(name, ())))
+    for fact in facts:
+        if isinstance(fact, Found):
+            rules[fact.incarnation.table] = Rule(fact.incarnation, after, live=False)
+    for turned, statement in turns_of(tables, statements, epoch):
+        facts.append(turned)
+        if not isinstance(turned, Reshaped | Recopied):
+            live = isinstance(turned, Truncated)
+            rules[statement.table] = Rule(turned.incarnation, statement.offset, live=live, event=statement.event if live else None)
     return EpochPlan(epoch, generation, follows, after, upto, tuple(facts), rules, tuple(given_back))
+
+
+def turns_of(tables: Tables, statements: Iterable[Statement], epoch: int) -> Iterator[tuple[Turned, Statement]]:
+    """What statements make of the tables that are known, each after the ones before it."""
+    now: dict[TableId, tuple[Incarnation, Phase]] = {}
+    for statement in statements:
+        table = tables.get(statement.table)
+        # One that is gone is forgotten when its epoch is done, which is before this one's intent: it is found anew.
+        if table is None or table.phase is Phase.GONE:
+            continue
+        incarnation, phase = now.get(statement.table, (table.incarnation, table.phase))
+        turned = turn_of(incarnation, phase, statement, epoch, keyed=table.keyed)
+        if turned is not None:
+            turn = TURNS.get(type(turned))
+            now[statement.table] = (turned.incarnation, phase if turn is None else TABLE_LIFE[phase, turn])
+            yield turned, statement
 
 
 def wanted(tables: Tables, fact: Durable, statements: list[Statement]) -> bool:
@@ -180,10 +221,12 @@ def wanted(tables: Tables, fact: Durable, statements: list[Statement]) -> bool:
     table = tables.current(fact.incarnation)
     match fact:
         case Found():
-            return tables.get(fact.incarnation.table) is None
+            known = tables.get(fact.incarnation.table)
+            return known is None or known.phase is Phase.GONE
         case Split(_, first):
             return table is not None and table.phase is Phase.SPLITTING and first == tables.copy_of(fact.incarnation).bounds.last + 1
         case Recopied():
+            # One that comes too early is to be proposed again: nothing else remembers it.
             return table is not None and table.phase is Phase.RELEASED and table.keyed
         case _:
             return False
@@ -199,6 +242,8 @@ def judge_reading(tables: Tables, relay: Relay, reading: Reading, report: Report
 
     if reading.launch.era != relay.era:
         return never("the server changed while it was read")
+    if report.high < visible:
+        return never("the read shows less than was proven visible")
     if relay.statements(visible, upto, report.incarnation.table):
         return never("the table was changed by a statement while it was read")
     if not report.exact and not table.keyed:
@@ -210,18 +255,26 @@ def judge_reading(tables: Tables, relay: Relay, reading: Reading, report: Report
     return report.high <= upto
 
 
-def turn_of(table: Table, statement: Statement) -> Reborn | Truncated | Gone | Reshaped:
-    """What a statement of the log makes of a table."""
-    following = Incarnation(table.incarnation.table, table.incarnation.number + 1)
+def turn_of(incarnation: Incarnation, phase: Phase, statement: Statement, epoch: int, *, keyed: bool) -> Turned | None:
+    """What a statement makes of a table; None: nothing, because the table is not there."""
+    at = statement.offset
+    reborn = Reborn(Incarnation(incarnation.table, epoch), at, statement.schema)
+    if statement.effect is Effect.MAKES:
+        return reborn
+    if phase is Phase.GONE:
+        # DROP IF EXISTS is logged although nothing is there.
+        return None
     match statement.effect:
-        case Effect.RESHAPES if table.phase is not Phase.GONE:
-            return Reshaped(table.incarnation, statement.offset, statement.schema)
-        case Effect.EMPTIES if table.phase in (Phase.STREAMING, Phase.RELEASED):
-            return Truncated(table.incarnation, statement.offset)
-        case Effect.DROPS if table.phase is not Phase.GONE:
-            return Gone(table.incarnation, statement.offset)
+        case Effect.RESHAPES:
+            return Reshaped(incarnation, at, statement.schema)
+        case Effect.DROPS:
+            return Gone(incarnation, at)
+        case Effect.EMPTIES if phase is Phase.RELEASED:
+            return Truncated(incarnation, at)
+        case Effect.REWRITES if phase is Phase.RELEASED and keyed:
+            return Recopied(incarnation, at)
         case _:
-            return Reborn(following, statement.offset, statement.schema)
+            return reborn
 
 
 def rule_of(table: Table, after: int, adopting: tuple[Adopting, ...]) -> Rule:
@@ -254,7 +307,9 @@ def decide_launches(tables: Tables, relay: Relay, *, visible: int, job: int, run
     launches: list[Launched] = []
     if visible < relay.floor:
         return launches
-    for table in tables:
+    unfinished = [table for table in tables if table.copy is not None]
+    # A table whose reads fail again and again must not keep the others waiting.
+    for table in sorted(unfinished, key=lambda one: tables.failures(one.incarnation.table)):
         if len(launches) >= free:
             break
         if table.copy is None or visible < table.since:

@@ -11,7 +11,7 @@ another job than the one that was launched last changes nothing.
 
 Memory. Per table a few hundred bytes; per chunk that is not adopted its bound and 8 bytes; per chunk under way one record, and
 the planner limits how many those are; per gap among the adopted ones two numbers. After release nothing but the table's
-name, target, schema and phase.
+name, target, schema and phase; of a table that is gone nothing at all.
 """
 
 from __future__ import annotations
@@ -71,15 +71,12 @@ class Turn(Enum):
     DROPPED = "dropped"
 
 
-_UNFINISHED: Final = (Phase.DISCOVERED, Phase.SPLITTING, Phase.SNAPSHOTTING, Phase.CATCHING_UP)
-
 TABLE_LIFE: Final[dict[tuple[Phase, Turn], Phase]] = {
     (Phase.DISCOVERED, Turn.OUTSIDE_ADOPTED): Phase.SPLITTING,
     (Phase.SPLITTING, Turn.SPLIT_COMPLETE): Phase.SNAPSHOTTING,
     (Phase.SNAPSHOTTING, Turn.ALL_ADOPTED): Phase.CATCHING_UP,
     (Phase.CATCHING_UP, Turn.COVERED): Phase.STREAMING,
     (Phase.STREAMING, Turn.LET_GO): Phase.RELEASED,
-    (Phase.STREAMING, Turn.TRUNCATED): Phase.STREAMING,
     (Phase.RELEASED, Turn.TRUNCATED): Phase.RELEASED,
     (Phase.RELEASED, Turn.RECOPIED): Phase.DISCOVERED,
     **{(phase, Turn.REBORN): Phase.DISCOVERED for phase in Phase},
@@ -176,6 +173,7 @@ class Tables:
         self._tables: dict[TableId, Table] = {}
         self._readings: dict[tuple[TableId, int], Reading] = {}
         self._catching_up: set[TableId] = set()
+        self._failures: dict[TableId, int] = {}
 
     # ---- asking
 
@@ -235,9 +233,14 @@ class Tables:
         """The least `V` of all chunks under way: the relay keeps what lies above it."""
         return min((reading.launch.visible for reading in self._readings.values()), default=None)
 
+    def failures(self, table: TableId) -> int:
+        """How many reads of a table were given back since the last one that was adopted."""
+        return self._failures.get(table, 0)
+
     def releasable(self) -> list[Released]:
-        """Tables whose bounds and marks nobody can ask for any more."""
-        return [Released(table.incarnation) for table in self._tables.values() if table.phase is Phase.STREAMING and table.copy is not None]
+        """Tables whose bounds and marks nobody can ask for any more, and those that are gone."""
+        over = (Phase.STREAMING, Phase.GONE)
+        return [Released(table.incarnation) for table in self._tables.values() if table.phase in over]
 
     # ---- deciding
 
@@ -274,11 +277,11 @@ class Tables:
                 self._turn(self.known(incarnation), Turn.TRUNCATED)
             case Reshaped(incarnation, _, schema):
                 self.known(incarnation).schema = schema
-            case Recopied(incarnation):
+            case Recopied(incarnation, at):
                 table = self.known(incarnation)
                 check(table.keyed, "an append-only table is read again in place", str(incarnation))
                 self._turn(table, Turn.RECOPIED)
-                table.copy = Copy(replaces=True)
+                table.copy, table.since = Copy(replaces=True), at
             case Split(incarnation, first, uppers, complete):
                 self._split(incarnation, first, uppers, complete)
             case Adopted():
@@ -292,6 +295,7 @@ class Tables:
             case GivenBack(incarnation, ordinal):
                 self._turn_chunk(incarnation, ordinal, ChunkTurn.GIVEN_BACK)
                 del self._readings[incarnation.table, ordinal]
+                self._failures[incarnation.table] = self.failures(incarnation.table) + 1
             case Covered(done, upto):
                 self._cover(done, upto)
             case Released(incarnation):
@@ -317,10 +321,11 @@ class Tables:
         """Reads of an incarnation that ended are none of ours any more; their reports will find nothing."""
         for key in [key for key in self._readings if key[0] == table.incarnation.table]:
             del self._readings[key]
+        self._failures.pop(table.incarnation.table, None)
 
     def _reborn(self, incarnation: Incarnation, at: int, schema: int) -> None:
         table = self._tables.get(incarnation.table)
-        if table is None or incarnation.number != table.incarnation.number + 1:
+        if table is None or incarnation.number <= table.incarnation.number:
             raise InvariantBroken("an incarnation does not follow the last one", detail=str(incarnation))
         self._turn(table, Turn.REBORN)
         self._void(table)
@@ -330,6 +335,10 @@ class Tables:
         table, copy = self.known(incarnation), self.copy_of(incarnation)
         check(table.phase is Phase.SPLITTING, "a table is split that is not being split", f"{incarnation} is {table.phase.value}")
         check(first == copy.bounds.last + 1, "bounds leave a gap", f"{incarnation}: {first} after {copy.bounds.last}")
+        last = uppers[-1] if uppers else copy.bounds.upper(copy.bounds.last)
+        # A split that ends early would leave keys that are neither inside of a chunk nor outside of all.
+        ends = copy.extent is not None and last == copy.extent.greatest
+        check(ends or not complete, "bounds do not end at the greatest key", str(incarnation))
         copy.bounds.extend(uppers)
         if complete:
             copy.complete = True
@@ -340,6 +349,7 @@ class Tables:
         table, copy = self.known(fact.incarnation), self.copy_of(fact.incarnation)
         self._turn_chunk(fact.incarnation, fact.ordinal, ChunkTurn.ADOPTED)
         self._readings.pop((fact.incarnation.table, fact.ordinal), None)
+        self._failures.pop(fact.incarnation.table, None)
         copy.adopted.add(fact.ordinal)
         copy.adopted_in, copy.high = epoch, max(copy.high, fact.high)
         # The bound before the first gap is its lower edge, so that one is kept.
@@ -366,10 +376,13 @@ class Tables:
     def _release(self, incarnation: Incarnation) -> None:
         table = self.current(incarnation)
         # To let go twice is harmless, also when the table has moved on meanwhile.
-        if table is None or table.phase is not Phase.STREAMING:
+        if table is None:
             return
-        self._turn(table, Turn.LET_GO)
-        table.copy = None
+        if table.phase is Phase.GONE:
+            del self._tables[incarnation.table]
+        elif table.phase is Phase.STREAMING:
+            self._turn(table, Turn.LET_GO)
+            table.copy = None
 
 
 def covers(copy: Copy, done: int, upto: int) -> bool:

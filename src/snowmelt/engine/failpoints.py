@@ -1,0 +1,33 @@
+"""Places where a test lets a process die, as kill -9 would: `SNOWMELT_FAILPOINT=NAME:FILE`.
+
+The process that comes to the place first makes FILE and dies; whoever comes later passes. Without the variable nothing happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Final
+
+CHUNK_READ: Final = "chunk-read"
+SEGMENT_DURABLE: Final = "segment-durable"
+FILES_STAGED: Final = "files-staged"
+INTENT_WRITTEN: Final = "intent-written"
+BETWEEN_TABLES: Final = "between-tables"
+BEFORE_DONE: Final = "before-done"
+DURING_RELEASE: Final = "during-release"
+
+NAMES: Final = (CHUNK_READ, SEGMENT_DURABLE, FILES_STAGED, INTENT_WRITTEN, BETWEEN_TABLES, BEFORE_DONE, DURING_RELEASE)
+IN_TASKS: Final = (CHUNK_READ, FILES_STAGED)
+"""Here a worker dies and not the driver."""
+
+
+def reach(name: str) -> None:
+    wanted, _, path = os.environ.get("SNOWMELT_FAILPOINT", "").partition(":")
+    if wanted != name:
+        return
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)

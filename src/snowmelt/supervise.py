@@ -1,0 +1,400 @@
+"""A pipeline kept running: a Spark session, one driver after the other, what a watcher sees of it, and how it ends.
+
+Laws:
+- What may work later (`Unavailable`, `OutcomeUnknown`) starts a new driver after a pause that doubles; too many in a row without an
+  epoch done between them, and any other error, end the run.
+- The first Ctrl-C or SIGTERM finishes the epoch under way. The second ends the process at once, which loses nothing: what counts is
+  in the store and in the lake.
+- Watching costs the pipeline nothing to speak of: progress is asked for at most a few times a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any, Final, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from snowmelt.engine.pipeline import Progress
+from snowmelt.errors import InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable
+
+RESTARTS_MAX: Final = 10
+PAUSE_S_MAX: Final = 60.0
+LOOK_S: Final = 0.25
+LINE_S: Final = 1.0
+RATE_LOOKS: Final = 40
+"""Over how many looks rows per second are counted: some 10 s."""
+TABLES_SHOWN_MAX: Final = 20
+INTERRUPTED: Final = 130
+
+_PHASES: Final = {"released": "live", "streaming": "live"}
+"""Words for a user, where they are not the engine's."""
+
+
+# ---- what is seen
+
+
+class Watcher(Protocol):
+    """Told from one thread, but for `note`, which any thread may call."""
+
+    def begin(self) -> None: ...
+    def look(self, progress: Progress, *, final: bool = False) -> None:
+        """What is so now. Called a few times a second, and when it is over."""
+
+    def note(self, event: str, text: str) -> None:
+        """Something happened that a user should read."""
+
+    def end(self) -> None:
+        """Leave the terminal as it was. Twice is harmless."""
+
+
+class Lines:
+    """Plain lines, for logs: a table's new phase, and an epoch at most every second."""
+
+    def __init__(
+        self, out: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
+    ) -> None:
+        self._out = out
+        self._clock = clock
+        self._now = now
+        self._phases: dict[str, str] = {}
+        self._epoch = 0
+        self._due = 0.0
+
+    def begin(self) -> None:
+        pass
+
+    def look(self, progress: Progress, *, final: bool = False) -> None:
+        for table, phase in progress.phases.items():
+            if self._phases.get(table) != phase_of(phase):
+                self._phases[table] = phase_of(phase)
+                self._out(f"{table} -> {progress.targets[table]}: {phase_of(phase)}")
+        if progress.epoch > self._epoch and (final or self._clock() >= self._due):
+            self._epoch = progress.epoch
+            self._due = self._clock() + LINE_S
+            self._out(f"epoch {progress.epoch}, {tables_line(progress)}, {lag_line(progress, self._now())}, rows {progress.rows:,}")
+
+    def note(self, event: str, text: str) -> None:
+        self._out(f"{event}: {text}" if event != "note" else text)
+
+    def end(self) -> None:
+        pass
+
+
+class JsonLines:
+    """The same for programs: an object a line, each with its `event`."""
+
+    def __init__(
+        self, out: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
+    ) -> None:
+        self._out = out
+        self._clock = clock
+        self._now = now
+        self._last: tuple[int, dict[str, str]] = (0, {})
+        self._due = 0.0
+
+    def begin(self) -> None:
+        pass
+
+    def look(self, progress: Progress, *, final: bool = False) -> None:
+        if (progress.epoch, progress.phases) == self._last or (self._clock() < self._due and not final):
+            return
+        self._last, self._due = (progress.epoch, progress.phases), self._clock() + LINE_S
+        self.tell(
+            "progress",
+            epoch=progress.epoch,
+            rows=progress.rows,
+            lag_bytes=progress.captured - progress.done_upto,
+            lag_s=lag_s(progress, self._now()),
+            tables={
+                table: {"target": progress.targets[table], "phase": phase_of(phase)} | chunks_json(progress, table)
+                for table, phase in progress.phases.items()
+            },
+        )
+
+    def note(self, event: str, text: str) -> None:
+        self.tell(event, text=text)
+
+    def tell(self, event: str, **fields: object) -> None:
+        self._out(json.dumps({"event": event, **fields}, ensure_ascii=False))
+
+    def end(self) -> None:
+        pass
+
+
+class Screen:
+    """A table that stays in its place in a terminal; notes scroll away above it."""
+
+    def __init__(
+        self, console: Console, name: str, *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
+    ) -> None:
+        self._console = console
+        self._name = name
+        self._clock = clock
+        self._now = now
+        self._live = Live(console=console, refresh_per_second=4, transient=False)
+        self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS)
+
+    def begin(self) -> None:
+        self._live.start()
+
+    def look(self, progress: Progress, *, final: bool = False) -> None:
+        at = self._clock()
+        if self._looks and progress.rows < self._looks[-1][1]:
+            # A new driver counts its rows from 0.
+            self._looks.clear()
+        self._looks.append((at, progress.rows))
+        since, rows = self._looks[0]
+        rate = (progress.rows - rows) / (at - since) if at > since else 0.0
+        self._live.update(screen(self._name, progress, self._now(), rate))
+
+    def note(self, event: str, text: str) -> None:
+        self._console.print(Text(f"{event}: {text}" if event != "note" else text, style="yellow" if event == "warning" else ""))
+
+    def end(self) -> None:
+        self._live.stop()
+
+
+def phase_of(phase: str) -> str:
+    return _PHASES.get(phase, phase)
+
+
+def tables_line(progress: Progress) -> str:
+    """How many tables are in which phase, and how far their copies are."""
+    counts = Counter(phase_of(phase) for phase in progress.phases.values())
+    text = ", ".join(f"{count} {phase}" for phase, count in counts.items()) or "none yet"
+    known = [copy for copy in progress.chunks.values() if copy[1] is not None]
+    if known:
+        text += f" ({sum(done for done, _ in known)} of {sum(of or 0 for _, of in known)} chunks)"
+    return f"tables: {text}"
+
+
+def lag_s(progress: Progress, now: float) -> float | None:
+    """How old the newest transaction of the lake is, where a newer one was captured; 0 where the lake has all."""
+    if progress.captured <= progress.done_upto:
+        return 0.0
+    return None if progress.time_ms is None else round(max(0.0, now - progress.time_ms / 1000), 1)
+
+
+def lag_line(progress: Progress, now: float) -> str:
+    seconds = lag_s(progress, now)
+    age = "" if seconds is None else f" ({seconds:.0f} s)"
+    return f"lag {(progress.captured - progress.done_upto) / 1e6:.1f} MB{age}"
+
+
+def chunks_json(progress: Progress, table: str) -> dict[str, object]:
+    if table not in progress.chunks:
+        return {}
+    done, of = progress.chunks[table]
+    return {"chunks": done, "chunks_of": of}
+
+
+def screen(name: str, progress: Progress, now: float, rate: float) -> Group:
+    head = f"{name}  epoch {progress.epoch}  {lag_line(progress, now)}  rows {progress.rows:,} ({rate:,.0f}/s)"
+    table = Table("table", "target", "phase", "copied")
+    # Those that are still copied are what one waits for.
+    order = sorted(progress.phases, key=lambda one: (phase_of(progress.phases[one]) == "live", one))
+    for one in order[:TABLES_SHOWN_MAX]:
+        done, of = progress.chunks.get(one, (0, None))
+        copied = "" if one not in progress.chunks else f"{done} chunks" if of is None else f"{bar(done, of)} {done} of {of}"
+        table.add_row(Text(one), Text(progress.targets[one]), Text(phase_of(progress.phases[one])), Text(copied))
+    parts: list[Text | Table] = [Text(head, style="bold"), table]
+    if len(order) > TABLES_SHOWN_MAX:
+        parts.append(Text(f"and {len(order) - TABLES_SHOWN_MAX} more"))
+    return Group(*parts)
+
+
+def bar(done: int, of: int, width: int = 20) -> str:
+    full = width * done // of if of else width
+    return "━" * full + "╌" * (width - full)
+
+
+@contextlib.contextmanager
+def notes_of_log(watcher: Watcher, *, debug: bool) -> Iterator[None]:
+    """What our modules log is told by the watcher, so that it neither gets lost nor breaks a screen."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with contextlib.suppress(Exception):
+                watcher.note(record.levelname.lower(), record.getMessage())
+
+    handler, log = Handler(), logging.getLogger("snowmelt")
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG if debug else logging.WARNING)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]
+
+
+# ---- how it ends
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM: the first asks, the second ends the process."""
+
+    def __init__(self, watcher: Watcher, *, leave: Callable[[int], object] = os._exit) -> None:
+        self.asked = threading.Event()
+        self._watcher = watcher
+        self._leave = leave
+
+    def install(self) -> None:
+        """Spark puts a handler of its own in place when it starts, so this is to be called again afterwards."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.hear)
+
+    def hear(self, _number: int, _frame: FrameType | None) -> None:
+        if self.asked.is_set():
+            # The terminal is put right if that can be done at once: what was interrupted may hold what it takes.
+            guard = threading.Timer(1.0, self._leave, [INTERRUPTED])
+            guard.daemon = True
+            guard.start()
+            with contextlib.suppress(Exception):
+                self._watcher.end()
+            guard.cancel()
+            self._leave(INTERRUPTED)
+            return
+        self.asked.set()
+        # A print that was interrupted by this one can't be entered again; the loop tells it.
+
+
+# ---- running
+
+
+class Driver(Protocol):
+    """What `supervise` needs of `engine.pipeline.Pipeline`."""
+
+    @property
+    def progress(self) -> Progress: ...
+    def run(self, until: Callable[[Any], bool]) -> None: ...
+    def stop(self) -> None: ...
+    def caught_up(self) -> bool: ...
+
+
+def supervise(
+    make: Callable[[], Driver],
+    watcher: Watcher,
+    asked: threading.Event,
+    *,
+    until_current: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Progress:
+    """Run drivers until the lake is current, a user asks for the end, or an error that a new driver does not heal."""
+    tries = epoch = 0
+    while not asked.is_set():
+        driver = make()
+        try:
+            driver.run(_look_and_decide(watcher, asked, until_current, clock))
+        except (Unavailable, OutcomeUnknown) as error:
+            reached = driver.progress.epoch
+            tries = 1 if reached > epoch else tries + 1
+            epoch = max(epoch, reached)
+            if tries > RESTARTS_MAX:
+                raise type(error)(
+                    error.fact, detail=f"{error.detail}; {RESTARTS_MAX} new drivers met the same".removeprefix("; ")
+                ) from error
+            pause_s = min(PAUSE_S_MAX, 2.0 ** (tries - 1))
+            watcher.note("warning", f"{error}; a new driver starts in {pause_s:.0f} s, {tries} of {RESTARTS_MAX}")
+            asked.wait(pause_s)
+        else:
+            watcher.look(driver.progress, final=True)
+            return driver.progress
+    return Progress()
+
+
+def _look_and_decide(watcher: Watcher, asked: threading.Event, until_current: bool, clock: Callable[[], float]) -> Callable[[Driver], bool]:
+    due, told = 0.0, False
+
+    def until(driver: Driver) -> bool:
+        nonlocal due, told
+        if asked.is_set() and not told:
+            told = True
+            watcher.note("note", "ending after the epoch under way; a second Ctrl-C ends at once")
+            driver.stop()
+        if clock() < due:
+            return False
+        due = clock() + LOOK_S
+        watcher.look(driver.progress)
+        return until_current and driver.caught_up()
+
+    return until
+
+
+# ---- Spark
+
+
+_EXTRAS: Final[Mapping[str, str]] = {"pyspark": "spark", "pypaimon": "paimon", "pypaimon_rust": "paimon"}
+
+
+def check_installed() -> None:
+    """Before anything is asked of a server: is there all that a run needs?"""
+    missing = {extra for module, extra in _EXTRAS.items() if importlib.util.find_spec(module) is None}
+    if missing:
+        extras = ",".join(sorted(missing))
+        raise InvalidConfig(f"not installed: {' and '.join(sorted(missing))}", hint=f"pip install 'snowmelt[{extras}]'")
+
+
+@contextlib.contextmanager
+def spark_session(name: str, *, master: str, ui: bool, debug: bool) -> Iterator[Any]:
+    """A session of our own. What its JVM writes to stderr is shown only where it does not start, or when debugging."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    # Workers of another Python would lack our modules.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.app.name": f"snowmelt {name}",
+        "spark.master": master,
+        "spark.scheduler.mode": "FAIR",
+        "spark.ui.enabled": str(ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN" if debug else "OFF",
+    }
+    if master.startswith("local"):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    with tempfile.TemporaryFile() as said:
+        try:
+            conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+            gateway = launch_gateway(conf, popen_kwargs=None if debug else {"stderr": said, "stdout": said})  # type: ignore[no-untyped-call]
+            context = SparkContext(conf=conf, gateway=gateway)
+        except Exception as error:
+            if debug:
+                raise
+            raise _not_started(error, said) from None
+        try:
+            yield SparkSession(context)
+        finally:
+            with contextlib.suppress(Exception):
+                context.cancelAllJobs()
+            with contextlib.suppress(Exception):
+                context.stop()
+
+
+def _not_started(error: Exception, said: Any) -> SnowmeltError:
+    said.seek(0)
+    lines = [line.strip() for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    told = next(
+        (line for line in lines if "rror" in line or "not found" in line or "JAVA_HOME" in line), lines[-1] if lines else str(error)
+    )
+    hint = "Java 17 or newer must be there, by JAVA_HOME or on PATH; --debug shows all that Spark says"
+    return InvalidConfig("Spark does not start", detail=told[:300], hint=hint)

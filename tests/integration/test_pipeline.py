@@ -1,0 +1,158 @@
+"""A live database into the lake, on Spark, killed again and again; in the end the lake is the source."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from snowmelt.engine.failpoints import IN_TASKS, NAMES
+from snowmelt.lakes.paimon import PaimonLake
+from tests.servers import Fresh, Server
+
+ROWS = 30_000
+START_S_MAX = 240
+
+
+def fill(server: Server) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+        cursor.execute("CREATE TABLE shop.orders (id INT NOT NULL PRIMARY KEY, k INT, c VARCHAR(120), amount DECIMAL(12,2))")
+        cursor.execute("CREATE TABLE shop.names (name VARCHAR(50) NOT NULL PRIMARY KEY, v INT)")
+        cursor.execute("CREATE TABLE shop.pairs (a INT NOT NULL, b VARCHAR(20) NOT NULL, v BIGINT, PRIMARY KEY (a, b))")
+        cursor.execute("CREATE TABLE shop.nothing (id BIGINT NOT NULL PRIMARY KEY, v TEXT)")
+        cursor.executemany(
+            "INSERT INTO shop.orders VALUES (%s, %s, %s, %s)", [(i, i % 1000, f"order {i}", i / 100) for i in range(1, ROWS + 1)]
+        )
+        cursor.executemany("INSERT INTO shop.names VALUES (%s, %s)", [(f"Näme {i}", i) for i in range(1000)])
+        cursor.executemany("INSERT INTO shop.pairs VALUES (%s, %s, %s)", [(i % 7, f"b{i}", i) for i in range(2000)])
+        connection.commit()
+
+
+@contextmanager
+def under_load(server: Server) -> Iterator[None]:
+    stop = threading.Event()
+
+    def write(seed: int) -> None:
+        rng = random.Random(seed)
+        with server.connect() as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                for _ in range(rng.choice((1, 1, 5))):
+                    number, chance = rng.randrange(1, 2 * ROWS), rng.random()
+                    if chance < 0.4:
+                        cursor.execute("REPLACE INTO shop.orders VALUES (%s, %s, 'new', 1.5)", (number, rng.randrange(100)))
+                    elif chance < 0.55:
+                        cursor.execute("DELETE FROM shop.orders WHERE id = %s", (number,))
+                    elif chance < 0.7:
+                        cursor.execute("UPDATE IGNORE shop.orders SET id = id + 1000000 WHERE id = %s", (number,))
+                    elif chance < 0.8:
+                        cursor.execute("UPDATE shop.names SET v = v + 1 WHERE name = %s", (f"Näme {number % 1000}",))
+                    elif chance < 0.9:
+                        cursor.execute("REPLACE INTO shop.pairs VALUES (%s, %s, %s)", (number % 9, f"b{number % 3000}", number))
+                    else:
+                        cursor.execute("REPLACE INTO shop.nothing VALUES (%s, 'something')", (number - ROWS,))
+                (connection.commit if rng.random() < 0.9 else connection.rollback)()
+                stop.wait(0.005)
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in (1, 2)]
+    for writer in writers:
+        writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+
+
+class Process:
+    """A driver with its workers, in a group of their own."""
+
+    def __init__(self, server: Server, folder: Path, failpoint: str = "") -> None:
+        environment = {**os.environ, "PIPELINE_PASSWORD": server.password, "PYSPARK_PYTHON": sys.executable}
+        self.died = folder / f"died-{failpoint}-{time.monotonic_ns()}"
+        if failpoint:
+            environment["SNOWMELT_FAILPOINT"] = f"{failpoint}:{self.died}"
+        self.log = folder / "log.txt"
+        command = [sys.executable, "-m", "tests.integration.pipeline_process", server.host, str(server.port), str(folder)]
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+    def wait_for(self, *paths: Path) -> None:
+        deadline = time.monotonic() + START_S_MAX
+        while not any(path.exists() for path in paths):
+            if self._process.poll() is not None and not any(path.exists() for path in paths):
+                pytest.fail(f"the driver ended by itself:\n{self.log.read_text(errors='replace')[-6000:]}")
+            if time.monotonic() > deadline:
+                pytest.fail(f"nothing happened:\n{self.log.read_text(errors='replace')[-6000:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def lake_rows(folder: Path, table: str) -> list[tuple[object, ...]]:
+    lake = PaimonLake(str(folder / "lake"), user="reader").table(f"ods.shop_{table}").copy({"read.native.enabled": "true"})
+    builder = lake.new_read_builder()
+    rows = builder.new_read().to_arrow(builder.new_scan().plan().splits()).drop(["_seq"])
+    return sorted((tuple(row.values()) for row in rows.to_pylist()), key=repr)
+
+
+def source_rows(server: Server, table: str) -> list[tuple[object, ...]]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM shop.{table}")
+        return sorted(cursor.fetchall(), key=repr)
+
+
+def finish_and_compare(server: Server, folder: Path, process: Process) -> None:
+    (folder / "stop").touch()
+    process.wait_for(folder / "current")
+    process.kill()
+    for table in ("orders", "names", "pairs", "nothing"):
+        assert lake_rows(folder, table) == source_rows(server, table), table
+
+
+@pytest.mark.timeout(900)
+def test_a_driver_that_dies_at_every_failpoint_loses_nothing(fresh_mariadb: Fresh, tmp_path: Path) -> None:
+    server = fresh_mariadb()
+    fill(server)
+    with under_load(server):
+        for phase in ("snapshot", "stream"):
+            for failpoint in NAMES:
+                if phase == "stream" and failpoint == "chunk-read":
+                    continue
+                process = Process(server, tmp_path, failpoint)
+                # A snapshot may end before a point is reached; the stream phase comes to it again.
+                process.wait_for(process.died, *([tmp_path / "released"] if phase == "snapshot" and failpoint in IN_TASKS else []))
+                process.kill()
+            process = Process(server, tmp_path)
+            process.wait_for(tmp_path / "released")
+            process.kill()
+        process = Process(server, tmp_path)
+        process.wait_for(tmp_path / "released")
+    finish_and_compare(server, tmp_path, process)
+
+
+@pytest.mark.timeout(600)
+def test_mysql_with_gtids_flows_into_the_lake(fresh_mysql8: Fresh, tmp_path: Path) -> None:
+    server = fresh_mysql8(gtid_mode="ON", enforce_gtid_consistency="ON")
+    fill(server)
+    with under_load(server):
+        process = Process(server, tmp_path)
+        process.wait_for(tmp_path / "released")
+        process.kill()
+        process = Process(server, tmp_path)
+        (tmp_path / "released").unlink()
+        process.wait_for(tmp_path / "released")
+    finish_and_compare(server, tmp_path, process)

@@ -1,0 +1,536 @@
+"""Drivers that commit, one after the other and at the same time, over a store that loses requests and replies.
+
+Each is a coordinator over a ledger. The model is what lies in the store, and per lake table a list of the epochs that it has.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from snowmelt.commit.cleaning import Standing, deletable
+from snowmelt.commit.coordinator import (
+    STAGES,
+    CommitTables,
+    Coordinator,
+    DonePut,
+    GenerationRead,
+    IntentPut,
+    IntentRead,
+    ListenersRan,
+    Outcome,
+    PutDone,
+    PutIntent,
+    ReadGeneration,
+    ReadIntent,
+    RunListeners,
+    Stage,
+    Step,
+    TableCommitted,
+    Turn,
+)
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.publish import Files, Marker, Publish, There, View, judge, judge_schema
+from snowmelt.commit.records import Done, Entry, Intent, StagedName
+from snowmelt.commit.summary import Summary, restore, summarise
+from snowmelt.commit.watermarks import advance, lowest
+from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SourceDrift
+from snowmelt.model.table import TableId
+from snowmelt.source.facts import OUTSIDE, Adopted, Durable, Found, Gone, Incarnation, Launched, Reborn, Recopied, Truncated
+from snowmelt.source.tables import ChunkState, Phase, Tables
+from snowmelt.store.codec import decode, encode
+
+SHARDS = {TableId("shop", "orders_1"): "ods.orders", TableId("shop", "orders_2"): "ods.orders", TableId("shop", "items"): "ods.items"}
+TARGETS = sorted(set(SHARDS.values()))
+
+
+def state_of(ledger: Ledger, *, passing: bool = True) -> dict[str, Any]:
+    """All of it, field by field; without the reads of its driver if asked so."""
+    tables = vars(ledger.tables)
+    return {**vars(ledger), "tables": tables if passing else {**tables, "_readings": {}, "_failures": {}}}
+
+
+def state_of_driver(machine: Coordinator) -> dict[str, Any]:
+    return copy.deepcopy({**vars(machine), "ledger": state_of(machine.ledger)})
+
+
+@dataclass
+class Driver:
+    machine: Coordinator
+    first_epoch: int
+    """What it knew already when it began."""
+
+
+class CommitMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.intents: dict[int, Intent] = {}
+        self.dones: dict[int, Done] = {}
+        self.summaries: list[Summary] = []
+        self.generation = 0
+        self.drivers: list[Driver] = []
+        self.lake: dict[str, list[Marker]] = {target: [] for target in TARGETS}
+        self.clock = 0
+        self.nonces = 0
+        self.late: list[Intent] = []
+        """Puts whose sender has given up, and that are still under way."""
+
+    # ---- drivers
+
+    def load(self, number: int) -> Ledger:
+        """The fold of a summary and of the records behind it, or of all records."""
+        ledger = restore(decode(Summary, encode(self.summaries[number]))) if 0 <= number < len(self.summaries) else Ledger()
+        while (intent := self.intents.get(ledger.epoch + 1)) is not None:
+            ledger.apply_intent(decode(Intent, encode(intent)))
+            done = self.dones.get(ledger.epoch)
+            if done is None:
+                break
+            ledger.apply_done(decode(Done, encode(done)))
+        return ledger
+
+    @rule(number=st.integers(0, 9))
+    def a_driver_starts(self, number: int) -> None:
+        self.generation += 1
+        ledger = self.load(number)
+        assert state_of(ledger) == state_of(self.load(-1)), "a summary says something else than the records"
+        self.drivers.append(Driver(Coordinator(self.generation, ledger), ledger.epoch))
+
+    def pick(self, data: st.DataObject) -> Driver:
+        """Mostly the newest; an older one now and then, which does not know that it is over."""
+        return data.draw(st.sampled_from([self.drivers[-1], self.drivers[-1], *self.drivers[-3:]]))
+
+    @precondition(lambda self: self.drivers)
+    @rule(data=st.data(), overtaken=st.sampled_from([False, False, False, True]))
+    def offers(self, data: st.DataObject, overtaken: bool) -> None:
+        machine = self.pick(data).machine
+        ledger = machine.ledger
+        if machine.stage is not Stage.FREE:
+            before = state_of_driver(machine)
+            try:
+                machine.offer(self.intent(machine, data), ledger.identity)
+            except InvariantBroken:
+                assert state_of_driver(machine) == before
+                return
+            raise AssertionError("two intents are under way in one driver")
+        intent = self.intent(machine, data)
+        if overtaken:
+            before = state_of_driver(machine)
+            assert not machine.offer(intent, "planned from another one")
+            assert state_of_driver(machine) == before
+            return
+        assert machine.offer(intent, ledger.identity)
+        assert machine.next_step() == PutIntent(intent) == machine.next_step()
+        assert not machine.may_plan, "the next epoch would be planned from one that nobody has won"
+
+    def intent(self, machine: Coordinator, data: st.DataObject) -> Intent:
+        """Some tables go on in it, as their facts allow."""
+        ledger, facts, emptied = machine.ledger, [], set()
+        upto = ledger.upto + data.draw(st.integers(0, 3))
+        for name, target in SHARDS.items():
+            if not data.draw(st.booleans()):
+                continue
+            fact = self.turn(ledger.tables, name, target, ledger.epoch + 1, upto)
+            facts.append(fact)
+            if isinstance(fact, Reborn | Truncated):
+                emptied.add((target, str(name)))
+        entries = []
+        for target in data.draw(st.lists(st.sampled_from(TARGETS), unique=True)):
+            empties = tuple(sorted(name for of, name in emptied if of == target))
+            entries.append(Entry(target, "u", 1, 1, None, len(self.lake[target]), empties, (f"file-{self.nonces}",)))
+        self.nonces += 1
+        self.clock += 10
+        return Intent(
+            ledger.epoch + 1,
+            machine.generation,
+            f"n{self.nonces}",
+            ledger.upto,
+            upto,
+            self.clock,
+            tuple(facts),
+            tuple(entries),
+            2 * upto + 1,
+            1,
+        )
+
+    @staticmethod
+    def turn(tables: Tables, name: TableId, target: str, epoch: int, upto: int) -> Durable:
+        table = tables.get(name)
+        if table is None:
+            return Found(Incarnation(name, epoch), target, True, 1)
+        match table.phase:
+            case Phase.DISCOVERED:
+                return Adopted(table.incarnation, OUTSIDE, "n", upto, upto)
+            case Phase.RELEASED if upto % 3 == 0:
+                return Recopied(table.incarnation, upto)
+            case Phase.RELEASED if upto % 3 == 1:
+                return Truncated(table.incarnation, upto)
+            case Phase.RELEASED:
+                return Gone(table.incarnation, upto)
+            case _:
+                return Reborn(Incarnation(name, epoch), upto, 1)
+
+    @precondition(lambda self: self.drivers)
+    @rule(data=st.data())
+    def reads_something(self, data: st.DataObject) -> None:
+        """Passing facts, which no record holds."""
+        tables = self.pick(data).machine.ledger.tables
+        for table in tables:
+            if tables.chunk_state(table.incarnation, OUTSIDE) is ChunkState.PLANNED:
+                tables.apply(Launched(table.incarnation, OUTSIDE, 1, 0, 0))
+
+    # ---- steps
+
+    @precondition(lambda self: self.drivers)
+    @rule(data=st.data(), count=st.integers(1, 9), fate=st.sampled_from(["well", "well", "well", "request lost", "reply lost", "late"]))
+    def steps(self, data: st.DataObject, count: int, fate: str) -> None:
+        """Some steps go well, and the last one as it is fated."""
+        driver = self.pick(data)
+        for step in range(count):
+            if not self.step(driver, fate if step + 1 == count else "well"):
+                return
+
+    def step(self, driver: Driver, fate: str) -> bool:
+        machine = driver.machine
+        if machine.stage is Stage.FENCED:
+            try:
+                machine.next_step()
+            except Fenced:
+                return False
+            raise AssertionError("a fenced driver goes on")
+        step = machine.next_step()
+        if step is None:
+            assert machine.stage is Stage.FREE
+            return False
+        assert machine.next_step() == step, "asking changes something"
+        for outcome in self.perform(driver, step, fate):
+            if isinstance(step, CommitTables):
+                assert machine.stage is Stage.COMMITTING
+            machine.apply(outcome)
+        return True
+
+    def perform(self, driver: Driver, step: Step, fate: str) -> list[Outcome]:
+        machine = driver.machine
+        match step:
+            case PutIntent(intent):
+                assert intent.epoch == 1 or intent.epoch - 1 in self.dones, "an intent before the epoch before it is done"
+                if fate == "request lost":
+                    return [IntentPut(None)]
+                if fate == "late":
+                    self.late.append(intent)
+                    return [IntentPut(None)]
+                won = self.put(intent)
+                return [IntentPut(None if fate == "reply lost" else won)]
+            case ReadIntent(epoch):
+                return [IntentRead(self.intents.get(epoch))] if fate == "well" else []
+            case ReadGeneration():
+                return [GenerationRead(self.generation)] if fate == "well" else []
+            case CommitTables(intent, entries):
+                assert machine.ledger.open == intent == self.intents[intent.epoch]
+                return [outcome for entry in entries for outcome in self.publish(intent, entry, fate)]
+            case RunListeners(intent, before):
+                assert all(self.has(entry.target, intent) for entry in intent.entries), "listeners ran before the lake has it"
+                assert before == machine.ledger.listeners
+                return [ListenersRan(f"heard {intent.epoch}")] if fate != "reply lost" else []
+            case PutDone(done):
+                assert all(self.has(entry.target, self.intents[done.epoch]) for entry in self.intents[done.epoch].entries)
+                if fate == "request lost":
+                    return []
+                found = self.dones.setdefault(done.epoch, done)
+                assert (found.identity, found.listeners, found.watermarks) == (done.identity, done.listeners, done.watermarks)
+                return [DonePut(found)] if fate != "reply lost" else []
+
+    def put(self, intent: Intent) -> bool:
+        if intent.epoch in self.intents:
+            return False
+        self.intents[intent.epoch] = intent
+        return True
+
+    @precondition(lambda self: self.late)
+    @rule()
+    def a_put_comes_late(self) -> None:
+        self.put(self.late.pop())
+
+    def has(self, target: str, intent: Intent) -> bool:
+        return any((marker.epoch, marker.identity) == (intent.epoch, intent.identity) for marker in self.lake[target])
+
+    def publish(self, intent: Intent, entry: Entry, fate: str) -> list[Outcome]:
+        markers = self.lake[entry.target]
+        behind = next((marker for marker in reversed(markers) if marker.snapshot > entry.base), None)
+        files = Files.REFERENCED if self.has(entry.target, intent) else Files.STAGED
+        try:
+            verdict = judge(intent, entry, View("u", 1, 1, True, len(markers), behind, True, files))
+        except Fenced:
+            assert markers[-1].epoch > intent.epoch
+            return []
+        if isinstance(verdict, Publish):
+            if fate == "request lost":
+                return []
+            assert verdict.on == len(markers)
+            markers.append(Marker(intent.epoch, intent.identity, len(markers) + 1))
+            return [TableCommitted(intent.epoch, entry.target, len(markers))] if fate != "reply lost" else []
+        assert isinstance(verdict, There)
+        return [TableCommitted(intent.epoch, entry.target, verdict.snapshot)]
+
+    # ---- what must be refused
+
+    @precondition(lambda self: self.drivers)
+    @rule(data=st.data(), what=st.sampled_from(["won", "lost", "absent", "older", "newer", "verified", "fenced", "heard"]))
+    def an_outcome_of_another_stage_is_refused(self, data: st.DataObject, what: str) -> None:
+        machine = self.pick(data).machine
+        another = Intent(machine.ledger.epoch + 1, 0, "x", machine.ledger.upto, machine.ledger.upto, None, (), (), 0, 0)
+        turn, outcome = {
+            "won": (Turn.WON, IntentPut(True)),
+            "lost": (Turn.UNSURE, IntentPut(False)),
+            "absent": (Turn.ABSENT, IntentRead(None)),
+            "older": (Turn.OLDER, IntentRead(another)),
+            "newer": (Turn.NEWER, IntentRead(replace(another, generation=machine.generation + 1))),
+            "verified": (Turn.STILL_OURS, GenerationRead(machine.generation)),
+            "fenced": (Turn.NEWER, GenerationRead(machine.generation + 1)),
+            "heard": (Turn.HEARD, ListenersRan("x")),
+        }[what]
+        if (machine.stage, turn) in STAGES:
+            return
+        before = state_of_driver(machine)
+        try:
+            machine.apply(outcome)
+        except InvariantBroken:
+            assert state_of_driver(machine) == before, f"{outcome} was refused, and yet something changed"
+            return
+        raise AssertionError(f"{outcome} was taken while {machine.stage}")
+
+    @precondition(lambda self: self.drivers)
+    @rule(data=st.data())
+    def a_generation_that_vanished_is_refused(self, data: st.DataObject) -> None:
+        machine = self.pick(data).machine
+        before = state_of_driver(machine)
+        try:
+            machine.apply(GenerationRead(machine.generation - 1))
+        except Corrupt:
+            assert state_of_driver(machine) == before
+            return
+        raise AssertionError("a driver whose own record is gone goes on")
+
+    @precondition(lambda self: self.drivers)
+    @rule(data=st.data(), what=st.sampled_from(["again", "number", "gap", "done again", "done of another"]))
+    def a_record_that_does_not_follow_is_refused(self, data: st.DataObject, what: str) -> None:
+        ledger = self.pick(data).machine.ledger
+        following = Intent(ledger.epoch + 1, 9, "x", ledger.upto, ledger.upto + 1, None, (), (), 0, 0)
+        before = copy.deepcopy(state_of(ledger))
+        try:
+            match what:
+                case "again":
+                    ledger.apply_intent(replace(following, epoch=ledger.epoch))
+                case "number":
+                    ledger.apply_intent(replace(following, epoch=ledger.epoch + 2))
+                case "gap":
+                    ledger.apply_intent(replace(following, after=ledger.upto + 1))
+                case "done again":
+                    ledger.apply_done(Done(ledger.epoch - 1, ledger.identity, (), (), ""))
+                case "done of another":
+                    ledger.apply_done(Done(ledger.epoch, "another", (), (), ""))
+        except InvariantBroken:
+            assert state_of(ledger) == before
+            return
+        raise AssertionError("taken")
+
+    @precondition(lambda self: self.drivers and self.drivers[-1].machine.ledger.open is None)
+    @rule()
+    def is_summed_up(self) -> None:
+        ledger = self.drivers[-1].machine.ledger
+        if ledger.epoch in self.dones or not ledger.epoch:
+            summary = summarise(ledger)
+            self.summaries.append(summary)
+            assert summarise(restore(summary)) == summary
+
+    # ---- what always holds
+
+    @invariant()
+    def every_driver_is_a_fold_of_the_records(self) -> None:
+        for driver in self.drivers[-3:]:
+            ledger, again = driver.machine.ledger, Ledger()
+            for epoch in range(1, ledger.epoch + 1):
+                again.apply_intent(self.intents[epoch])
+                if epoch < ledger.epoch or ledger.open is None:
+                    again.apply_done(self.dones[epoch])
+            assert state_of(ledger, passing=False) == state_of(again)
+
+    @invariant()
+    def an_epoch_is_in_a_lake_table_once_in_order_and_as_its_intent_says(self) -> None:
+        for target, markers in self.lake.items():
+            assert [marker.epoch for marker in markers] == sorted({marker.epoch for marker in markers})
+            for marker in markers:
+                intent = self.intents[marker.epoch]
+                assert marker.identity == intent.identity
+                assert target in [entry.target for entry in intent.entries]
+        for epoch in self.dones:
+            assert all(self.has(entry.target, self.intents[epoch]) for entry in self.intents[epoch].entries)
+
+    @invariant()
+    def done_follows_its_intent_and_watermarks_never_go_back(self) -> None:
+        assert sorted(self.intents) == list(range(1, len(self.intents) + 1))
+        assert sorted(self.dones) == list(range(1, len(self.dones) + 1))
+        assert len(self.intents) - len(self.dones) in (0, 1)
+        newest: dict[str, int] = {}
+        for _, done in sorted(self.dones.items()):
+            for watermark in done.watermarks:
+                assert watermark.time_ms >= newest.get(watermark.target, 0)
+                newest[watermark.target] = watermark.time_ms
+            assert done.listeners == f"heard {done.epoch}"
+
+    @invariant()
+    def a_plan_is_made_from_a_won_intent_alone(self) -> None:
+        for driver in self.drivers[-3:]:
+            machine = driver.machine
+            if machine.may_plan:
+                assert machine.ledger.epoch == 0 or self.intents[machine.ledger.epoch].identity == machine.ledger.identity
+                assert machine.ledger.open is None or machine.ledger.open.overlaps
+
+    def teardown(self) -> None:
+        """Whatever happened, one more driver brings it to an end."""
+        self.a_driver_starts(len(self.summaries) - 1)
+        driver = self.drivers[-1]
+        while self.step(driver, "well"):
+            pass
+        assert driver.machine.stage is Stage.FREE
+        assert len(self.dones) == len(self.intents)
+
+
+def test_drivers_commit_every_epoch_once_whatever_is_lost() -> None:
+    run_state_machine_as_test(CommitMachine, settings=settings(max_examples=120, stateful_step_count=40, deadline=None))
+
+
+# ---- cleaning
+
+names = st.builds(StagedName, st.integers(1, 4), st.booleans(), st.integers(1, 6), st.sampled_from(["a", "b"]), st.just("f"))
+standings = st.builds(
+    lambda generation, epoch, before, named, jobs, under_way: Standing(
+        generation, epoch, min(before, generation), {str(name) for name in named}, jobs, {job for job in under_way if job <= jobs}
+    ),
+    st.integers(1, 4),
+    st.integers(0, 6),
+    st.integers(0, 4),
+    st.sets(names, max_size=4),
+    st.integers(0, 6),
+    st.sets(st.integers(1, 6)),
+)
+
+
+@given(names, standings)
+def test_a_file_goes_only_when_no_later_intent_can_name_it(name: StagedName, standing: Standing) -> None:
+    """Who may still write an intent: this driver, and older ones as long as the newest intent is not of a newer driver than they are.
+    What may it name: files of its own next epoch, and of reads that are under way."""
+    assert StagedName.parse(str(name)) == name
+    writers = {g for g in range(standing.intent_generation, standing.generation + 1) if g} | {standing.generation}
+    mine = name.generation == standing.generation
+    if not name.chunk:
+        can_be_named = name.number > standing.epoch
+    elif mine:
+        can_be_named = name.number in standing.under_way or name.number > standing.jobs
+    else:
+        can_be_named = name.generation in writers or name.generation > standing.generation
+    assert deletable(name, standing) == (not can_be_named and str(name) not in standing.named)
+
+
+@given(names, standings, names)
+def test_what_may_go_may_go_for_ever(name: StagedName, standing: Standing, other: StagedName) -> None:
+    """A later instant knows more intents and more jobs, and what it names anew was not deletable before."""
+    if not deletable(name, standing) or str(name) == str(other):
+        return
+    later = replace(
+        standing,
+        epoch=standing.epoch + 1,
+        intent_generation=standing.generation,
+        jobs=standing.jobs + 1,
+        named={*standing.named, str(other)},
+        under_way={*standing.under_way, standing.jobs + 1},
+    )
+    assert deletable(name, later)
+
+
+# ---- publishing
+
+epochs = st.integers(1, 5)
+views = st.builds(
+    View,
+    st.sampled_from(["u", "u", "u", "v"]),
+    st.sampled_from([2, 2, 2, 3]),
+    st.sampled_from([1, 1, 2]),
+    st.sampled_from([True, True, True, False]),
+    st.just(9),
+    st.one_of(st.none(), epochs.map(lambda n: Marker(n, f"1-n{n}", n))),
+    st.booleans(),
+    st.sampled_from(Files),
+)
+
+
+@given(epochs, st.sampled_from(["n1", "n2", "n3", "n4", "n5"]), st.booleans(), st.booleans(), views)
+def test_an_entry_is_published_only_on_a_table_that_surely_lacks_it(
+    epoch: int, nonce: str, empties: bool, brings_files: bool, view: View
+) -> None:
+    entry = Entry("ods.t", "u", 2, 1, None, 0, ("shop.t",) if empties else (), ("f",) if brings_files else ())
+    intent = Intent(epoch, 1, nonce, 0, 1, None, (), (entry,), 3, 1)
+    marker = view.marker
+    ours = marker is not None and (marker.epoch, marker.identity) == (intent.epoch, intent.identity)
+    try:
+        verdict = judge(intent, entry, view)
+    except Fenced:
+        assert not ours
+        assert marker is not None
+        assert marker.epoch >= epoch
+    except SourceDrift:
+        same_table = (view.uuid, view.buckets, view.sequence_field) == ("u", 2, True)
+        assert not (same_table and ours)
+    else:
+        assert (view.uuid, view.buckets, view.sequence_field) == ("u", 2, True)
+        if isinstance(verdict, There):
+            assert ours or (not view.whole and view.files is Files.REFERENCED)
+        else:
+            assert verdict.on == view.snapshot
+            assert marker is None or marker.epoch < epoch
+            assert view.files is not Files.MISSING
+            assert view.schema == entry.schema
+            assert view.whole or (view.files is Files.STAGED and (brings_files or not empties))
+
+
+@given(st.integers(1, 4), st.one_of(st.none(), st.integers(1, 4)), st.integers(1, 4))
+def test_a_schema_is_changed_once_and_only_from_what_was_expected(before: int, new: int | None, now: int) -> None:
+    entry = Entry("ods.t", "u", 1, before, new, 0, (), ())
+    try:
+        changes = judge_schema(entry, now)
+    except SourceDrift:
+        assert new is not None
+        assert now not in (before, new)
+        return
+    assert changes == (new is not None and now == before != new)
+    if changes:
+        assert new is not None
+        assert not judge_schema(entry, new)
+
+
+# ---- watermarks
+
+times = st.lists(st.one_of(st.none(), st.integers(0, 9)), max_size=4)
+
+
+@given(st.one_of(st.none(), st.integers(0, 9)), times, times)
+def test_a_watermark_is_the_slowest_sources_and_never_goes_back(
+    before: int | None, first: list[int | None], second: list[int | None]
+) -> None:
+    known = [time for time in first if time is not None]
+    assert lowest(first) == (min(known) if known and len(known) == len(first) else None)
+    now = advance(before, first)
+    assert now is None or before is None or now >= before
+    assert (now is None) == (before is None and lowest(first) is None)
+    if before is None:
+        assert now == lowest(first)
+    assert advance(now, first) == now, "the same epoch twice moved it"
+    assert advance(now, [*first, None]) == now, "a source that is not complete yet moved it"
+    for one, other in ((first, second), (second, first)):
+        after = advance(advance(before, one), other)
+        for time in (lowest(one), lowest(other), before):
+            assert time is None or (after is not None and after >= time)

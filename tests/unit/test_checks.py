@@ -1,0 +1,104 @@
+"""Answers of a job become an intent only if they are all there, of this job, and of one run of each task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from snowmelt.commit.checks import Message, StagedFile, refusal
+from snowmelt.model.table import TableId
+from snowmelt.source.facts import OUTSIDE, Adopted, Found, GivenBack, Incarnation, Launched, Reborn, Reported
+from snowmelt.source.planning import EpochPlan
+from snowmelt.source.tables import Tables
+
+ORDERS = Incarnation(TableId("shop", "orders"), 1)
+ADOPTED = Adopted(ORDERS, OUTSIDE, "read", 10, 20)
+
+
+def planned(*facts: Adopted) -> EpochPlan:
+    return EpochPlan(7, 3, "3-n6", 10, 30, facts, {}, ())
+
+
+def answer(writer: int, *seen: tuple[int, str], generation: int = 3, epoch: int = 7) -> Message:
+    return Message(generation, epoch, writer, f"w{writer}", seen, (StagedFile("ods.orders", f"f{writer}", 10),))
+
+
+BOTH = ((0, "a"), (1, "b"))
+
+
+def judged(plan: EpochPlan, *messages: Message, tables: Tables | None = None, sources: int = 2) -> str | None:
+    return refusal(plan, messages, writers=2, sources=sources, tables=tables or Tables())
+
+
+def reading(nonce: str = "read") -> Tables:
+    tables = Tables()
+    for fact in (
+        Found(ORDERS, "ods.orders", True, 1),
+        Launched(ORDERS, OUTSIDE, 1, 10, 0),
+        Reported(ORDERS, OUTSIDE, 1, nonce, 20, True, 1, ()),
+    ):
+        tables.apply(fact)
+    return tables
+
+
+def test_whole_answers_are_taken_in_any_order() -> None:
+    assert judged(planned(), answer(0, *BOTH), answer(1, *BOTH)) is None
+    assert judged(planned(), answer(1, *BOTH), answer(0, *BOTH)) is None
+
+
+def test_an_epoch_without_tasks_needs_no_answers() -> None:
+    assert refusal(planned(), [], writers=0, sources=0, tables=Tables()) is None
+
+
+@pytest.mark.parametrize(
+    "stale", [answer(1, *BOTH, generation=2), answer(1, *BOTH, generation=4), answer(1, *BOTH, epoch=6), answer(1, *BOTH, epoch=8)]
+)
+def test_an_answer_of_another_driver_or_epoch_is_refused(stale: Message) -> None:
+    assert judged(planned(), answer(0, *BOTH), stale) == "an answer is of another job"
+
+
+@pytest.mark.parametrize("writers", [(0,), (0, 0), (0, 1, 1), (0, 2), ()])
+def test_answers_that_are_missing_or_come_twice_are_refused(writers: tuple[int, ...]) -> None:
+    """A failed job's files are in no intent: a part of its answers is none."""
+    assert judged(planned(), *(answer(writer, *BOTH) for writer in writers)) == "answers are missing or come twice"
+
+
+def test_two_runs_of_one_task_are_not_mixed() -> None:
+    """L8, C7: a lost output was computed again for some of the writers only, and the second run saw more."""
+    assert judged(planned(), answer(0, *BOTH), answer(1, (0, "a"), (1, "again"))) == "writers saw two runs of one task"
+
+
+def test_a_task_whose_rows_nobody_saw_is_missed() -> None:
+    assert judged(planned(), answer(0, (0, "a")), answer(1, (0, "a"))) == "rows of a task are missing"
+
+
+def test_rows_of_a_task_that_does_not_exist_do_not_stand_for_those_that_are_missing() -> None:
+    assert judged(planned(), answer(0, (0, "a")), answer(1, (5, "b"))) == "rows of a task are missing"
+
+
+class TestChunks:
+    MESSAGES = (answer(0, *BOTH), answer(1, *BOTH))
+
+    def test_what_the_plan_adopts_is_still_as_it_was_read(self) -> None:
+        assert judged(planned(ADOPTED), *self.MESSAGES, tables=reading()) is None
+
+    def test_a_chunk_that_was_given_back_meanwhile_stops_its_epoch(self) -> None:
+        """The intent adopts exactly what its plan names, or is not written."""
+        tables = reading()
+        tables.apply(GivenBack(ORDERS, OUTSIDE, 1, "slow"))
+        assert judged(planned(ADOPTED), *self.MESSAGES, tables=tables) == "a chunk was given back meanwhile"
+        tables.apply(Launched(ORDERS, OUTSIDE, 2, 10, 0))
+        assert judged(planned(ADOPTED), *self.MESSAGES, tables=tables) == "a chunk was given back meanwhile"
+
+    def test_another_read_of_the_chunk_is_not_the_one_that_was_planned(self) -> None:
+        assert judged(planned(ADOPTED), *self.MESSAGES, tables=reading("another")) == "a chunk was given back meanwhile"
+
+    def test_a_chunk_of_an_incarnation_that_is_over_stops_its_epoch(self) -> None:
+        tables = reading()
+        tables.apply(Reborn(Incarnation(ORDERS.table, 2), 25, 1))
+        assert judged(planned(ADOPTED), *self.MESSAGES, tables=tables) == "a chunk was given back meanwhile"
+
+    def test_other_facts_of_a_plan_need_no_read(self) -> None:
+        found = replace(planned(), facts=(Found(ORDERS, "ods.orders", True, 1),))
+        assert judged(found, *self.MESSAGES) is None

@@ -1,0 +1,77 @@
+"""A staged file goes only when its number says that no intent can name it any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from snowmelt.commit.cleaning import Standing, deletable
+from snowmelt.commit.records import StagedName
+
+STANDING = Standing(generation=5, epoch=7, intent_generation=5, named=frozenset(), jobs=20, under_way=frozenset({18, 20}))
+
+
+def log(epoch: int, generation: int = 5) -> StagedName:
+    return StagedName(generation, False, epoch, "n", "f")
+
+
+def chunk(job: int, generation: int = 5) -> StagedName:
+    return StagedName(generation, True, job, "n", "f")
+
+
+def naming(*names: StagedName) -> Standing:
+    return replace(STANDING, named={str(name) for name in names})
+
+
+class TestOfTheLog:
+    def test_a_failed_jobs_files_stay_until_the_intent_of_their_epoch_exists(self) -> None:
+        """C2: a failed job is no rollback."""
+        assert not deletable(log(8), STANDING)
+        assert deletable(log(8), replace(STANDING, epoch=8))
+
+    def test_what_a_slow_driver_staged_for_the_open_epoch_stays_when_a_newer_one_takes_over(self) -> None:
+        """C3: its put can still win, and its intent would name files that are gone."""
+        taking_over = replace(STANDING, generation=6, jobs=0, under_way=frozenset())
+        assert not deletable(log(8, generation=5), taking_over)
+        assert not deletable(log(8, generation=4), taking_over)
+        assert deletable(log(7, generation=4), taking_over)
+
+    def test_what_an_intent_names_stays(self) -> None:
+        """C2: also of the epoch that is open, whoever rolls it forward."""
+        assert not deletable(log(7), naming(log(7)))
+        assert not deletable(log(6, generation=2), naming(log(6, generation=2)))
+
+    def test_another_try_of_an_epoch_that_was_won_goes(self) -> None:
+        lost = StagedName(5, False, 7, "lost", "f")
+        assert deletable(lost, naming(log(7)))
+
+
+class TestOfChunks:
+    def test_a_chunk_that_waits_for_a_later_epoch_stays_whatever_intents_exist(self) -> None:
+        """A4: staged while 7 is open, adopted in 12; an epoch's rule would delete it after 7."""
+        for epoch in (6, 7, 11, 99):
+            assert not deletable(chunk(18), replace(STANDING, epoch=epoch))
+
+    def test_a_chunk_that_was_given_back_or_adopted_from_another_read_goes(self) -> None:
+        assert deletable(chunk(19), STANDING)
+        assert not deletable(chunk(19), naming(chunk(19)))
+
+    def test_a_chunk_that_this_driver_has_not_launched_yet_stays(self) -> None:
+        """Numbers of jobs are taken before anything is staged; one that is not known here is not judged."""
+        assert not deletable(chunk(21), STANDING)
+
+    def test_an_older_drivers_chunk_goes_once_an_intent_of_a_newer_one_exists(self) -> None:
+        """A4: before, the older one can still win the next intent."""
+        started = replace(STANDING, generation=6, intent_generation=5)
+        assert not deletable(chunk(19, generation=5), started)
+        assert deletable(chunk(19, generation=4), started)
+        won = replace(started, intent_generation=6)
+        assert deletable(chunk(19, generation=5), won)
+        assert not deletable(chunk(19, generation=5), replace(won, named={str(chunk(19, generation=5))}))
+
+    def test_a_job_of_an_older_driver_is_not_mistaken_for_one_of_ours_that_is_over(self) -> None:
+        started = replace(STANDING, generation=6, intent_generation=5)
+        assert deletable(chunk(1, generation=6), started)
+        assert not deletable(chunk(1, generation=5), started)
+
+    def test_a_newer_drivers_chunk_is_none_of_ours(self) -> None:
+        assert not deletable(chunk(1, generation=9), STANDING)

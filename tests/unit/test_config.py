@@ -1,0 +1,343 @@
+"""pipeline.yaml: what is read, and that every mistake is told with its line, once, and without secrets."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from snowmelt.config import FILE_BYTES_MAX, PipelineConfig, read_pipeline
+from snowmelt.databases.mysql.columns import TimeAs, ZeroDates
+from snowmelt.databases.mysql.connect import Tls
+from snowmelt.engine.pipeline import Settings
+from snowmelt.engine.routes import SAME_NAME, Route, assign_targets, check_unchanged
+from snowmelt.errors import InvalidConfig
+from snowmelt.model.table import TableId
+from snowmelt.secrets import Secret
+
+LEAST = """\
+source:
+  type: mysql
+  host: db.example.com
+  username: repl
+  tables: [shop.*]
+sink:
+  type: paimon
+  warehouse: lake
+pipeline:
+  name: shop-to-lake
+  state: state
+"""
+
+FULL = """\
+source:
+  type: mysql
+  host: db.example.com
+  port: 3307
+  username: repl
+  password: ${DB_PASSWORD}
+  tables: [shop.*, crm.customers]
+  exclude: shop.tmp_*
+  tls: verify-ca
+  tls_ca: ca.pem
+  tls_cert: /etc/client.pem
+  tls_key: /etc/client.key
+  connect_timeout: 1m
+  server_id: 4711
+  cascades: ignore
+  zero_dates: string
+  time_as: interval
+sink:
+  type: paimon
+  warehouse: s3://lake/ods
+  buckets: 4
+routes:
+  - {source: shop.orders, target: ods.orders}
+  - source: shop.*
+    target: ods.{database}_{table}
+pipeline:
+  name: shop-to-lake
+  state: /state/shop
+  interval: 500ms
+  rows_per_chunk: 50_000
+  chunks_at_once: 8
+  epoch_bytes: 64MiB
+"""
+
+
+def read(folder: Path, text: str | bytes) -> PipelineConfig:
+    path = folder / "pipeline.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_pipeline(path)
+
+
+def told(folder: Path, text: str | bytes) -> str:
+    """The error of a file, without the folder before its name."""
+    with pytest.raises(InvalidConfig) as caught:
+        read(folder, text)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+# ---- what is read
+
+
+def test_all_but_the_necessary_keys_have_defaults(tmp_path: Path) -> None:
+    settings = read(tmp_path, LEAST).to_settings()
+    defaults = Settings(name="", state=tmp_path, warehouse="", source=settings.source, tables=())
+    assert settings.source.port == 3306
+    assert settings.source.password == Secret()
+    assert settings.source.tls is Tls.PREFERRED
+    assert (settings.interval_s, settings.epoch_bytes) == (defaults.interval_s, defaults.epoch_bytes)
+    assert (settings.rows_per_chunk, settings.chunks_at_once) == (defaults.rows_per_chunk, defaults.chunks_at_once)
+    assert (settings.buckets, settings.types, settings.server_id) == (defaults.buckets, defaults.types, None)
+    assert (settings.exclude, settings.routes, settings.target) == ((), (), SAME_NAME)
+
+
+def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
+    settings = read(tmp_path, FULL).to_settings()
+    source = settings.source
+    assert (source.host, source.port, source.username, source.password) == ("db.example.com", 3307, "repl", Secret("${DB_PASSWORD}"))
+    assert (source.tls, source.tls_ca) == (Tls.VERIFY_CA, str(tmp_path / "ca.pem"))
+    assert (source.tls_cert, source.tls_key, source.connect_timeout_s) == ("/etc/client.pem", "/etc/client.key", 60.0)
+    assert (settings.tables, settings.exclude) == (("shop.*", "crm.customers"), ("shop.tmp_*",))
+    assert (settings.server_id, settings.types.zero_dates, settings.types.time_as) == (4711, ZeroDates.STRING, TimeAs.INTERVAL)
+    assert (settings.warehouse, settings.buckets) == ("s3://lake/ods", 4)
+    assert settings.routes == (Route("shop.orders", "ods.orders"), Route("shop.*", "ods.{database}_{table}"))
+    assert (settings.name, settings.state, settings.interval_s) == ("shop-to-lake", Path("/state/shop"), 0.5)
+    assert (settings.rows_per_chunk, settings.chunks_at_once, settings.epoch_bytes) == (50_000, 8, 64 << 20)
+
+
+def test_relative_paths_are_of_the_files_folder_whatever_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = LEAST.replace("username: repl", "username: repl\n  password: file:secret")
+    (tmp_path / "elsewhere").mkdir()
+    read(tmp_path, text)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    settings = read_pipeline("../pipeline.yaml").to_settings()
+    assert settings.state.is_absolute()
+    assert settings.state.resolve() == tmp_path / "state"
+    assert Path(settings.warehouse).resolve() == tmp_path / "lake"
+    assert Path(settings.source.password.reference.removeprefix("file:")).resolve() == tmp_path / "secret"
+
+
+def test_a_socket_stands_for_a_host(tmp_path: Path) -> None:
+    settings = read(tmp_path, LEAST.replace("host: db.example.com", "socket: /run/mysqld.sock")).to_settings()
+    assert settings.source.socket == "/run/mysqld.sock"
+
+
+@pytest.mark.parametrize("word", ["no", "null_and_void", "1:30", "0x1F", "2020-01-01", "on", "1e3"])
+def test_text_that_yaml_would_guess_a_meaning_for_stays_text(tmp_path: Path, word: str) -> None:
+    assert read(tmp_path, LEAST.replace("username: repl", f"username: {word}")).source.username == word
+
+
+def test_the_word_null_is_a_choice_where_it_is_one(tmp_path: Path) -> None:
+    assert read(tmp_path, LEAST.replace("username: repl", "username: repl\n  zero_dates: null")).source.zero_dates is ZeroDates.NULL
+
+
+def test_anchors_that_are_few_are_fine(tmp_path: Path) -> None:
+    text = LEAST.replace("tables: [shop.*]", "tables: &all [shop.*]\n  exclude: *all")
+    assert read(tmp_path, text).source.exclude == ("shop.*",)
+
+
+def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "hunter2")
+    config = read(tmp_path, FULL)
+    with pytest.raises(ValueError, match="frozen"):
+        config.sink.buckets = 7  # type: ignore[misc]
+    settings = config.to_settings()
+    assert settings.source.password.reveal() == "hunter2"
+    for text in (repr(config), str(config), repr(settings), str(config.model_dump())):
+        assert "hunter2" not in text
+    assert b"hunter2" not in pickle.dumps(settings)
+
+
+# ---- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("change", "by", "error"),
+    [
+        ("  host: db", "  hots: db", "pipeline.yaml:3: source.hots: no such key; known are type, host, port, "),
+        ("  host: db", "  hostname: db", "(hint: did you mean host?)"),
+        ("  host: db", "  hots: db", "(hint: did you mean host?)"),
+        ("  host: db", "  interval: 5s\n  host: db", "pipeline.yaml:3: source.interval: no such key; "),
+        ("  host: db", "  interval: 5s\n  host: db", "(hint: interval belongs under pipeline)"),
+        ("sink:", "zink:", "pipeline.yaml:6: zink: no such key; known are source, sink, routes, pipeline (hint: did you mean sink?)"),
+        ("  username: repl\n", "", "pipeline.yaml:1: source.username is missing"),
+        ("pipeline:\n  name: shop-to-lake\n  state: state\n", "", "pipeline.yaml:1: pipeline is missing"),
+        ("  name: shop-to-lake\n", "", "pipeline.yaml:9: pipeline.name is missing"),
+        ("  type: mysql", "  type: oracle", "pipeline.yaml:2: source.type: found 'oracle'; allowed is mysql (for MariaDB too)"),
+        ("  type: paimon", "  type: delta", "pipeline.yaml:7: sink.type: found 'delta'; allowed is paimon"),
+        ("  host: db.example.com", "  port: 3306", "pipeline.yaml:1: source: needs either host or socket"),
+        ("username: repl", "username: repl\n  port: 70000", "pipeline.yaml:5: source.port: found '70000'; allowed is a whole number from"),
+        ("username: repl", "username: repl\n  port: [1]", "pipeline.yaml:5: source.port: found a list; allowed is a whole number"),
+        ("username: repl", "username:", "pipeline.yaml:4: source.username: found nothing; allowed is text"),
+        ("username: repl", "username: repl\n  tls: always", "source.tls: found 'always'; allowed is disabled, preferred, required"),
+        ("username: repl", "username: repl\n  tls: verify-ca", "pipeline.yaml:1: source: tls: verify-ca needs tls_ca"),
+        ("username: repl", "username: repl\n  connect_timeout: 5", "source.connect_timeout: found '5'; allowed is a number with its unit"),
+        ("[shop.*]", "[]", "pipeline.yaml:5: source.tables: found nothing; allowed is at least one pattern"),
+        ("[shop.*]", "[shop.*, orders]", "pipeline.yaml:5: source.tables[2]: a table pattern must be database.table: 'orders'"),
+        ("[shop.*]", "[shop.\\.*]", "source.tables[1]: found 'shop.\\\\.*'; allowed is a pattern as shop.* with * and ?; it is no regular"),
+        ("[shop.*]", "{a: b}", "pipeline.yaml:5: source.tables: found a mapping; allowed is a list"),
+        ("  warehouse: lake", "  warehouse: lake\n  buckets: 0", "sink.buckets: found '0'; allowed is a whole number from 1 to 10000"),
+        ("  warehouse: lake", "  warehouse: ftp://lake", "sink.warehouse: no store has the scheme 'ftp'"),
+        ("name: shop-to-lake", "name: shop to lake", "pipeline.yaml:10: pipeline.name: found 'shop to lake'; allowed is letters, digits"),
+        ("state: state", "state: s3://lake/state", "pipeline.yaml:11: pipeline.state: a bucket can't hold the state yet; allowed is a"),
+        ("state: state", "state: state\n  interval: 5", "pipeline.interval: found '5'; allowed is a number with its unit from 100ms to 1h"),
+        ("state: state", "state: state\n  interval: 1ms", "pipeline.interval: found '1ms'; allowed is a number with its unit from 100ms"),
+        ("state: state", "state: state\n  rows_per_chunk: -1", "pipeline.rows_per_chunk: found '-1'; allowed is a whole number from"),
+        ("sink:", "routes: nowhere\nsink:", "pipeline.yaml:6: routes: found text that is not repeated here; allowed is a list"),
+        ("sink:", "routes:\n  - shop\nsink:", "pipeline.yaml:7: routes[1]: found text that is not repeated here; allowed is a mapping of"),
+        ("sink:", "routes:\n- {source: a.b}\nsink:", "pipeline.yaml:7: routes[1].target is missing"),
+        ("sink:", "routes:\n- {source: a.b, sink-table: c.d}\nsink:", "routes[1].sink-table: no such key; known are source, target (h"),
+        ("sink:", "routes:\n- {source: a.b, target: orders}\nsink:", "yaml:7: routes[1]: a target must be database.table: 'orders'"),
+        ("sink:", 'routes:\n- {source: a.b, target: "o.{schema}"}\nsink:', "routes[1]: a target must be database.table: 'o.{schema}'"),
+        ("sink:\n", "sink: paimon\nwhy:\n", "pipeline.yaml:6: sink: found text that is not repeated here; allowed is a mapping of type"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_its_key_what_was_found_and_what_is_allowed(
+    tmp_path: Path, change: str, by: str, error: str
+) -> None:
+    assert change in LEAST
+    assert error in told(tmp_path, LEAST.replace(change, by, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "pipeline.yaml: empty (hint: `snowmelt run --help` shows an example)"),
+        ("\n# nothing\n", "pipeline.yaml: empty (hint: `snowmelt run --help` shows an example)"),
+        ("- a\n", "pipeline.yaml:1: found a list; allowed is a mapping of source, sink, routes, pipeline"),
+        ("\nhunter2\n", "pipeline.yaml:2: found text; allowed is a mapping of source, sink, routes, pipeline"),
+        ("source:\n\ttype: mysql\n", "pipeline.yaml:2: a tab; YAML is indented with spaces"),
+        ("source:\n  type:\n  \t- mysql\n", "pipeline.yaml:3: a tab; YAML is indented with spaces"),
+        ("source:\n  host: a\n  port: 1\n  host: b\n", "pipeline.yaml:4: source.host is given twice; the first is in line 2"),
+        ("a: 1\nb: 2\na: 1\n", "pipeline.yaml:3: a is given twice; the first is in line 1"),
+        ("a: 1\n---\nb: 2\n", "pipeline.yaml:2: not YAML: more than one document in a file"),
+        ("source: {a: [1}\n", "pipeline.yaml:1: not YAML: expected ',' or ']', but got '}'"),
+        ('a: 1\nb: "open\n', "pipeline.yaml:3: not YAML: a quote or bracket that is not closed"),
+        ("source:\n  tables: [*.*]\n", "pipeline.yaml:2: not YAML: text that begins with * or & needs quotes"),
+        ("source:\n  username: @me\n", "pipeline.yaml:2: not YAML: text that begins with one of @ ` % & * ! needs quotes"),
+        ("source:\n  tables: !!python/name:os.system x\n", "pipeline.yaml:2: source.tables: a tag, which has no meaning here; text that"),
+        ("a: 1\nb: \x01\n", "pipeline.yaml:2: a character that YAML does not allow"),
+        (b"a: 1\nb: \xff\n", "pipeline.yaml:2: not UTF-8"),
+        ("? [a]\n: b\n", "pipeline.yaml:1: pipeline.yaml: a key that is not text"),
+        ("a: " + "[" * 30 + "]" * 30, "pipeline.yaml:1: nested deeper than 20"),
+        ("a: " + "[" * 100_000, "pipeline.yaml:1: nested deeper than 20"),
+        ("a: &a [*a]", "pipeline.yaml:1: nested deeper than 20"),
+        ("#" * (FILE_BYTES_MAX + 1), "pipeline.yaml: larger than 1 MiB (hint: is it the right file?)"),
+    ],
+)
+def test_what_is_no_description_at_all_gives_one_clear_line(tmp_path: Path, text: str | bytes, error: str) -> None:
+    line = told(tmp_path, text)
+    assert line.startswith(error)
+    assert "\n" not in line
+    assert "hunter2" not in line
+
+
+def test_aliases_that_unfold_to_billions_are_refused_at_once(tmp_path: Path) -> None:
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+    bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    assert "more than 20000 values, with all aliases unfolded" in told(tmp_path, bomb)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"pipeline.yaml can't be read: No such file"):
+        read_pipeline(tmp_path / "pipeline.yaml")
+    with pytest.raises(InvalidConfig, match="can't be read: Is a directory"):
+        read_pipeline(tmp_path)
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    text = LEAST.replace("name: shop-to-lake", "name: ").replace("host:", "hots:").replace("type: paimon", "type: hudi")
+    lines = told(tmp_path, text).splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["pipeline.yaml:3", "pipeline.yaml:7", "pipeline.yaml:10"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "password: hunter2",
+        "password: '12345hunter2'",
+        "password: *hunter2",
+        "password: !hunter2",
+        "password: !hunter2 x",
+        "password: &hunter2",
+        "password: [hunter2]",
+        "password: {hunter2: hunter2}",
+        "password: hunter2: hunter2",
+        "password: '${hunter2'",
+        "password: |\n    hunter2",
+        'password: "hunter2',
+        "password: %hunter2",
+        "password: @hunter2",
+        "passwort: hunter2",
+        "password: ${DB_PASSWORD}\n  password: hunter2",
+        "password: ${DB_PASSWORD}\n  secret:\n    password: hunter2",
+        "password: ${DB_PASSWORD}\n hunter2",
+    ],
+)
+def test_a_password_in_the_clear_is_refused_and_not_repeated(tmp_path: Path, line: str) -> None:
+    error = told(tmp_path, LEAST.replace("  username: repl", f"  username: repl\n  {line}"))
+    assert "hunter2" not in error
+    assert error.startswith("pipeline.yaml:")
+
+
+@pytest.mark.parametrize("key", ["warehouse", "state"])
+def test_an_address_with_credentials_is_refused_and_not_repeated(tmp_path: Path, key: str) -> None:
+    text = LEAST.replace(f"{key}: {'lake' if key == 'warehouse' else 'state'}", f"{key}: s3://me:hunter2@lake/ods")
+    error = told(tmp_path, text)
+    assert f".{key}: the store's address has more than a bucket and a prefix" in error
+    assert "hunter2" not in error
+
+
+def test_plain_text_is_told_how_to_be_a_reference(tmp_path: Path) -> None:
+    error = told(tmp_path, LEAST.replace("  username: repl", "  username: repl\n  password: hunter2"))
+    assert error == (
+        "pipeline.yaml:5: source.password: a secret must be given by reference "
+        "(hint: write ${NAME} for an environment variable or file:/path for a file)"
+    )
+
+
+# ---- routes
+
+
+def targets(routes: list[Route], *tables: str, default: str = SAME_NAME, ignore_case: bool = False) -> dict[str, str]:
+    ids = [TableId(*table.split(".", 1)) for table in tables]
+    return {str(table): target for table, target in assign_targets(ids, routes, default=default, ignore_case=ignore_case).items()}
+
+
+def test_the_first_route_that_matches_wins_and_others_keep_their_name() -> None:
+    routes = [Route("shop.orders", "ods.o"), Route("shop.*", "ods.{database}_{table}"), Route("shop.names", "never.used")]
+    assert targets(routes, "shop.orders", "shop.names", "crm.people") == {
+        "shop.orders": "ods.o",
+        "shop.names": "ods.shop_names",
+        "crm.people": "crm.people",
+    }
+
+
+def test_a_route_matches_as_the_server_compares_names() -> None:
+    routes = [Route("Shop.Orders", "ods.o")]
+    assert targets(routes, "shop.orders") == {"shop.orders": "shop.orders"}
+    assert targets(routes, "shop.orders", ignore_case=True) == {"shop.orders": "ods.o"}
+
+
+@pytest.mark.parametrize("routes", [[Route("shop.orders_*", "ods.orders")], [Route("shop.orders_1", "shop.orders_2")]])
+def test_two_tables_into_one_are_refused_by_name(routes: list[Route]) -> None:
+    with pytest.raises(InvalidConfig, match=r"two tables would go to .*: shop.orders_1 and shop.orders_2 \(hint: several tables into one"):
+        targets(routes, "shop.orders_2", "shop.orders_1")
+
+
+@pytest.mark.parametrize("table", ["shop.with.dot", "shop.with space", "shop.a/b", "shop.a$snapshots", "shop.{table}"])
+def test_a_name_that_the_lake_would_misread_is_refused(table: str) -> None:
+    with pytest.raises(InvalidConfig, match="can't go to a lake table of that name"):
+        targets([], table)
+    assert targets([Route("shop.*", "ods.orders")], table) == {table: "ods.orders"}
+
+
+def test_a_table_can_not_move_to_another_target_while_its_state_lives() -> None:
+    orders, names = TableId("shop", "orders"), TableId("shop", "names")
+    check_unchanged({orders: "ods.orders"}, {orders: "ods.orders", names: "ods.names"})
+    check_unchanged({orders: "ods.orders"}, {names: "ods.names"})
+    with pytest.raises(InvalidConfig, match=r"shop.orders goes to another target than before: ods.orders so far, ods.other now"):
+        check_unchanged({orders: "ods.orders"}, {orders: "ods.other"})

@@ -1,0 +1,465 @@
+"""What an epoch emits and adopts is fixed in its plan. Each test tells of a row that was lost, doubled or stale without its rule."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+
+from snowmelt.errors import InvariantBroken, SourceDrift
+from snowmelt.model import sequence
+from snowmelt.model.position import Position
+from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Cut, Effect, Relay, Statement
+from snowmelt.source.facts import (
+    OUTSIDE,
+    Adopted,
+    Covered,
+    Durable,
+    Extent,
+    Fact,
+    Found,
+    GivenBack,
+    Gone,
+    Incarnation,
+    Launched,
+    Reborn,
+    Recopied,
+    Released,
+    Reported,
+    Reshaped,
+    Split,
+    Truncated,
+)
+from snowmelt.source.filter import emits
+from snowmelt.source.planning import Adopting, EpochPlan, Rule, Span, choose_end, decide_launches, plan_epoch, span_of, turn_of, visible_cut
+from snowmelt.source.tables import Phase, Tables
+
+ORDERS = Incarnation(TableId("shop", "orders"), 1)
+ITEMS = Incarnation(TableId("shop", "items"), 1)
+AGAIN = Incarnation(ORDERS.table, 2)
+EXTENT = Extent(b"\x01", b"\x09")
+
+FOUND = Found(ORDERS, "ods.orders", True, 1)
+OUTER = Adopted(ORDERS, OUTSIDE, "n0", 0, 0, EXTENT)
+BOUNDS = Split(ORDERS, 1, (b"\x03", b"\x06", b"\x09"), True)
+COPYING = (FOUND, OUTER, BOUNDS)
+LIVE = (FOUND, Adopted(ORDERS, OUTSIDE, "n0", 0, 0, None), Covered(1, 0), Released(ORDERS))
+
+
+def book(*facts: Fact) -> Tables:
+    tables = Tables()
+    for fact in facts:
+        tables.apply(fact, 1)
+    return tables
+
+
+def captured(*statements: Statement, end: int = 100, era: int = 0) -> Relay:
+    """A log with a transaction every ten bytes."""
+    relay = Relay()
+    cuts = tuple(Cut(offset, offset) for offset in range(10, end + 1, 10))
+    relay.apply(relay.decide_seal(1, "s", Position(1, 4, era), Position(1, 4 + end, era), cuts, statements))
+    return relay
+
+
+def plan(tables: Tables, relay: Relay, after: int, upto: int, *proposals: Durable) -> EpochPlan:
+    return plan_epoch(tables, relay, epoch=2, generation=1, follows="1-n", after=after, upto=upto, proposals=proposals)
+
+
+def launched(ordinal: int, job: int, visible: int, *, incarnation: Incarnation = ORDERS, era: int = 0) -> Launched:
+    return Launched(incarnation, ordinal, job, visible, era)
+
+
+def reported(
+    ordinal: int,
+    job: int,
+    high: int,
+    *,
+    exact: bool = True,
+    schema: int = 1,
+    incarnation: Incarnation = ORDERS,
+    extent: Extent | None = None,
+) -> Reported:
+    return Reported(incarnation, ordinal, job, f"n{job}", high, exact, schema, (f"f{job}",), extent)
+
+
+def adoptions(found: EpochPlan) -> list[int]:
+    return [fact.ordinal for fact in found.facts if isinstance(fact, Adopted)]
+
+
+def upto(mark: int, offset: int) -> Callable[[Adopting], bool]:
+    """A read's mark that is a place in the log."""
+    return lambda adopting: offset <= mark
+
+
+class TestAdoption:
+    def test_a_report_that_comes_after_the_plan_waits_for_a_later_one(self) -> None:
+        """A1: the log tasks of this epoch have dropped the chunk's changes; adopted now, they would be lost."""
+        tables, relay = book(*COPYING, launched(1, 1, 20), launched(2, 2, 20), reported(1, 1, 30)), captured()
+        first = plan(tables, relay, 20, 60)
+        tables.apply(reported(2, 2, 30))
+        assert adoptions(first) == [1]
+        for fact in first.facts:
+            tables.apply(fact, 2)
+        second = plan(tables, relay, 60, 90)
+        assert adoptions(second) == [2]
+        assert second.low == 20, "the changes that the first epoch dropped are read again"
+
+    def test_a_chunk_is_adopted_by_the_first_epoch_that_ends_at_or_behind_its_high_end(self) -> None:
+        tables, relay = book(*COPYING, launched(1, 1, 20), reported(1, 1, 50)), captured()
+        assert adoptions(plan(tables, relay, 20, 40)) == []
+        assert plan(tables, relay, 20, 40).given_back == ()
+        assert adoptions(plan(tables, relay, 20, 50)) == [1]
+
+    def test_the_adopting_epoch_emits_from_the_visible_cut_on_what_the_read_lacks(self) -> None:
+        """A3: what an earlier epoch dropped, and what was logged at the launch but not shown yet."""
+        tables, relay = book(*COPYING, launched(1, 1, 20), reported(1, 1, 50)), captured()
+        found = plan(tables, relay, 40, 60)
+        rule = found.rules[ORDERS.table]
+        (adopting,) = rule.adopting
+        assert (adopting.visible, adopting.span, adopting.replaces) == (20, Span(None, b"\x03"), False)
+        assert (found.low, rule.low, rule.after) == (20, 20, 40)
+
+        def goes(offset: int, mark: int) -> bool:
+            return emits(rule, offset=offset, adopted=False, adopting=adopting, covered=upto(mark, offset))
+
+        assert [offset for offset in range(10, 70, 10) if goes(offset, 30)] == [40, 50, 60], "also 40, which the epoch before dropped"
+        assert [offset for offset in range(10, 70, 10) if goes(offset, 0)] == [30, 40, 50, 60], "a mark that knows nothing"
+
+    def test_changes_of_a_chunk_are_dropped_before_it_is_adopted_and_go_on_afterwards(self) -> None:
+        tables, relay = book(*COPYING, Adopted(ORDERS, 1, "n", 10, 20), Adopted(ORDERS, 3, "n", 10, 20)), captured()
+        rule = plan(tables, relay, 40, 60).rules[ORDERS.table]
+        assert (rule.live, rule.outside, rule.extent) == (False, True, EXTENT)
+        assert rule.adopted == (Span(None, b"\x03"), Span(b"\x06", b"\x09"))
+        assert rule.low == 40
+        assert emits(rule, offset=50, adopted=True, adopting=None, covered=upto(0, 50))
+        assert not emits(rule, offset=50, adopted=False, adopting=None, covered=upto(0, 50))
+        assert not emits(rule, offset=40, adopted=True, adopting=None, covered=upto(0, 40)), "the epoch before emitted it"
+
+    def test_what_lies_outside_has_its_log_from_its_own_visible_cut_on(self) -> None:
+        """L5, A13: a row inserted beyond the greatest key between the read of the ends and its adoption."""
+        tables = book(FOUND, launched(OUTSIDE, 1, 20), reported(OUTSIDE, 1, 30, extent=EXTENT))
+        found = plan(tables, captured(), 50, 70)
+        (adopting,) = found.rules[ORDERS.table].adopting
+        assert adopting.span is None
+        assert found.low == 20
+        assert found.facts == (Adopted(ORDERS, OUTSIDE, "n1", 20, 30, EXTENT),)
+        assert emits(found.rules[ORDERS.table], offset=40, adopted=False, adopting=adopting, covered=upto(30, 40))
+
+    def test_an_empty_table_is_all_outside(self) -> None:
+        tables = book(FOUND, Adopted(ORDERS, OUTSIDE, "n", 10, 10, None))
+        rule = plan(tables, captured(), 10, 20).rule(tables.known(ORDERS))
+        assert rule == Rule(ORDERS, 10, live=True)
+        replacing = book(*LIVE, Recopied(ORDERS))
+        assert plan(replacing, captured(), 10, 20).rules == {}, "nothing is held back of a table that the lake has"
+
+    def test_a_chunk_row_loses_against_every_change_behind_the_visible_cut_and_wins_over_all_before_it(self) -> None:
+        """A3, A8: and never has the sequence of a change, for a tie is decided differently by every reader."""
+        assert sequence.of_change(20) < sequence.of_chunk(20) < sequence.of_change(21)
+        assert sequence.of_change(20) != sequence.of_change(21)
+
+    def test_an_append_only_table_takes_exact_reads_only(self) -> None:
+        """A10: a key that was inserted between the two ends of a mark would be there as read and as inserted."""
+        appended = (Found(ORDERS, "ods.orders", False, 1), launched(OUTSIDE, 1, 20))
+        unsure = plan(book(*appended, reported(OUTSIDE, 1, 30, exact=False)), captured(), 20, 60)
+        assert unsure.given_back == (GivenBack(ORDERS, OUTSIDE, 1, "an append-only table needs an exact read"),)
+        assert adoptions(unsure) == []
+        assert adoptions(plan(book(*appended, reported(OUTSIDE, 1, 30)), captured(), 20, 60)) == [OUTSIDE]
+        keyed = book(FOUND, launched(OUTSIDE, 1, 20), reported(OUTSIDE, 1, 30, exact=False))
+        assert adoptions(plan(keyed, captured(), 20, 60)) == [OUTSIDE]
+
+    def test_a_read_of_a_server_that_is_not_the_logs_is_given_back(self) -> None:
+        """A14, L12: places of two servers can't be compared, and a restarted one may number anew."""
+        tables = book(*COPYING, launched(1, 1, 20, era=1), reported(1, 1, 30))
+        assert plan(tables, captured(era=2), 20, 60).given_back == (GivenBack(ORDERS, 1, 1, "the server changed while it was read"),)
+
+    def test_a_live_table_without_a_statement_is_in_no_plan(self) -> None:
+        """A15: a plan is as large as what is unfinished."""
+        tables = book(*LIVE, Found(ITEMS, "ods.items", True, 1))
+        found = plan(tables, captured(), 20, 60)
+        assert list(found.rules) == [ITEMS.table]
+        assert found.rule(tables.known(ORDERS)) == Rule(ORDERS, 20, live=True)
+
+    def test_a_read_reaches_back_for_its_own_table_alone(self) -> None:
+        """A15."""
+        other = (Found(ITEMS, "ods.items", True, 1), Adopted(ITEMS, OUTSIDE, "n", 0, 0, EXTENT))
+        tables = book(*COPYING, *other, launched(2, 1, 20), reported(2, 1, 30))
+        found = plan(tables, captured(), 50, 70)
+        assert (found.low, found.rules[ORDERS.table].low, found.rules[ITEMS.table].low) == (20, 20, 50)
+
+    def test_a_table_that_the_lake_has_nothing_of_emits_nothing(self) -> None:
+        """Found a while ago and not read yet, or dropped."""
+        for facts in ((FOUND,), (*LIVE, Gone(ORDERS, 20))):
+            found = plan(book(*facts), captured(), 20, 60)
+            assert found.rules == {ORDERS.table: Rule(ORDERS, 20, live=False)}
+            assert not emits(found.rules[ORDERS.table], offset=50, adopted=False, adopting=None, covered=upto(0, 50))
+
+    def test_planning_changes_nothing_and_says_the_same_again(self) -> None:
+        tables, relay = book(*COPYING, launched(1, 1, 20), reported(1, 1, 30)), captured()
+        before = copy.deepcopy((vars(tables), vars(relay)))
+        assert plan(tables, relay, 20, 60) == plan(tables, relay, 20, 60)
+        assert (vars(tables), vars(relay)) == before
+
+
+class TestReadingAgain:
+    """A7, L13."""
+
+    TABLES = (*LIVE, Recopied(ORDERS), Adopted(ORDERS, OUTSIDE, "n", 10, 10, EXTENT), Split(ORDERS, 1, (b"\x09",), True))
+
+    def test_the_log_lane_goes_on_while_a_range_is_read_again(self) -> None:
+        tables = book(*self.TABLES, launched(1, 1, 20))
+        found = plan(tables, captured(), 40, 60)
+        rule = found.rule(tables.known(ORDERS))
+        assert emits(rule, offset=50, adopted=False, adopting=None, covered=upto(0, 50))
+
+    def test_the_adopting_epoch_emits_again_from_the_visible_cut_on_whatever_the_mark_says(self) -> None:
+        tables = book(*self.TABLES, launched(1, 1, 20), reported(1, 1, 30))
+        rule = plan(tables, captured(), 40, 60).rules[ORDERS.table]
+        (adopting,) = rule.adopting
+        assert adopting.replaces
+        told = [
+            offset for offset in range(10, 70, 10) if emits(rule, offset=offset, adopted=True, adopting=adopting, covered=upto(99, offset))
+        ]
+        assert told == [30, 40, 50, 60]
+
+    def test_a_read_that_is_newer_than_the_epochs_beginning_holds_nothing_back(self) -> None:
+        """The lake has the range: what lies between the epoch's beginning and the visible cut is this epoch's to emit."""
+        tables = book(*self.TABLES, launched(1, 1, 50), reported(1, 1, 50))
+        rule = plan(tables, captured(), 20, 60).rules[ORDERS.table]
+        (adopting,) = rule.adopting
+        told = [
+            offset for offset in range(10, 70, 10) if emits(rule, offset=offset, adopted=True, adopting=adopting, covered=upto(99, offset))
+        ]
+        assert told == [30, 40, 50, 60]
+
+
+class TestStatements:
+    EMPTIES = Statement(30, ORDERS.table, Effect.EMPTIES, 1)
+    RESHAPES = Statement(30, ORDERS.table, Effect.RESHAPES, 2)
+
+    def test_a_statement_behind_the_visible_cut_gives_the_chunk_back(self) -> None:
+        """L6, L14, A12: it may have been read before the statement, behind it, or in another shape."""
+        for statement in (self.EMPTIES, self.RESHAPES):
+            tables = book(*COPYING, launched(1, 1, 20), reported(1, 1, 25))
+            found = plan(tables, captured(statement), 20, 30)
+            assert found.given_back == (GivenBack(ORDERS, 1, 1, "the table was changed by a statement while it was read"),)
+            assert adoptions(found) == []
+
+    def test_a_statement_of_another_table_gives_nothing_back(self) -> None:
+        tables = book(*COPYING, launched(1, 1, 20), reported(1, 1, 25))
+        found = plan(tables, captured(Statement(30, ITEMS.table, Effect.EMPTIES, 1)), 20, 60)
+        assert adoptions(found) == [1]
+        assert found.facts == (Adopted(ORDERS, 1, "n1", 20, 25),)
+
+    def test_a_read_of_behind_a_change_of_schema_waits_until_the_log_has_passed_it(self) -> None:
+        """L14: adopted before, its rows would have a shape that the lake has not."""
+        tables, relay = book(*COPYING, launched(1, 1, 40), reported(1, 1, 50, schema=2)), captured(self.RESHAPES)
+        for after, end in ((10, 20), (20, 30)):
+            found = plan(tables, relay, after, end)
+            assert (adoptions(found), found.given_back) == ([], ())
+        assert found.facts == (Reshaped(ORDERS, 30, 2),)
+        tables.apply(found.facts[0], 2)
+        assert adoptions(plan(tables, relay, 30, 60)) == [1]
+
+    def test_a_read_in_another_shape_than_the_tables_is_given_back(self) -> None:
+        """L14: DDL after the snapshot was opened; the log has not come to it when the chunk reports."""
+        tables = book(*COPYING, launched(1, 1, 20), reported(1, 1, 25, schema=2))
+        found = plan(tables, captured(), 20, 60)
+        assert found.given_back == (GivenBack(ORDERS, 1, 1, "the table had another schema when it was read"),)
+
+    def test_a_table_emptied_while_it_is_copied_is_copied_anew_and_emits_nothing(self) -> None:
+        """L6."""
+        tables = book(*COPYING, Adopted(ORDERS, 1, "n", 10, 20))
+        found = plan(tables, captured(self.EMPTIES), 20, 60)
+        assert found.facts == (Reborn(AGAIN, 30, 1),)
+        assert found.rules[ORDERS.table] == Rule(AGAIN, 30, live=False)
+
+    def test_a_live_table_that_is_truncated_emits_only_what_follows(self) -> None:
+        """A12: rows ordered before it are dropped, and its commit is one overwrite with the rest."""
+        tables = book(*LIVE)
+        found = plan(tables, captured(self.EMPTIES), 20, 60)
+        assert found.facts == (Truncated(ORDERS, 30),)
+        rule = found.rules[ORDERS.table]
+        assert rule == Rule(ORDERS, 30, live=True)
+        assert [offset for offset in (20, 30, 40) if emits(rule, offset=offset, adopted=False, adopting=None, covered=upto(0, 0))] == [40]
+
+    @pytest.mark.parametrize(
+        ("facts", "effect", "turn"),
+        [
+            (COPYING, Effect.EMPTIES, Reborn(AGAIN, 30, 7)),
+            (COPYING, Effect.DROPS, Gone(ORDERS, 30)),
+            (COPYING, Effect.MAKES, Reborn(AGAIN, 30, 7)),
+            (COPYING, Effect.RESHAPES, Reshaped(ORDERS, 30, 7)),
+            (LIVE, Effect.EMPTIES, Truncated(ORDERS, 30)),
+            (LIVE[:3], Effect.EMPTIES, Truncated(ORDERS, 30)),
+            (LIVE[:2], Effect.EMPTIES, Reborn(AGAIN, 30, 7)),
+            (LIVE, Effect.DROPS, Gone(ORDERS, 30)),
+            (LIVE, Effect.MAKES, Reborn(AGAIN, 30, 7)),
+            (LIVE, Effect.RESHAPES, Reshaped(ORDERS, 30, 7)),
+            ((FOUND, Gone(ORDERS, 5)), Effect.MAKES, Reborn(AGAIN, 30, 7)),
+        ],
+    )
+    def test_what_a_statement_makes_of_a_table(self, facts: tuple[Fact, ...], effect: Effect, turn: Durable) -> None:
+        tables = book(*facts)
+        fact = turn_of(tables.known(ORDERS), Statement(30, ORDERS.table, effect, 7))
+        assert fact == turn
+        tables.apply(fact, 2)
+
+    def test_a_second_drop_of_a_table_does_not_bring_it_back(self) -> None:
+        """DROP TABLE IF EXISTS is logged whether there is one or not. Nothing of this name can be read."""
+        tables = book(FOUND, Gone(ORDERS, 5))
+        found = plan(tables, captured(Statement(30, ORDERS.table, Effect.DROPS, 1)), 20, 60)
+        assert not any(isinstance(fact, Reborn) for fact in found.facts)
+
+    def test_a_statement_of_a_table_that_is_not_captured_changes_nothing(self) -> None:
+        assert plan(Tables(), captured(self.EMPTIES), 20, 60).facts == ()
+
+
+class TestProposals:
+    def test_what_is_not_true_any_more_is_not_said(self) -> None:
+        """A proposal was made from what was true a while ago."""
+        tables = book(*COPYING[:2])
+        bounds = Split(ORDERS, 1, (b"\x09",), True)
+        items = Found(ITEMS, "ods.items", True, 1)
+        stale = (FOUND, Split(ORDERS, 2, (b"\x09",), True), Split(AGAIN, 1, (b"\x09",), True), Recopied(ORDERS), Gone(ORDERS, 20))
+        assert plan(tables, captured(), 10, 20, items, bounds, *stale).facts == (items, bounds)
+
+    def test_a_table_is_read_again_only_when_it_is_released_and_keyed(self) -> None:
+        again = Recopied(ORDERS)
+        assert plan(book(*LIVE), captured(), 10, 20, again).facts == (again,)
+        assert plan(book(*LIVE[:3]), captured(), 10, 20, again).facts == ()
+        appended = book(Found(ORDERS, "ods.orders", False, 1), *LIVE[1:])
+        assert plan(appended, captured(), 10, 20, again).facts == ()
+
+    def test_bounds_wait_when_a_statement_of_the_epoch_changes_their_table(self) -> None:
+        tables = book(*COPYING[:2])
+        found = plan(tables, captured(TestStatements.EMPTIES), 20, 60, Split(ORDERS, 1, (b"\x09",), True))
+        assert found.facts == (Reborn(AGAIN, 30, 1),)
+
+
+class TestLaunching:
+    def test_the_end_of_the_log_is_not_taken_as_visible(self) -> None:
+        """L1: a server sends a transaction before its engine shows it to a SELECT."""
+        relay = captured()
+        assert visible_cut(relay, Position(1, 4 + 60)) == 60
+        assert visible_cut(relay, Position(1, 4 + 69)) == 60
+        assert visible_cut(relay, Position(1, 4)) is None
+        assert visible_cut(relay, Position(1, 4 + 500)) == 100, "capture has not come there yet: all that it has is visible"
+        with pytest.raises(SourceDrift):
+            visible_cut(relay, Position(1, 64, era=1))
+
+    def test_nothing_is_launched_at_a_cut_that_the_relay_may_have_let_go_of(self) -> None:
+        """A3: a transaction that is still invisible was dropped by an earlier epoch, and its log is gone."""
+        tables, relay = book(*COPYING), captured()
+        relay.raise_floor(50)
+        assert decide_launches(tables, relay, visible=40, job=1, running_max=9) == []
+        assert [fact.ordinal for fact in decide_launches(tables, relay, visible=50, job=1, running_max=9)] == [1, 2, 3]
+
+    def test_nothing_is_launched_at_a_cut_before_the_tables_incarnation(self) -> None:
+        """A12: it would get the TRUNCATE again in the log that it is joined with."""
+        tables = book(FOUND, Reborn(AGAIN, 60, 1), Found(ITEMS, "ods.items", True, 1))
+        assert decide_launches(tables, captured(), visible=50, job=1, running_max=9) == [launched(OUTSIDE, 1, 50, incarnation=ITEMS)]
+        assert decide_launches(tables, captured(), visible=60, job=1, running_max=9)[0] == launched(OUTSIDE, 1, 60, incarnation=AGAIN)
+
+    def test_a_limit_on_reads_holds_over_all_tables(self) -> None:
+        tables = book(*COPYING, Found(ITEMS, "ods.items", True, 1), launched(2, 1, 20))
+        first = decide_launches(tables, captured(), visible=50, job=2, running_max=3)
+        assert [(fact.incarnation, fact.ordinal, fact.job) for fact in first] == [(ORDERS, 1, 2), (ORDERS, 3, 3)]
+        for fact in first:
+            tables.apply(fact)
+        assert decide_launches(tables, captured(), visible=50, job=4, running_max=3) == []
+        assert decide_launches(tables, captured(), visible=50, job=4, running_max=0) == []
+        assert [fact.incarnation for fact in decide_launches(tables, captured(), visible=50, job=4, running_max=9)] == [ITEMS]
+
+    def test_a_released_table_is_not_read(self) -> None:
+        assert decide_launches(book(*LIVE), captured(), visible=50, job=1, running_max=9) == []
+
+    def test_every_chunk_knows_its_range_also_behind_a_beginning_that_was_let_go_of(self) -> None:
+        tables = book(*COPYING)
+        spans = [span_of(tables.copy_of(ORDERS), ordinal) for ordinal in (1, 2, 3)]
+        assert spans == [Span(None, b"\x03"), Span(b"\x03", b"\x06"), Span(b"\x06", b"\x09")]
+        for ordinal in (1, 2):
+            tables.apply(Adopted(ORDERS, ordinal, "n", 10, 20), 1)
+            held = tables.copy_of(ORDERS)
+            assert span_of(held, 3) == Span(b"\x06", b"\x09")
+            assert span_of(held, OUTSIDE) is None
+            rule = plan(tables, captured(), 20, 60).rules[ORDERS.table]
+            assert rule.adopted == (Span(None, held.bounds.upper(ordinal)),)
+
+
+class TestEnds:
+    def test_an_epoch_ends_at_the_last_cut_within_its_limit(self) -> None:
+        relay = captured()
+        assert choose_end(relay, 20, 35) == 50
+        assert choose_end(relay, 20, 999) == 100
+
+    def test_an_epoch_has_one_cut_whatever_its_limit(self) -> None:
+        """S3: a transaction that is larger than the limit would stop everything for ever."""
+        assert choose_end(captured(), 20, 3) == 30
+        assert choose_end(captured(), 0, 0) == 10
+
+    def test_without_a_cut_an_epoch_does_not_move(self) -> None:
+        assert choose_end(captured(), 100, 50) == 100
+        assert choose_end(Relay(), 0, 50) == 0
+
+    def test_a_table_wide_statement_begins_an_epoch(self) -> None:
+        relay = captured(Statement(50, ORDERS.table, Effect.EMPTIES, 1))
+        assert choose_end(relay, 20, 999) == 40
+        assert choose_end(relay, 40, 999) == 100
+
+    def test_a_change_of_schema_ends_an_epoch(self) -> None:
+        relay = captured(Statement(50, ORDERS.table, Effect.RESHAPES, 2))
+        assert choose_end(relay, 20, 999) == 50
+        assert choose_end(relay, 50, 999) == 100
+        assert choose_end(relay, 40, 0) == 50
+
+    @pytest.mark.parametrize("effect", [Effect.EMPTIES, Effect.RESHAPES])
+    def test_an_epoch_holds_one_statement(self, effect: Effect) -> None:
+        relay = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(60, ITEMS.table, effect, 2))
+        assert choose_end(relay, 20, 999) == 50
+        relay = captured(Statement(30, ORDERS.table, Effect.RESHAPES, 1), Statement(60, ITEMS.table, effect, 2))
+        assert choose_end(relay, 20, 999) == 30
+
+    @pytest.mark.parametrize("after", [20, 40])
+    def test_one_statement_that_changes_two_tables_as_a_whole_stops_nobody(self, after: int) -> None:
+        """DROP TABLE a, b and RENAME TABLE a TO b are one transaction, and change two tables at one place."""
+        relay = captured(Statement(50, ORDERS.table, Effect.DROPS, 1), Statement(50, ITEMS.table, Effect.MAKES, 2))
+        end = choose_end(relay, after, 999)
+        assert end == (40 if after == 20 else 100)
+        tables = book(*LIVE, Found(ITEMS, "ods.items", True, 1))
+        facts = plan(tables, relay, 40, 100).facts
+        assert facts == (Gone(ORDERS, 50), Reborn(Incarnation(ITEMS.table, 2), 50, 2))
+
+    def test_a_statement_inside_a_transaction_is_our_bug(self) -> None:
+        relay = Relay()
+        statements = (Statement(5, ORDERS.table, Effect.EMPTIES, 1),)
+        relay.apply(relay.decide_seal(1, "s", Position(1, 4), Position(1, 24), (Cut(10, 1), Cut(20, 2)), statements))
+        with pytest.raises(InvariantBroken, match="a statement has no cut before it"):
+            choose_end(relay, 0, 99)
+
+
+def test_a_snapshot_and_its_log_meet_without_a_gap() -> None:
+    """A whole life: read, adopted, caught up, let go of, and the relay behind it."""
+    tables, relay = Tables(), captured()
+    for fact in plan(tables, relay, 0, 10, FOUND).facts:
+        tables.apply(fact, 1)
+    (launch,) = decide_launches(tables, relay, visible=20, job=1, running_max=9)
+    tables.apply(launch)
+    assert relay.decide_floor(10, tables.lowest_visible()) == 10
+    tables.apply(reported(OUTSIDE, 1, 40, extent=EXTENT))
+    assert relay.decide_floor(30, tables.lowest_visible()) == 20, "the log above V is kept until it is adopted"
+    for fact in plan(tables, relay, 30, 40).facts:
+        tables.apply(fact, 2)
+    tables.apply(BOUNDS, 3)
+    for job, launch in enumerate(decide_launches(tables, relay, visible=50, job=2, running_max=9), start=2):
+        tables.apply(launch)
+        tables.apply(reported(launch.ordinal, job, 60))
+    found = plan(tables, relay, 40, 60)
+    assert adoptions(found) == [1, 2, 3]
+    for fact in found.facts:
+        tables.apply(fact, 4)
+    assert tables.known(ORDERS).phase is Phase.CATCHING_UP
+    tables.apply(Covered(4, 60))
+    assert relay.decide_floor(60, tables.lowest_visible()) == 60
+    assert plan(tables, relay, 60, 100).rules == {}

@@ -1,0 +1,274 @@
+"""What the relay lets go of can't be asked for by anybody, and whoever takes it over believes no less than what is durable."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
+from snowmelt.model import sequence
+from snowmelt.model.position import Position
+from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Cut, Effect, Relay, Sealed, Statement, needs_before, take_over
+
+ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
+
+
+def segment(number: int, *, size: int = 10, file: int = 1, era: int = 0, name: str = "", statements: tuple[Statement, ...] = ()) -> Sealed:
+    """Segments of ten bytes, each with a cut in its middle and one at its end."""
+    first = 10 * (number - 1)
+    cuts = (Cut(first + 5, first + 5), Cut(first + 10, first + 10))
+    return Sealed(
+        number, 1, name or f"s{number}", Position(file, 4 + first, era), Position(file, 4 + first + size, era), first, cuts, statements
+    )
+
+
+def relay_of(*segments: Sealed) -> Relay:
+    relay = Relay()
+    for sealed in segments:
+        relay.apply(sealed)
+    return relay
+
+
+def of(count: int) -> Relay:
+    return relay_of(*(segment(number) for number in range(1, count + 1)))
+
+
+@contextmanager
+def refused(relay: Relay, text: str) -> Iterator[None]:
+    before = copy.deepcopy(vars(relay))
+    with pytest.raises(InvariantBroken, match=text):
+        yield
+    assert vars(relay) == before
+
+
+class TestChain:
+    def test_an_empty_relay_has_nothing(self) -> None:
+        relay = Relay()
+        assert (relay.end, relay.newest, relay.era, relay.segments) == (0, None, 0, [])
+        assert (relay.next_cut(0), relay.cut_at_or_below(99), relay.time_at(99), relay.number_at(99)) == (None, None, None, 0)
+        assert relay.offset_of(Position(1, 4)) is None
+        assert not relay.leftover(1, "s", 9)
+
+    def test_a_new_store_begins_its_line_where_it_is_told_to(self) -> None:
+        """A6: above the greatest sequence that the lake has seen, or every new row would lose in silence."""
+        relay = Relay(floor=500)
+        sealed = relay.decide_seal(1, "s", Position(1, 4), Position(1, 14), (Cut(510, 1),))
+        assert (relay.end, sealed.number, sealed.first, sealed.last) == (500, 1, 500, 510)
+
+    @pytest.mark.parametrize(
+        ("wrong", "text"),
+        [
+            (segment(2), "a segment does not follow by its number: 2 after 2"),
+            (segment(4), "a segment does not follow by its number: 4 after 2"),
+            (replace(segment(3), first=21), "a segment leaves a gap: 3 begins at 21, not 20"),
+            (replace(segment(3), first=19), "a segment leaves a gap"),
+        ],
+    )
+    def test_a_record_that_does_not_follow_is_refused(self, wrong: Sealed, text: str) -> None:
+        relay = of(2)
+        with refused(relay, text):
+            relay.apply(wrong)
+
+    def test_the_line_grows_over_files_eras_and_servers(self) -> None:
+        """A6, L12: `_seq` of what comes later is greater, also where the server's own numbers begin anew."""
+        relay = of(2)
+        other = relay.decide_seal(2, "x", Position(1, 4, era=1), Position(1, 9, era=1), (Cut(25, 9),))
+        relay.apply(other)
+        assert (other.number, other.first, relay.end, relay.era) == (3, 20, 25, 1)
+        assert sequence.of_change(relay.end) > sequence.of_change(20)
+
+    def test_who_seals_second_gets_the_same_number_and_loses_the_put(self) -> None:
+        """L11: a zombie's capture and a new one."""
+        mine, theirs = of(2), of(2)
+        one = mine.decide_seal(1, "mine", Position(1, 24), Position(1, 30), ())
+        other = theirs.decide_seal(2, "theirs", Position(1, 24), Position(1, 34), ())
+        assert one.number == other.number
+        mine.apply(other)
+        assert mine.leftover(one.number, one.name, 0)
+        assert not mine.leftover(other.number, other.name, 0)
+
+
+class TestAnswers:
+    def test_cuts_and_their_times(self) -> None:
+        relay = of(3)
+        assert relay.cuts_between(5, 20) == [10, 15, 20]
+        assert (relay.next_cut(10), relay.next_cut(30), relay.cut_at_or_below(14), relay.cut_at_or_below(4)) == (15, None, 10, None)
+        assert (relay.time_at(17), relay.time_at(4)) == (15, None)
+
+    def test_a_heartbeat_moves_time_and_not_the_line(self) -> None:
+        relay = of(1)
+        relay.apply(relay.decide_seal(1, "h", Position(2, 4), Position(2, 4), (Cut(10, 99),)))
+        assert (relay.end, relay.time_at(10), relay.number_at(10)) == (10, 99, 1)
+        assert relay.next_cut(5) == 10
+
+    def test_statements_of_one_table_or_of_all(self) -> None:
+        first, second = Statement(5, ORDERS, Effect.EMPTIES, 1), Statement(10, ITEMS, Effect.DROPS, 1)
+        relay = relay_of(segment(1, statements=(first, second)))
+        assert relay.statements(0, 10) == [first, second]
+        assert relay.statements(5, 10) == [second]
+        assert relay.statements(0, 9, ITEMS) == []
+        assert relay.statements(0, 10, ORDERS) == [first]
+
+    def test_a_statement_that_reshapes_is_not_table_wide(self) -> None:
+        assert [effect for effect in Effect if effect.table_wide] == [Effect.EMPTIES, Effect.DROPS, Effect.MAKES]
+
+    def test_the_number_of_the_record_that_holds_an_offset(self) -> None:
+        relay = of(3)
+        assert [relay.number_at(offset) for offset in (0, 1, 10, 11, 30)] == [0, 1, 1, 2, 3]
+        relay.raise_floor(15)
+        relay.forget(relay.deletable(3))
+        assert [relay.number_at(offset) for offset in (10, 11, 20, 21)] == [1, 2, 2, 3], "also of one that was let go of"
+
+    def test_a_place_that_capture_has_not_reached_has_no_offset_yet(self) -> None:
+        relay = of(2)
+        assert relay.offset_of(Position(1, 4 + 20)) == 20
+        assert relay.offset_of(Position(1, 4 + 21)) is None
+        assert relay.offset_of(Position(2, 4)) is None
+
+    def test_the_unused_end_of_a_file_is_where_the_next_one_begins(self) -> None:
+        relay = of(1)
+        relay.apply(relay.decide_seal(1, "next", Position(2, 4), Position(2, 14), (Cut(20, 20),)))
+        assert relay.offset_of(Position(1, 999)) == 10
+        assert relay.offset_of(Position(2, 4)) == 10
+        assert relay.offset_of(Position(2, 9)) == 15
+
+    def test_a_place_below_all_that_is_held_is_below_everything(self) -> None:
+        relay = take_over([segment(3)], intent_upto=20)
+        assert relay.offset_of(Position(1, 7)) == 0
+
+    def test_a_place_of_another_server_is_never_looked_up_by_its_numbers(self) -> None:
+        """L12: file 3 of the new server lies before file 120 of the old one, and is later."""
+        relay = of(1)
+        with pytest.raises(SourceDrift, match="a position is of another server than the log"):
+            relay.offset_of(Position(1, 5, era=1))
+        relay.apply(relay.decide_seal(1, "new", Position(1, 4, era=1), Position(1, 14, era=1), ()))
+        assert relay.offset_of(Position(1, 9, era=1)) == 15
+        with pytest.raises(SourceDrift):
+            relay.offset_of(Position(1, 9))
+        assert relay.offset_of(Position(1, 2, era=1)) == 0, "before the first of its era, and not in the era before"
+
+
+class TestLettingGo:
+    def test_the_log_of_a_chunk_under_way_is_kept_although_its_epochs_are_done(self) -> None:
+        relay = of(4)
+        assert relay.decide_floor(30, None) == 30
+        assert relay.decide_floor(30, 15) == 15
+        assert relay.decide_floor(10, 25) == 10, "not above what is done"
+
+    def test_the_floor_never_falls(self) -> None:
+        relay = of(4)
+        relay.raise_floor(30)
+        assert relay.decide_floor(10, 5) == 30
+        relay.raise_floor(10)
+        assert relay.floor == 30
+
+    def test_a_segment_goes_only_when_all_of_it_lies_below_the_floor(self) -> None:
+        relay = of(4)
+        relay.raise_floor(19)
+        assert [sealed.number for sealed in relay.deletable(4)] == [1]
+        relay.raise_floor(20)
+        assert [sealed.number for sealed in relay.deletable(4)] == [1, 2]
+
+    def test_the_record_behind_the_one_that_the_newest_intent_names_stays(self) -> None:
+        """A take-over finds the chain from there on, number by number."""
+        relay = of(4)
+        relay.raise_floor(40)
+        assert [sealed.number for sealed in relay.deletable(2)] == [1, 2]
+
+    def test_the_newest_segment_stays_for_that_is_where_capture_goes_on(self) -> None:
+        relay = of(2)
+        relay.raise_floor(20)
+        assert [sealed.number for sealed in relay.deletable(9)] == [1]
+        assert Relay().deletable(9) == []
+
+    def test_to_let_go_twice_is_harmless(self) -> None:
+        relay = of(3)
+        relay.raise_floor(20)
+        gone = relay.deletable(3)
+        relay.forget(gone)
+        before = copy.deepcopy(vars(relay))
+        relay.forget(gone)
+        relay.raise_floor(20)
+        assert vars(relay) == before
+        assert relay.deletable(3) == []
+
+    def test_cuts_and_statements_below_the_floor_are_forgotten_but_for_the_one_that_an_epoch_may_begin_at(self) -> None:
+        relay = relay_of(segment(1, statements=(Statement(5, ORDERS, Effect.DROPS, 1), Statement(10, ORDERS, Effect.MAKES, 1))), segment(2))
+        relay.raise_floor(7)
+        assert (relay.cut_at_or_below(7), relay.next_cut(0)) == (5, 5)
+        assert [statement.offset for statement in relay.statements(0, 99)] == [10]
+        relay.raise_floor(10)
+        assert (relay.next_cut(0), relay.time_at(10)) == (10, 10)
+        assert relay.statements(0, 99) == []
+
+    def test_to_ask_for_what_was_let_go_of_is_an_error_and_never_an_empty_answer(self) -> None:
+        relay = of(3)
+        relay.raise_floor(10)
+        with refused(relay, "a range of the log is asked for that was let go of"):
+            relay.covering(9, 30)
+        with refused(relay, "a range of the log is asked for that is not captured"):
+            relay.covering(10, 31)
+        assert [sealed.number for sealed in relay.covering(10, 25)] == [2, 3]
+        assert [sealed.number for sealed in relay.covering(10, 20)] == [2]
+
+    def test_data_of_a_lost_put_goes_when_its_number_can_have_no_other(self) -> None:
+        relay = take_over([segment(3), segment(4)], intent_upto=20)
+        assert relay.leftover(4, "lost", 9)
+        assert not relay.leftover(4, "s4", 9)
+        assert not relay.leftover(5, "under way", 9), "it may be the next"
+        assert relay.leftover(1, "old", 2)
+        assert not relay.leftover(1, "old", 1), "a done epoch may reach beyond it, but not below what it names"
+
+
+class TestTakeOver:
+    def test_what_the_newest_intent_has_not_read_is_found_as_it_was(self) -> None:
+        before = of(4)
+        relay = take_over([segment(3), segment(4)], intent_upto=25)
+        assert (relay.floor, relay.end, relay.newest) == (25, 40, segment(4))
+        assert relay.cuts_between(25, 40) == before.cuts_between(25, 40)
+        with refused(relay, "a range of the log is asked for that was let go of"):
+            relay.covering(20, 40)
+
+    def test_the_floor_begins_at_the_newest_intent_and_not_at_what_is_still_there(self) -> None:
+        """An older driver that is still alive may delete what its last done epoch covers, at any later moment."""
+        relay = take_over([segment(1), segment(2), segment(3)], intent_upto=25)
+        assert relay.floor == 25
+        assert [sealed.number for sealed in relay.deletable(3)] == [1, 2]
+
+    def test_a_first_start_finds_nothing_and_lacks_nothing(self) -> None:
+        relay = take_over([], intent_upto=0)
+        assert (relay.end, relay.floor) == (0, 0)
+
+    @pytest.mark.parametrize(
+        "chain", [[segment(1), segment(3)], [segment(2), segment(1)], [segment(1), replace(segment(2), first=11)], [segment(1), segment(1)]]
+    )
+    def test_a_broken_chain_is_not_taken_over(self, chain: list[Sealed]) -> None:
+        with pytest.raises(Corrupt, match="the relay's chain is broken"):
+            take_over(chain, intent_upto=0)
+
+    def test_a_chain_that_begins_behind_the_newest_intent_lacks_log_that_was_never_read(self) -> None:
+        with pytest.raises(Corrupt, match="the relay lacks log that was never read: it begins at 20, the lake is at 15"):
+            take_over([segment(3)], intent_upto=15)
+        assert take_over([segment(3)], intent_upto=20).floor == 20
+
+    @pytest.mark.parametrize("chain", [[], [segment(1)]])
+    def test_a_chain_that_ends_before_the_newest_intent_is_not_taken_over(self, chain: list[Sealed]) -> None:
+        with pytest.raises(Corrupt, match="the relay ends before what was already read"):
+            take_over(chain, intent_upto=11)
+
+    def test_what_the_database_was_told_to_forget_must_be_there(self) -> None:
+        """E8, L11: PostgreSQL skips in silence to what was confirmed."""
+        with pytest.raises(SourceDrift, match="the relay ends before what the database was told to forget: 10 and 11"):
+            take_over([segment(1)], intent_upto=5, confirmed=11)
+        assert take_over([segment(1)], intent_upto=5, confirmed=10).end == 10
+
+    def test_the_record_that_the_intent_names_is_needed_only_where_it_holds_what_is_not_read(self) -> None:
+        """If it is not needed it may be gone, or have been put again by a capture that does not know that it is over."""
+        assert needs_before([], 10)
+        assert needs_before([segment(3)], 15)
+        assert not needs_before([segment(3)], 20)
