@@ -10,6 +10,7 @@ import copy
 from collections import Counter
 from dataclasses import dataclass, field
 
+from hypothesis import Phase as HypothesisPhase
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
@@ -445,4 +446,6 @@ class PlanningMachine(RuleBasedStateMachine):
 
 
 def test_after_every_epoch_the_lake_has_the_source_or_nothing() -> None:
-    run_state_machine_as_test(PlanningMachine, settings=settings(max_examples=150, stateful_step_count=40, deadline=None))
+    # To shrink what fails may take longer than a test may; add its phase and a longer timeout for it.
+    phases = (HypothesisPhase.explicit, HypothesisPhase.reuse, HypothesisPhase.generate)
+    run_state_machine_as_test(PlanningMachine, settings=settings(max_examples=150, stateful_step_count=40, deadline=None, phases=phases))

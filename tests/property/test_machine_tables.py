@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import Phase as HypothesisPhase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -432,4 +433,6 @@ class TablesMachine(RuleBasedStateMachine):
 
 
 def test_tables_and_chunks_live_as_the_model_does() -> None:
-    run_state_machine_as_test(TablesMachine, settings=settings(max_examples=120, stateful_step_count=50, deadline=None))
+    # To shrink what fails may take longer than a test may; add its phase and a longer timeout for it.
+    phases = (HypothesisPhase.explicit, HypothesisPhase.reuse, HypothesisPhase.generate)
+    run_state_machine_as_test(TablesMachine, settings=settings(max_examples=120, stateful_step_count=50, deadline=None, phases=phases))

@@ -41,6 +41,7 @@ class Read:
     """One read of a chunk: what it contains, by the numbers of transactions, and what it says it contains."""
 
     rows: dict[int, int]
+    contains: frozenset[int]
     covered: frozenset[int]
     high: Position
     high_number: int

@@ -24,7 +24,7 @@ from snowmelt.commit.coordinator import (
     TableCommitted,
 )
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Entry, Intent, StagedName
+from snowmelt.commit.records import Entry, Intent, StagedName, intent_of
 from snowmelt.errors import Corrupt, Fenced, OutcomeUnknown, SourceDrift, Unavailable
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
@@ -318,7 +318,7 @@ class Driver:
             rows = {}
         else:
             rows = {key: value for key, value in rows.items() if world.within(key, span, extent)}
-        read = None if failed else Read(rows, covered, high, high_number, schema)
+        read = None if failed else Read(rows, contains, covered, high, high_number, schema)
         yield
         files: tuple[str, ...] = ()
         if read is not None:
@@ -471,7 +471,7 @@ class Driver:
                 job, plan = self.staged
                 intent = yield from self.build(job, plan)
                 self.staged = None
-                refused = checks.refusal(plan, job.messages, writers=job.writers, sources=job.writers, tables=self.ledger.tables)
+                refused = checks.refusal(plan, job.messages, writers=job.writers, sources=None, tables=self.ledger.tables)
                 if intent is not None and refused is None:
                     self.offered(machine.offer(intent, plan.follows), intent)
 
@@ -499,19 +499,10 @@ class Driver:
             lake = world.lakes[target]
             files = (*chunks.get(target, ()), *(file.name for file in sorted(logs.get(target, ()), key=lambda file: file.first)))
             new = lake.schema + 1 if target in reshaped else None
-            entries.append(Entry(target, lake.uuid, 1, lake.schema, new, lake.newest, empties.get(target, ()), files))
-        return Intent(
-            plan.epoch,
-            self.generation,
-            world.nonce(),
-            plan.after,
-            plan.upto,
-            self.relay.time_at(plan.upto),
-            plan.facts,
-            tuple(entries),
-            sequence.of_chunk(plan.upto),
-            self.relay.number_at(plan.upto),
-        )
+            previous = self.ledger.marks.get(target, "")
+            entries.append(Entry(target, lake.uuid, 1, lake.schema, new, lake.newest, empties.get(target, ()), files, (), previous))
+        time_ms, segment = self.relay.time_at(plan.upto), self.relay.number_at(plan.upto)
+        return intent_of(plan, nonce=world.nonce(), time_ms=time_ms, entries=tuple(entries), segment=segment)
 
     def emptied(self, plan: EpochPlan) -> dict[str, tuple[str, ...]]:
         empties: dict[str, tuple[str, ...]] = {}
@@ -589,14 +580,23 @@ class Driver:
         for sealed in gone:
             yield from store.delete([("relay", sealed.number)])
             yield from store.delete_data(sealed.name)
-        yield from self.clean()
+        if self.world.rng.random() < 0.5:
+            self.world.spawn(self, self.clean(), "clean")
+        else:
+            yield from self.clean()
         if self.world.rng.random() < self.world.profile.trim:
             yield from self.sum_up()
 
     def clean(self) -> Steps[None]:
         world = self.world
-        standing = self.standing()
         for lake in world.lakes.values():
+            ledger = self.ledger
+            under_way = {reading.launch.job for reading in ledger.tables.readings()}
+            mine = (self.generation, ledger.epoch, ledger.generation, self.jobs, under_way)
+            named = {name for entry in ledger.open.entries for name in entry.files} if ledger.open is not None else set()
+            yield
+            standing = cleaning.Standing(*mine, named | lake.referenced())
+            yield
             for text in list(lake.storage):
                 if text.startswith("sm-") and cleaning.deletable(StagedName.parse(text), standing):
                     lake.storage.pop(text, None)
@@ -607,14 +607,6 @@ class Driver:
         for name, number in list(world.segment_numbers.items()):
             if name in world.store.data and self.relay.leftover(number, name, self.ledger.done_segment):
                 yield from world.store.delete_data(name)
-
-    def standing(self) -> cleaning.Standing:
-        ledger = self.ledger
-        named = {name for lake in self.world.lakes.values() for name in lake.referenced()}
-        if ledger.open is not None:
-            named.update(name for entry in ledger.open.entries for name in entry.files)
-        under_way = {reading.launch.job for reading in ledger.tables.readings()}
-        return cleaning.Standing(self.generation, ledger.epoch, ledger.generation, named, self.jobs, under_way)
 
     def sum_up(self) -> Steps[None]:
         """Write a summary, then trim what lies below the oldest of the three that are kept."""

@@ -58,8 +58,10 @@ class LakeTable:
 
     def view(self, base: int, files: Iterable[str]) -> View:
         whole, marker = True, None
-        for number in range(self.newest, base, -1):
+        for number in range(self.newest, -1, -1):
             snapshot = self.snapshots.get(number)
+            if snapshot is None and number <= base:
+                break
             whole = whole and snapshot is not None
             if snapshot is not None and snapshot.marker is not None:
                 marker = Marker(*snapshot.marker, number)
@@ -104,9 +106,13 @@ class LakeTable:
             return
         rows = tuple(self.merged().values()) if self.keyed else tuple(row for part in newest.parts for row in part.rows)
         self.storage[name] = rows
-        marker = newest.marker if ours else None
+        marker = self.newest_marker() if ours else None
         self.newest += 1
         self.snapshots[self.newest] = Snapshot(self.newest, False, marker, (Part(name, rows),))
+
+    def newest_marker(self) -> tuple[int, str] | None:
+        """What our own maintenance copies forward."""
+        return next((s.marker for _, s in sorted(self.snapshots.items(), reverse=True) if s.marker is not None), None)
 
     def insert(self, name: str, row: Row) -> None:
         self.storage[name] = (row,)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from snowmelt.commit.checks import Message, StagedFile, refusal
+from snowmelt.commit.records import Entry, intent_of
 from snowmelt.model.table import TableId
 from snowmelt.source.facts import OUTSIDE, Adopted, Found, GivenBack, Incarnation, Launched, Reborn, Reported
 from snowmelt.source.planning import EpochPlan
@@ -102,3 +103,23 @@ class TestChunks:
     def test_other_facts_of_a_plan_need_no_read(self) -> None:
         found = replace(planned(), facts=(Found(ORDERS, "ods.orders", True, 1),))
         assert judged(found, *self.MESSAGES) is None
+
+
+def test_a_writer_that_did_not_hear_every_source_to_its_end_is_refused() -> None:
+    """Another writer's having heard it proves nothing about this one's rows."""
+    assert judged(planned(), answer(0, *BOTH), answer(1, (1, "b"))) == "rows of a task are missing"
+    own = [replace(answer(writer, (writer, "n")), writer=writer) for writer in (0, 1)]
+    assert refusal(planned(), own, writers=2, sources=None, tables=Tables()) is None
+    assert refusal(planned(), [own[0], answer(1, (0, "n"))], writers=2, sources=None, tables=Tables()) == "rows of a task are missing"
+
+
+def test_a_file_that_two_writers_name_is_refused() -> None:
+    other = replace(answer(1, *BOTH), files=answer(0, *BOTH).files)
+    assert judged(planned(), answer(0, *BOTH), other) == "a file is named twice"
+
+
+def test_an_intent_says_what_its_plan_says() -> None:
+    entry = Entry("ods.orders", "u", 2, 0, None, 4, (), ("f",))
+    intent = intent_of(planned(ADOPTED), nonce="n7", time_ms=5, entries=(entry,), segment=9)
+    assert (intent.epoch, intent.generation, intent.after, intent.upto, intent.facts) == (7, 3, 10, 30, (ADOPTED,))
+    assert (intent.identity, intent.time_ms, intent.entries, intent.segment, intent.sequence_max) == ("3-n7", 5, (entry,), 9, 61)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from pathlib import Path
 
 import pytest
 
-from snowmelt.config import FILE_BYTES_MAX, PipelineConfig, read_pipeline
+from snowmelt.cli import run
+from snowmelt.config import FILE_BYTES_MAX, PipelineConfig, RouteConfig, Run, Sink, Source, read_pipeline
 from snowmelt.databases.mysql.columns import TimeAs, ZeroDates
 from snowmelt.databases.mysql.connect import Tls
 from snowmelt.engine.pipeline import Settings
@@ -341,3 +343,17 @@ def test_a_table_can_not_move_to_another_target_while_its_state_lives() -> None:
     check_unchanged({orders: "ods.orders"}, {names: "ods.names"})
     with pytest.raises(InvalidConfig, match=r"shop.orders goes to another target than before: ods.orders so far, ods.other now"):
         check_unchanged({orders: "ods.orders"}, {orders: "ods.other"})
+
+
+# ---- what users are told
+
+
+def test_the_guide_has_every_key_and_its_example_and_that_of_the_help_are_right(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    example = guide.partition("```yaml\n")[2].partition("```")[0]
+    assert read(tmp_path, example).source.tables == ("shop.*", "crm.customers")
+    helped = inspect.cleandoc(run.__doc__ or "").partition("\b\n")[2]
+    assert read(tmp_path, helped).pipeline.name == "shop-to-lake"
+    for name, section in {"source": Source, "sink": Sink, "routes": RouteConfig, "pipeline": Run}.items():
+        told = guide.partition(f"### {name}\n")[2].partition("\n##")[0]
+        assert [key for key in section.model_fields if f"`{key}`" not in told] == [], name

@@ -13,17 +13,28 @@ from snowmelt.errors import Fenced, SourceDrift
 ENTRY = Entry("ods.orders", "u", 4, 1, None, 10, (), ("f1", "f2"))
 INTENT = Intent(9, 3, "n", 0, 1, None, (), (ENTRY,), 3, 1)
 OURS = Marker(9, "3-n", 11)
-VIEW = View(uuid="u", buckets=4, schema=1, sequence_field=True, snapshot=12, markers=(), whole=True, files=Files.STAGED)
+VIEW = View(uuid="u", buckets=4, schema=1, sequence_field=True, snapshot=12, marker=None, whole=True, files=Files.STAGED)
 
 
-def marked(*markers: Marker) -> View:
-    return replace(VIEW, markers=markers)
+def marked(marker: Marker) -> View:
+    return replace(VIEW, marker=marker)
 
 
 class TestOnce:
     def test_an_epoch_that_is_not_there_is_published_on_the_snapshot_that_was_asked(self) -> None:
         assert judge(INTENT, ENTRY, VIEW) == Publish(12)
-        assert judge(INTENT, ENTRY, marked(Marker(8, "3-m", 11))) == Publish(12)
+        assert judge(INTENT, replace(ENTRY, previous="3-m"), marked(Marker(8, "3-m", 11))) == Publish(12)
+
+    def test_a_table_whose_last_commit_of_ours_is_not_the_stores_stops(self) -> None:
+        """A store that was lost or restored, a table that was rolled back, a commit that somebody's overwrote."""
+        for previous, marker in (("", Marker(8, "3-m", 10)), ("3-m", Marker(7, "3-k", 9)), ("3-m", Marker(8, "9-x", 11))):
+            with pytest.raises(SourceDrift, match="does not have what the store says"):
+                judge(INTENT, replace(ENTRY, previous=previous), marked(marker))
+
+    def test_a_schema_change_alone_that_was_made_is_there(self) -> None:
+        entry = replace(ENTRY, files=(), new_schema=2)
+        assert judge(INTENT, entry, replace(VIEW, schema=2, whole=False)) == There(12)
+        assert judge(INTENT, entry, VIEW) == Publish(12)
 
     def test_a_lost_reply_is_not_a_lost_request(self) -> None:
         """Seed 004: the same question after an unknown outcome finds our own marker."""
@@ -33,7 +44,9 @@ class TestOnce:
     def test_a_slow_driver_does_not_commit_again_what_a_newer_one_did(self) -> None:
         """L15, C4: it found that 9 was absent, paused, and 9 and 10 were committed. It asks again on the snapshot of its next try."""
         assert judge(INTENT, ENTRY, VIEW) == Publish(12)
-        assert judge(INTENT, ENTRY, replace(marked(Marker(10, "4-x", 13), replace(OURS, snapshot=12)), snapshot=13)) == There(12)
+        assert judge(INTENT, ENTRY, replace(marked(replace(OURS, snapshot=12)), snapshot=12)) == There(12)
+        with pytest.raises(Fenced, match="the lake is ahead"):
+            judge(INTENT, ENTRY, replace(marked(Marker(10, "4-x", 13)), snapshot=13))
 
     def test_others_may_commit_in_between(self) -> None:
         assert judge(INTENT, ENTRY, replace(VIEW, snapshot=99)) == Publish(99)
@@ -47,7 +60,7 @@ class TestOnce:
     def test_a_lake_that_is_ahead_is_not_written_to(self) -> None:
         """L10, L15: the store is older than the lake, or this driver is."""
         with pytest.raises(Fenced, match=r"the lake is ahead: ods\.orders has epoch 12, not 9"):
-            judge(INTENT, ENTRY, marked(Marker(12, "4-x", 12), Marker(8, "3-m", 11)))
+            judge(INTENT, ENTRY, marked(Marker(12, "4-x", 12)))
 
 
 class TestRemovedSnapshots:
@@ -75,7 +88,7 @@ class TestRemovedSnapshots:
         assert judge(INTENT, replace(ENTRY, empties=("shop.orders",)), self.GONE) == Publish(12)
 
     def test_a_marker_that_is_still_there_needs_no_files(self) -> None:
-        assert judge(INTENT, ENTRY, replace(self.GONE, markers=(OURS,), files=Files.MISSING)) == There(11)
+        assert judge(INTENT, ENTRY, replace(self.GONE, marker=OURS, files=Files.MISSING)) == There(11)
 
 
 class TestTheTableItself:
@@ -87,13 +100,13 @@ class TestTheTableItself:
             ({"sequence_field": False}, "its sequence field"),
         ],
     )
-    @pytest.mark.parametrize("markers", [(), (OURS,)])
+    @pytest.mark.parametrize("marker", [None, OURS])
     def test_a_table_that_is_not_the_one_we_staged_for_is_not_written_to(
-        self, changed: dict[str, object], lost: str, markers: tuple[Marker, ...]
+        self, changed: dict[str, object], lost: str, marker: Marker | None
     ) -> None:
         """H4, A17: made anew, with other buckets, or without the order that decides which row wins."""
         with pytest.raises(SourceDrift, match=rf"a lake table lost {lost}: ods\.orders: .*snapshot the table again into a new lake table"):
-            judge(INTENT, ENTRY, replace(VIEW, markers=markers, **changed))  # type: ignore[arg-type]
+            judge(INTENT, ENTRY, replace(VIEW, marker=marker, **changed))  # type: ignore[arg-type]
 
     def test_another_schema_than_the_one_we_staged_with_stops_us(self) -> None:
         """H3."""

@@ -11,6 +11,7 @@ import pytest
 
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 from snowmelt.model import sequence
+from snowmelt.model.gtid import MariaDbGtidSet
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Cut, Effect, Relay, Sealed, Statement, needs_before, take_over
@@ -41,7 +42,7 @@ def of(count: int) -> Relay:
 @contextmanager
 def refused(relay: Relay, text: str) -> Iterator[None]:
     before = copy.deepcopy(vars(relay))
-    with pytest.raises(InvariantBroken, match=text):
+    with pytest.raises((InvariantBroken, Corrupt), match=text):
         yield
     assert vars(relay) == before
 
@@ -50,7 +51,7 @@ class TestChain:
     def test_an_empty_relay_has_nothing(self) -> None:
         relay = Relay()
         assert (relay.end, relay.newest, relay.era, relay.segments) == (0, None, 0, [])
-        assert (relay.next_cut(0), relay.cut_at_or_below(99), relay.time_at(99), relay.number_at(99)) == (None, None, None, 0)
+        assert (relay.next_cut(0), relay.cut_at_or_below(99), relay.time_at(99), relay.number_at(0)) == (None, None, None, 0)
         assert relay.offset_of(Position(1, 4)) is None
         assert not relay.leftover(1, "s", 9)
 
@@ -63,10 +64,27 @@ class TestChain:
     @pytest.mark.parametrize(
         ("wrong", "text"),
         [
-            (segment(2), "a segment does not follow by its number: 2 after 2"),
-            (segment(4), "a segment does not follow by its number: 4 after 2"),
-            (replace(segment(3), first=21), "a segment leaves a gap: 3 begins at 21, not 20"),
-            (replace(segment(3), first=19), "a segment leaves a gap"),
+            (segment(2), "the relay's chain is broken"),
+            (segment(4), "the relay's chain is broken"),
+            (replace(segment(3), first=21, cuts=()), "the relay's chain is broken: record 3 at 21, 0/1:24, behind 2 to 20, 0/1:24"),
+            (replace(segment(3), first=19, cuts=()), "the relay's chain is broken"),
+            (
+                replace(segment(3), begins=Position(1, 25), ends=Position(1, 34), cuts=()),
+                "leaves out some of the log, or has some of it again",
+            ),
+            (
+                replace(segment(3), begins=Position(1, 23), ends=Position(1, 34), cuts=()),
+                "leaves out some of the log, or has some of it again",
+            ),
+            (replace(segment(3), begins=Position(0, 24), ends=Position(0, 34)), "leaves out some of the log, or has some of it again"),
+            (replace(segment(3), ends=Position(2, 34)), "a segment is not of one log file"),
+            (replace(segment(3), ends=Position(1, 34, era=1)), "a segment is not of one log file"),
+            (replace(segment(3), ends=Position(1, 23)), "a segment is not of one log file"),
+            (replace(segment(3), cuts=(Cut(19, 1),)), "the cuts of a segment are out of place"),
+            (replace(segment(3), cuts=(Cut(31, 1),)), "the cuts of a segment are out of place"),
+            (replace(segment(3), cuts=(Cut(25, 1), Cut(25, 2))), "the cuts of a segment are out of place"),
+            (replace(segment(3), cuts=(Cut(26, 1), Cut(25, 2))), "the cuts of a segment are out of place"),
+            (replace(segment(3), statements=(Statement(26, ORDERS, Effect.DROPS, 1),)), "a statement of a segment is no cut"),
         ],
     )
     def test_a_record_that_does_not_follow_is_refused(self, wrong: Sealed, text: str) -> None:
@@ -81,6 +99,16 @@ class TestChain:
         relay.apply(other)
         assert (other.number, other.first, relay.end, relay.era) == (3, 20, 25, 1)
         assert sequence.of_change(relay.end) > sequence.of_change(20)
+
+    @pytest.mark.parametrize(("era", "gtids"), [(0, "0-1-9"), (2, "0-1-9")])
+    def test_another_server_must_go_on_where_the_last_one_ended(self, era: int, gtids: str) -> None:
+        """L12: by GTIDs, for its files and offsets mean nothing here. An era that is over does not come back."""
+        relay = relay_of(segment(1, era=1))
+        begins = Position(1, 14, era, MariaDbGtidSet.parse(gtids)) if era else Position(1, 14, era)
+        before = copy.deepcopy(vars(relay))
+        with pytest.raises(SourceDrift, match="another server does not go on where the last one ended"):
+            relay.apply(relay.decide_seal(1, "x", begins, begins, ()))
+        assert vars(relay) == before
 
     def test_who_seals_second_gets_the_same_number_and_loses_the_put(self) -> None:
         """L11: a zombie's capture and a new one."""
@@ -115,11 +143,13 @@ class TestAnswers:
         assert relay.statements(0, 10, ORDERS) == [first]
 
     def test_a_statement_that_reshapes_is_not_table_wide(self) -> None:
-        assert [effect for effect in Effect if effect.table_wide] == [Effect.EMPTIES, Effect.DROPS, Effect.MAKES]
+        assert [effect for effect in Effect if effect.table_wide] == [Effect.EMPTIES, Effect.DROPS, Effect.MAKES, Effect.REWRITES]
 
     def test_the_number_of_the_record_that_holds_an_offset(self) -> None:
         relay = of(3)
         assert [relay.number_at(offset) for offset in (0, 1, 10, 11, 30)] == [0, 1, 1, 2, 3]
+        with refused(relay, "a place is asked for that is not captured: 31, end 30"):
+            relay.number_at(31)
         relay.raise_floor(15)
         relay.forget(relay.deletable(3))
         assert [relay.number_at(offset) for offset in (10, 11, 20, 21)] == [1, 2, 2, 3], "also of one that was let go of"
@@ -245,7 +275,13 @@ class TestTakeOver:
         assert (relay.end, relay.floor) == (0, 0)
 
     @pytest.mark.parametrize(
-        "chain", [[segment(1), segment(3)], [segment(2), segment(1)], [segment(1), replace(segment(2), first=11)], [segment(1), segment(1)]]
+        "chain",
+        [
+            [segment(1), segment(3)],
+            [segment(2), segment(1)],
+            [segment(1), replace(segment(2), first=11, cuts=())],
+            [segment(1), segment(1)],
+        ],
     )
     def test_a_broken_chain_is_not_taken_over(self, chain: list[Sealed]) -> None:
         with pytest.raises(Corrupt, match="the relay's chain is broken"):
@@ -263,9 +299,11 @@ class TestTakeOver:
 
     def test_what_the_database_was_told_to_forget_must_be_there(self) -> None:
         """E8, L11: PostgreSQL skips in silence to what was confirmed."""
-        with pytest.raises(SourceDrift, match="the relay ends before what the database was told to forget: 10 and 11"):
-            take_over([segment(1)], intent_upto=5, confirmed=11)
-        assert take_over([segment(1)], intent_upto=5, confirmed=10).end == 10
+        with pytest.raises(
+            SourceDrift, match="the relay ends before what the database was told to forget: it ends at 10, the database at 0/1:15"
+        ):
+            take_over([segment(1)], intent_upto=5, confirmed=Position(1, 15))
+        assert take_over([segment(1)], intent_upto=5, confirmed=Position(1, 14)).end == 10
 
     def test_the_record_that_the_intent_names_is_needed_only_where_it_holds_what_is_not_read(self) -> None:
         """If it is not needed it may be gone, or have been put again by a capture that does not know that it is over."""

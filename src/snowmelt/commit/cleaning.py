@@ -18,7 +18,8 @@ from snowmelt.commit.records import StagedName
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a driver knows at one instant. All of it is taken at once: what happens later makes none of the answers wrong."""
+    """What a driver knows. It is taken in this order: its own state at one instant, then what the lake refers to. What happens later
+    makes none of the answers wrong; a file that was committed between the two is in `named` and not yet of a past epoch."""
 
     generation: int
     """The driver's own."""
@@ -26,12 +27,12 @@ class Standing:
     """The newest intent's number."""
     intent_generation: int
     """Who wrote it."""
-    named: AbstractSet[str]
-    """Files that an intent which is still kept names, or that a snapshot of the lake refers to."""
     jobs: int
     """The newest chunk job that this driver has launched."""
     under_way: AbstractSet[int]
     """Of those jobs the ones that are running or wait for adoption."""
+    named: AbstractSet[str]
+    """Files that an intent which is not done names, or that a snapshot, tag or branch of the lake refers to. Read last."""
 
 
 def deletable(name: StagedName, standing: Standing) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, assert_never
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Committed, Done, Entry, Intent
@@ -167,7 +167,8 @@ class Coordinator:
         self.stage = Stage.STARTING
         self.released: tuple[Incarnation, ...] = ()
         """Tables that the last done epoch let go of."""
-        self._offered: Intent | None = None
+        self._offered: list[Intent] = []
+        """The one that is asked for, or none."""
         self._committed: dict[str, int] = {}
         self._listeners = ""
 
@@ -185,7 +186,9 @@ class Coordinator:
         check(self.stage is Stage.FREE, "an intent is offered while another is under way", self.stage.value)
         if follows != self.ledger.identity:
             return False
-        self._offered = intent
+        next_one = (intent.epoch, intent.after) == (self.ledger.epoch + 1, self.ledger.upto)
+        check(next_one, "an intent is offered that does not follow", f"{intent.epoch} from {intent.after}")
+        self._offered = [intent]
         self._turn(Turn.OFFERED)
         return True
 
@@ -195,9 +198,9 @@ class Coordinator:
         match self.stage, ledger.open, self._offered:
             case Stage.FENCED, _, _:
                 raise Fenced("a newer driver runs this pipeline", detail=f"this is generation {self.generation}")
-            case Stage.ASKING, _, Intent() as offered:
+            case Stage.ASKING, _, [offered]:
                 return PutIntent(offered)
-            case Stage.READING_BACK, _, Intent() as offered:
+            case Stage.READING_BACK, _, [offered]:
                 return ReadIntent(offered.epoch)
             case ((Stage.STARTING | Stage.VERIFYING), _, _):
                 return ReadGeneration()
@@ -214,8 +217,8 @@ class Coordinator:
         match outcome:
             case IntentPut(won):
                 self._turn(Turn.WON if won else Turn.UNSURE)
-                if won:
-                    self._take(self._offered)
+                for offered in self._offered if won else []:
+                    self._take(offered)
             case IntentRead(intent):
                 self._read_back(intent)
             case GenerationRead(newest):
@@ -228,17 +231,20 @@ class Coordinator:
                     self._turn(Turn.FOUND_OPEN if found_open else Turn.STILL_OURS)
                 self._when_committed()
             case TableCommitted(epoch, target, snapshot):
-                if self.stage is Stage.COMMITTING and epoch == self.ledger.epoch:
+                if self.stage is Stage.COMMITTING and epoch == self.ledger.epoch and self._touches(target):
                     self._committed[target] = snapshot
                     self._when_committed()
             case ListenersRan(state):
                 self._turn(Turn.HEARD)
                 self._listeners = state
             case DonePut(done):
-                check(done.identity == self.ledger.identity, "another intent is done than the open one", f"{done.epoch}: {done.identity}")
+                same = (done.epoch, done.identity) == (self.ledger.epoch, self.ledger.identity)
+                check(same, "another intent is done than the open one", f"{done.epoch} as {done.identity}")
                 self._turn(Turn.CLOSED)
                 self._committed.clear()
                 self.released = tuple(self.ledger.apply_done(done))
+            case _ as never:
+                assert_never(never)
 
     def _turn(self, turn: Turn) -> None:
         stage = STAGES.get((self.stage, turn))
@@ -246,18 +252,18 @@ class Coordinator:
             raise InvariantBroken("a commit can't go on like this", detail=f"it is {self.stage.value}: {turn.value}")
         self.stage = stage
 
-    def _take(self, intent: Intent | None) -> None:
+    def _take(self, intent: Intent) -> None:
         """The newest intent is this one now."""
-        self._offered = None
-        if intent is not None:
-            self.ledger.apply_intent(intent)
+        self._offered = []
+        self.ledger.apply_intent(intent)
 
     def _read_back(self, found: Intent | None) -> None:
-        offered = self._offered
-        check(found is None or offered is None or found.epoch == offered.epoch, "another intent was read back than was put")
+        check(self.stage is Stage.READING_BACK, "an intent was read that nobody asked for", self.stage.value)
+        right = found is None or found.epoch == self.ledger.epoch + 1
+        check(right, "another intent was read back than was put")
         if found is None:
             self._turn(Turn.ABSENT)
-        elif offered is not None and found.identity == offered.identity:
+        elif found.identity in [offered.identity for offered in self._offered]:
             self._turn(Turn.OURS)
             self._take(found)
         elif found.generation < self.generation:
@@ -266,6 +272,9 @@ class Coordinator:
             self._take(found)
         else:
             self._turn(Turn.NEWER)
+
+    def _touches(self, target: str) -> bool:
+        return self.ledger.open is not None and any(entry.target == target for entry in self.ledger.open.entries)
 
     def _when_committed(self) -> None:
         intent = self.ledger.open

@@ -37,6 +37,8 @@ class Ledger:
         self.listeners = ""
         self.tables = Tables()
         self.snapshots: dict[str, int] = {}
+        self.marks: dict[str, str] = {}
+        """Per lake table the intent whose commit is the last of ours there."""
         self.watermarks: dict[str, int] = {}
 
     def apply_intent(self, intent: Intent) -> None:
@@ -62,6 +64,7 @@ class Ledger:
         check(done.identity == self.identity, "another intent is done than the one that was won", f"{done.identity}, not {self.identity}")
         self.open, self.done_upto, self.done_segment, self.listeners = None, self.upto, self.segment, done.listeners
         self.snapshots.update((committed.target, committed.snapshot) for committed in done.snapshots)
+        self.marks.update((committed.target, done.identity) for committed in done.snapshots)
         self.watermarks.update((watermark.target, watermark.time_ms) for watermark in done.watermarks)
         self.tables.apply(Covered(done.epoch, self.upto))
         released = self.tables.releasable()

@@ -43,9 +43,9 @@ class View:
     """Rows are still merged by `_seq`."""
     snapshot: int
     marker: Marker | None
-    """Of our newest commit behind the entry's base, as far as snapshots tell."""
+    """Of our newest commit, also at or below the entry's base, as far back as snapshots go."""
     whole: bool
-    """No snapshot is missing behind that one, or behind the base where there is none: no later commit of ours can be hidden."""
+    """No snapshot is missing behind that one, or behind the base where that is newer: no later commit of ours can be hidden."""
     files: Files
 
 
@@ -73,12 +73,21 @@ def judge(intent: Intent, entry: Entry, view: View) -> Publish | There:
         raise Fenced("another epoch of this number is in the lake", detail=f"{entry.target}: epoch {intent.epoch}")
     if marker is not None and marker.epoch > intent.epoch:
         raise Fenced("the lake is ahead", detail=f"{entry.target} has epoch {marker.epoch}, not {intent.epoch}")
+    if marker is not None and marker.identity != entry.previous:
+        # A store that was lost or restored, or a commit of ours that somebody's overwrote.
+        raise SourceDrift(
+            "a lake table does not have what the store says",
+            detail=f"{entry.target}: our last commit there is epoch {marker.epoch}, {marker.identity}; expected {entry.previous or 'none'}",
+            hint="was the state or the table restored? snapshot the table again into a new lake table",
+        )
     if not view.whole:
         # Whether it happened is not written anywhere any more. Files tell, unless somebody removed them.
         if view.files is Files.REFERENCED:
             return There(view.snapshot)
         if entry.empties and not entry.files:
             raise _unknown(intent, entry, "snapshots were removed, and an emptying leaves no files")
+    if entry.new_schema == view.schema and not entry.files and not entry.empties:
+        return There(view.snapshot)
     if view.files is Files.MISSING:
         raise _unknown(intent, entry, "staged files are gone")
     if entry.schema != view.schema:

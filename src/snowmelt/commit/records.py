@@ -10,7 +10,9 @@ import re
 from dataclasses import dataclass
 
 from snowmelt.errors import Corrupt
+from snowmelt.model import sequence
 from snowmelt.source.facts import Durable
+from snowmelt.source.planning import EpochPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Entry:
     """Those of chunks first, then those of the log by range: a streaming reader of the lake sees them in this order."""
     messages: tuple[bytes, ...] = ()
     """What the lake's own commit wants to know of these files, in the lake's own form."""
+    previous: str = ""
+    """The intent whose commit is the last of ours in this table, as `Ledger.marks` has it; empty before the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,13 @@ class Intent:
     def overlaps(self) -> bool:
         """Whether the next epoch may be staged before this one is done: not where a table is emptied or changes its schema."""
         return not any(entry.empties or entry.new_schema is not None for entry in self.entries)
+
+
+def intent_of(plan: EpochPlan, *, nonce: str, time_ms: int | None, entries: tuple[Entry, ...], segment: int) -> Intent:
+    """What a plan becomes when its tasks have answered: exactly what it says, and what was staged for it."""
+    return Intent(
+        plan.epoch, plan.generation, nonce, plan.after, plan.upto, time_ms, plan.facts, entries, sequence.of_chunk(plan.upto), segment
+    )
 
 
 @dataclass(frozen=True, slots=True)

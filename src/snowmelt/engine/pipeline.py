@@ -42,7 +42,7 @@ from snowmelt.commit.coordinator import (
 )
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import check_start
-from snowmelt.commit.records import Entry, Intent, StagedName
+from snowmelt.commit.records import Entry, Intent, StagedName, intent_of
 from snowmelt.databases.mysql.bounds import Bound, Extent, plan_chunks
 from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
@@ -57,7 +57,6 @@ from snowmelt.engine.state import State
 from snowmelt.engine.tasks import ChunkAnswer, ChunkTask, LogAnswer, LogTask, Place, each, lake_schema, run_chunk, run_log
 from snowmelt.errors import Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.lakes.paimon import PaimonLake, Staged
-from snowmelt.model import sequence
 from snowmelt.model.gtid import GtidSet, MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
@@ -469,7 +468,7 @@ class Pipeline:
     def _offer(self, job: _LogJob) -> None:
         self._staged = None
         answers = job.answers or []
-        refused = refusal(job.plan, [answer.message for answer in answers], writers=job.tasks, sources=job.tasks, tables=self.ledger.tables)
+        refused = refusal(job.plan, [answer.message for answer in answers], writers=job.tasks, sources=None, tables=self.ledger.tables)
         if refused is None and self._coordinator.offer(self._build(job.plan, answers), job.plan.follows):
             adopted = (self._reports[fact.nonce].staged.rows for fact in job.plan.facts if isinstance(fact, Adopted))
             self._rows_offered = sum(answer.rows for answer in answers) + sum(adopted)
@@ -489,20 +488,11 @@ class Pipeline:
         entries = []
         for target in sorted(name for name, files in names.items() if files):
             uuid_of, buckets, schema, base = self._lake.standing(target)
-            entries.append(Entry(target, uuid_of, buckets, schema, None, base, (), tuple(names[target]), tuple(messages[target])))
-        relay = self._keeper.relay
-        return Intent(
-            plan.epoch,
-            self._generation.number,
-            uuid.uuid4().hex,
-            plan.after,
-            plan.upto,
-            relay.time_at(plan.upto),
-            plan.facts,
-            tuple(entries),
-            sequence.of_chunk(plan.upto),
-            relay.number_at(plan.upto),
-        )
+            files, raw_messages, previous = tuple(names[target]), tuple(messages[target]), self.ledger.marks.get(target, "")
+            entries.append(Entry(target, uuid_of, buckets, schema, None, base, (), files, raw_messages, previous))
+        relay, nonce = self._keeper.relay, uuid.uuid4().hex
+        time_ms, segment = relay.time_at(plan.upto), relay.number_at(plan.upto)
+        return intent_of(plan, nonce=nonce, time_ms=time_ms, entries=tuple(entries), segment=segment)
 
     def _step(self) -> None:
         machine = self._coordinator
@@ -552,14 +542,9 @@ class Pipeline:
         ledger = self.ledger
         for target in sorted(set(self._targets.values())):
             staged = self._lake.staged(target)
-            standing = Standing(
-                self._generation.number,
-                ledger.epoch,
-                ledger.generation,
-                self._lake.referenced(target),
-                self._jobs,
-                {reading.launch.job for reading in ledger.tables.readings()},
-            )
+            under_way = {reading.launch.job for reading in ledger.tables.readings()}
+            state = (self._generation.number, ledger.epoch, ledger.generation, self._jobs, under_way)
+            standing = Standing(*state, self._lake.referenced(target))
             self._lake.delete(target, [name for name in staged if deletable(StagedName.parse(name), standing)])
 
     # ---- Spark

@@ -167,8 +167,10 @@ class PaimonLake:
             )
         marker: Marker | None = None
         whole = True
-        for number in range(newest, entry.base, -1):
+        for number in range(newest, 0, -1):
             snapshot = latest if number == newest else manager.get_snapshot_by_id(number)
+            if snapshot is None and number <= entry.base:
+                break
             whole = whole and snapshot is not None
             marker = _marker(snapshot) if snapshot is not None else None
             if marker is not None:

@@ -148,7 +148,7 @@ def choose_end(relay: Relay, after: int, bytes_max: int) -> int:
             return before or first
         if not all(effect.table_wide for effect in effects):
             return offset
-        end = _before_the_next(relay, offset, end)
+        return _before_the_next(relay, offset, end)
     return end
 
 

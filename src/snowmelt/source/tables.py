@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, assert_never
 
 from snowmelt.errors import InvariantBroken, check
 from snowmelt.model.table import TableId
@@ -139,7 +139,7 @@ class Copy:
         """Without the reads of a driver; None where no such chunk exists yet."""
         if ordinal in self.adopted:
             return ChunkState.ADOPTED
-        return ChunkState.PLANNED if ordinal == OUTSIDE or ordinal <= self.bounds.last else None
+        return ChunkState.PLANNED if OUTSIDE <= ordinal <= self.bounds.last else None
 
     @property
     def finished(self) -> bool:
@@ -289,17 +289,19 @@ class Tables:
             case Launched(incarnation, ordinal):
                 self._turn_chunk(incarnation, ordinal, ChunkTurn.LAUNCHED)
                 self._readings[incarnation.table, ordinal] = Reading(fact)
-            case Reported(incarnation, ordinal):
-                self._turn_chunk(incarnation, ordinal, ChunkTurn.REPORTED)
+            case Reported(incarnation, ordinal, job):
+                self._turn_chunk(incarnation, ordinal, ChunkTurn.REPORTED, job)
                 self._readings[incarnation.table, ordinal].report = fact
-            case GivenBack(incarnation, ordinal):
-                self._turn_chunk(incarnation, ordinal, ChunkTurn.GIVEN_BACK)
+            case GivenBack(incarnation, ordinal, job):
+                self._turn_chunk(incarnation, ordinal, ChunkTurn.GIVEN_BACK, job)
                 del self._readings[incarnation.table, ordinal]
                 self._failures[incarnation.table] = self.failures(incarnation.table) + 1
             case Covered(done, upto):
                 self._cover(done, upto)
             case Released(incarnation):
                 self._release(incarnation)
+            case _ as never:
+                assert_never(never)
 
     def _turn(self, table: Table, turn: Turn) -> None:
         phase = TABLE_LIFE.get((table.phase, turn))
@@ -311,8 +313,10 @@ class Tables:
         else:
             self._catching_up.discard(table.incarnation.table)
 
-    def _turn_chunk(self, incarnation: Incarnation, ordinal: int, turn: ChunkTurn) -> None:
-        state = self.chunk_state(incarnation, ordinal)
+    def _turn_chunk(self, incarnation: Incarnation, ordinal: int, turn: ChunkTurn, job: int | None = None) -> None:
+        state, reading = self.chunk_state(incarnation, ordinal), self.reading(incarnation, ordinal)
+        same = job is None or reading is None or reading.launch.job == job
+        check(same, "a fact is of another read than the one under way", f"{ordinal} of {incarnation}, job {job}")
         if state is None or (state, turn) not in CHUNK_LIFE:
             name = "not there" if state is None else state.value
             raise InvariantBroken("a chunk can't go on like this", detail=f"{ordinal} of {incarnation} is {name}: {turn.value}")
