@@ -145,6 +145,14 @@ def test_a_driver_that_dies_at_every_failpoint_loses_nothing(fresh_mariadb: Fres
 
 
 @pytest.mark.timeout(600)
+def test_a_database_that_nobody_writes_to_is_copied_too(fresh_mariadb: Fresh, tmp_path: Path) -> None:
+    server = fresh_mariadb()
+    fill(server)
+    process = Process(server, tmp_path)
+    finish_and_compare(server, tmp_path, process)
+
+
+@pytest.mark.timeout(600)
 def test_mysql_with_gtids_flows_into_the_lake(fresh_mysql8: Fresh, tmp_path: Path) -> None:
     server = fresh_mysql8(gtid_mode="ON", enforce_gtid_consistency="ON")
     fill(server)

@@ -133,26 +133,44 @@ class PlanningMachine(RuleBasedStateMachine):
         self.round(data, steps, data.draw(st.integers(0, 2)), 99, exact)
 
     def round(self, data: st.DataObject, steps: int, changes: int, limit: int, exact: bool) -> None:
-        for _ in range(changes):
-            self.writes(data.draw(tables_of_the_source), data.draw(st.sampled_from(KEYS)), data.draw(st.one_of(st.none(), st.just(7))), 1)
-        while self.captured < len(self.log):
-            self.captures(5)
+        self.some_changes(data, changes)
+        self.captures_all()
         if steps > 2:
-            self.shows(99)
+            self.shows(data.draw(st.sampled_from([1, 99, 99])))
             self.launches()
         if steps > 3:
-            self.writes(KEYED, data.draw(st.sampled_from(KEYS)), 8, 1)
+            self.some_changes(data, 1)
+            if data.draw(st.integers(0, 9)) == 0:
+                self.states(data.draw(tables_of_the_source), data.draw(st.sampled_from(LOGGED)), 1)
+            self.captures_all()
+            if data.draw(st.integers(0, 2)) == 0:
+                # An epoch comes between the launch of a read and its end: its tasks drop the changes of what is being read.
+                self.an_epoch(limit)
+            self.shows(data.draw(st.sampled_from([0, 1, 99])))
             for _ in range(RUNNING_MAX):
                 if any(reading.report is None for reading in self.tables.readings()):
                     self.a_task_reads(data, exact, 1)
-            if self.captured < len(self.log):
-                self.captures(99)
+            self.captures_all()
         if steps > 4:
             self.reports_are_heard()
         if steps > 5 and self.plan is None:
             self.plans(limit, True)
         if steps > 6 and self.plan is not None:
             self.the_epoch_is_committed()
+
+    def some_changes(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            key, value = data.draw(st.sampled_from(KEYS)), data.draw(st.sampled_from([None, 7, 8]))
+            self.writes(data.draw(tables_of_the_source), key, value, 1)
+
+    def captures_all(self) -> None:
+        while self.captured < len(self.log):
+            self.captures(5)
+
+    def an_epoch(self, limit: int) -> None:
+        if self.plan is None:
+            self.plans(limit, False)
+        self.the_epoch_is_committed()
 
     # ---- the source
 

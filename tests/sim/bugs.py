@@ -270,7 +270,7 @@ BUGS = {
     "emptying one shard empties all": Bug(EmptiesAllShards),
     "generation not re-read after a won intent": Bug(TrustsItsGeneration),
     # Not asked for, but found or feared while the machines were written.
-    "generation not re-read after a start": Bug(StartsUnasked, hint=630),
-    "chunk adopted across a statement": Bug(patches=((planning, "judge_reading", statements_pass),), hint=190),
+    "generation not re-read after a start": Bug(StartsUnasked, hint=269),
+    "chunk adopted across a statement": Bug(patches=((planning, "judge_reading", statements_pass),), hint=21),
     "re-snapshot that does not delete": Bug(ReplacesWithoutDeletes),
 }

@@ -55,11 +55,12 @@ from snowmelt.engine.relay import Keeper
 from snowmelt.engine.routes import Route, assign_targets, check_unchanged
 from snowmelt.engine.state import State
 from snowmelt.engine.tasks import ChunkAnswer, ChunkTask, LogAnswer, LogTask, Place, each, lake_schema, run_chunk, run_log
-from snowmelt.errors import Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable
+from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.lakes.paimon import PaimonLake, Staged
 from snowmelt.model.gtid import GtidSet, MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Cut, Relay
 from snowmelt.source.facts import OUTSIDE, Adopted, Durable, Found, Incarnation, Launched, Reported, Split
 from snowmelt.source.planning import EpochPlan, choose_end, decide_launches, lower, plan_epoch, visible_cut
 from snowmelt.source.tables import Phase
@@ -170,6 +171,7 @@ class Pipeline:
         self._coordinator = Coordinator(self._generation.number, self.ledger)
         self._step()
         self._step_if(Stage.FENCED)
+        start = self._begin_chain(relay, start)
         check_unchanged({table.incarnation.table: table.target for table in self.ledger.tables}, targets)
         self._targets = targets
         for name, table in self._tables.items():
@@ -197,6 +199,17 @@ class Pipeline:
         )
         self._keeper.start()
         self._booted = True
+
+    def _begin_chain(self, relay: Relay, start: Position) -> Position:
+        """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
+        a database that nobody writes to would never be copied, because no cut would ever be proven visible."""
+        if relay.newest is None:
+            name = str(self._settings.state / "log" / f"{0:020d}.json")
+            relay.apply(self._state.seal(relay.decide_seal(self._generation.number, name, start, start, (Cut(relay.end, 0),))))
+        newest = relay.newest
+        if newest is None:
+            raise InvariantBroken("a chain that was begun is empty")
+        return newest.ends
 
     # ---- the loop
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from snowmelt.databases.mysql.capture import Capture, Start
@@ -79,7 +80,8 @@ class Keeper:
         found = self._state.seal(sealed)
         if not is_newest(self._state.store, self._generation):
             raise Fenced("a newer driver captures this log", detail=f"this is generation {self._generation}")
-        if found != sealed:
+        # An older driver may have given the same segment its record.
+        if replace(found, generation=sealed.generation) != sealed:
             raise Corrupt("the relay's chain and its folder disagree", detail=f"record {found.number} is of {found.name}")
         self.relay.apply(found)
 
