@@ -75,7 +75,9 @@ def entry_of(lake: PaimonLake, target: str, *staged: Staged, empties: Sequence[s
     identity, buckets, schema, base = lake.standing(target)
     files = tuple(name for part in staged for name in part.files)
     messages = tuple(message for part in staged for message in part.messages)
-    return Entry(target, identity, buckets, schema, None, base, tuple(empties), files, messages)
+    marker, _ = lake.newest_marker(target)
+    previous = marker.identity if marker is not None else ""
+    return Entry(target, identity, buckets, schema, None, base, tuple(empties), files, messages, previous)
 
 
 def intent_of(epoch: int, *entries: Entry, generation: int = 1, nonce: str = "a1") -> Intent:
@@ -99,7 +101,12 @@ def prepare(lake: PaimonLake, epochs: Iterable[int]) -> list[Intent]:
             rows.append((epoch + 9, None, 2 * epoch))
         keyed = entry_of(lake, KEYED, stage(lake, KEYED, rows, number=epoch))
         plain = entry_of(lake, PLAIN, stage(lake, PLAIN, [(epoch, str(epoch), 2 * epoch)], number=epoch))
-        intents.append(intent_of(epoch, keyed, plain))
+        intent = intent_of(epoch, keyed, plain)
+        if intents:
+            # The epoch before is in both tables by the time that this one comes.
+            entries = tuple(replace(entry, previous=intents[-1].identity) for entry in intent.entries)
+            intent = replace(intent, entries=entries)
+        intents.append(intent)
     return intents
 
 

@@ -741,7 +741,7 @@ def test_cleaning_takes_what_was_given_back_and_leaves_what_an_intent_may_name(l
     intent = intent_of(2, entry)
     open_epoch = stage(lake, KEYED, [(2, "three", 6)], number=3)
     older = stage(lake, KEYED, [(2, "older", 1)], number=9, chunk=True, generation=0)
-    standing = Standing(1, 2, 1, set(entry.files), 3, {3})
+    standing = Standing(1, 2, 1, 3, {3}, set(entry.files))
     # The intent is won and not yet committed: its files are named by nothing but it.
     assert _clean(lake, KEYED, standing) == {*given_back.files, *failed.files, *older.files}
     lake.commit(intent, entry)
@@ -764,7 +764,7 @@ def test_cleaning_leaves_what_only_a_tag_or_a_branch_refers_to(lake: PaimonLake,
         table.delete_tag("kept")
     compact(lake, PLAIN)
     expire(lake, PLAIN, 1)
-    assert _clean(lake, PLAIN, Standing(1, 1, 1, set(), 0, set())) == set()
+    assert _clean(lake, PLAIN, Standing(1, 1, 1, 0, set(), set())) == set()
     if holder == "tag":
         assert len(read_with(lake, PLAIN, {"scan.tag-name": "kept"})) == 1
 
@@ -774,7 +774,7 @@ def test_cleaning_takes_files_that_compaction_and_expiry_left_behind(lake: Paimo
     old = set(lake.staged(PLAIN))
     compact(lake, PLAIN)
     expire(lake, PLAIN, 1)
-    assert _clean(lake, PLAIN, Standing(1, 1, 1, set(), 0, set())) == old
+    assert _clean(lake, PLAIN, Standing(1, 1, 1, 0, set(), set())) == old
     assert read(lake, PLAIN) == [(1, "one", 2)]
 
 

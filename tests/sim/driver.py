@@ -593,7 +593,7 @@ class Driver:
             ledger = self.ledger
             under_way = {reading.launch.job for reading in ledger.tables.readings()}
             mine = (self.generation, ledger.epoch, ledger.generation, self.jobs, under_way)
-            named = {name for entry in ledger.open.entries for name in entry.files} if ledger.open is not None else set()
+            named = self.coordinator.named if self.coordinator is not None else set()
             yield
             standing = cleaning.Standing(*mine, named | lake.referenced())
             yield

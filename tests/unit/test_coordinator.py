@@ -402,3 +402,12 @@ def test_every_stage_is_reached_and_all_but_the_end_can_be_left() -> None:
     assert set(STAGES.values()) | {Stage.STARTING} == set(Stage)
     assert {before for before, _ in STAGES} | {Stage.FENCED} == set(Stage)
     assert {turn for _, turn in STAGES} == set(Turn)
+
+
+def test_files_of_an_intent_that_may_be_won_are_named() -> None:
+    """A slow put may still win: what it names is not to be cleaned before its outcome is known, nor before it is done."""
+    assert started().named == set()
+    machine = offered()
+    assert machine.named == {"f"}
+    machine.apply(IntentPut(True))
+    assert machine.named == {"f"}

@@ -76,6 +76,7 @@ class TestIntents:
         for wrong, text in (
             (replace(following, epoch=1), "an intent does not follow by its number: 1 after 1"),
             (replace(following, epoch=3), "an intent does not follow by its number: 3 after 1"),
+            (replace(following, upto=9), "an intent goes back in the log: 2"),
             (replace(following, after=9), "an intent leaves a gap in the log: 2 begins at 9, not 10"),
             (replace(following, after=11), "an intent leaves a gap in the log: 2 begins at 11, not 10"),
         ):

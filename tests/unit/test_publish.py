@@ -31,6 +31,10 @@ class TestOnce:
             with pytest.raises(SourceDrift, match="does not have what the store says"):
                 judge(INTENT, replace(ENTRY, previous=previous), marked(marker))
 
+    def test_files_that_are_in_the_table_without_our_marker_stop(self) -> None:
+        with pytest.raises(SourceDrift, match="no commit of ours says so"):
+            judge(INTENT, ENTRY, replace(VIEW, files=Files.REFERENCED))
+
     def test_a_schema_change_alone_that_was_made_is_there(self) -> None:
         entry = replace(ENTRY, files=(), new_schema=2)
         assert judge(INTENT, entry, replace(VIEW, schema=2, whole=False)) == There(12)

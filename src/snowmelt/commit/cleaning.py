@@ -32,7 +32,8 @@ class Standing:
     under_way: AbstractSet[int]
     """Of those jobs the ones that are running or wait for adoption."""
     named: AbstractSet[str]
-    """Files that an intent which is not done names, or that a snapshot, tag or branch of the lake refers to. Read last."""
+    """Files that an intent which is asked for or not done names (`Coordinator.named`, with the driver's own state), and those that a
+    snapshot, tag or branch of the lake refers to, which are read last."""
 
 
 def deletable(name: StagedName, standing: Standing) -> bool:

@@ -180,6 +180,12 @@ class Coordinator:
         overlapping = self.stage in (Stage.COMMITTING, Stage.LISTENING, Stage.CLOSING)
         return overlapping and self.ledger.open is not None and self.ledger.open.overlaps
 
+    @property
+    def named(self) -> set[str]:
+        """Files of the intent that is open and of the one that is asked for, which may be won: no cleaning may touch them."""
+        intents = [*self._offered, *([] if self.ledger.open is None else [self.ledger.open])]
+        return {name for intent in intents for entry in intent.entries for name in entry.files}
+
     def offer(self, intent: Intent, follows: str) -> bool:
         """Take up an intent that was planned from the intent `follows`. False: that is not the newest, so it is to be dropped."""
         check(intent.generation == self.generation, "an intent of another generation is offered", f"{intent.generation}")

@@ -46,6 +46,7 @@ class Ledger:
         check(intent.epoch == self.epoch + 1, "an intent does not follow by its number", f"{intent.epoch} after {self.epoch}")
         check(self.open is None, "an intent follows one that is not done", f"{intent.epoch}")
         check(intent.after == self.upto, "an intent leaves a gap in the log", f"{intent.epoch} begins at {intent.after}, not {self.upto}")
+        check(intent.upto >= intent.after, "an intent goes back in the log", f"{intent.epoch}: ({intent.after}, {intent.upto}]")
         for fact in intent.facts:
             self.tables.apply(fact, intent.epoch)
         self.epoch, self.identity, self.generation = intent.epoch, intent.identity, intent.generation

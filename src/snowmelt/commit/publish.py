@@ -86,6 +86,8 @@ def judge(intent: Intent, entry: Entry, view: View) -> Publish | There:
             return There(view.snapshot)
         if entry.empties and not entry.files:
             raise _unknown(intent, entry, "snapshots were removed, and an emptying leaves no files")
+    if view.files is Files.REFERENCED:
+        raise _unknown(intent, entry, "its files are in the table, and no commit of ours says so")
     if entry.new_schema == view.schema and not entry.files and not entry.empties:
         return There(view.snapshot)
     if view.files is Files.MISSING:

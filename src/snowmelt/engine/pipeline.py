@@ -557,7 +557,7 @@ class Pipeline:
             staged = self._lake.staged(target)
             under_way = {reading.launch.job for reading in ledger.tables.readings()}
             state = (self._generation.number, ledger.epoch, ledger.generation, self._jobs, under_way)
-            standing = Standing(*state, self._lake.referenced(target))
+            standing = Standing(*state, self._coordinator.named | self._lake.referenced(target))
             self._lake.delete(target, [name for name in staged if deletable(StagedName.parse(name), standing)])
 
     # ---- Spark
