@@ -55,7 +55,7 @@ from snowmelt.engine.relay import Keeper
 from snowmelt.engine.routes import Route, assign_targets, check_unchanged
 from snowmelt.engine.state import State
 from snowmelt.engine.tasks import ChunkAnswer, ChunkTask, LogAnswer, LogTask, Place, each, lake_schema, run_chunk, run_log
-from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
+from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.lakes.paimon import PaimonLake, Staged
 from snowmelt.model.gtid import GtidSet, MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
@@ -156,8 +156,9 @@ class Pipeline:
         with Session(settings.source) as session:
             self._server = session.server
             self._lower_case = ignores_case(session)
-            self._tables = read_tables(session, match_tables(list(settings.tables), list(settings.exclude), ignore_case=self._lower_case))
+            # The end of the log first: a statement behind it is met in the log, one before it is in what the catalogue says.
             self._began = start = log_end(session, era=_ERA)
+            self._tables = read_tables(session, match_tables(list(settings.tables), list(settings.exclude), ignore_case=self._lower_case))
         if not self._tables:
             raise InvalidConfig("no table matches", detail=", ".join(settings.tables))
         for table in self._tables.values():
@@ -172,6 +173,7 @@ class Pipeline:
         self._step()
         self._step_if(Stage.FENCED)
         start = self._begin_chain(relay, start)
+        self._check_tables()
         check_unchanged({table.incarnation.table: table.target for table in self.ledger.tables}, targets)
         self._targets = targets
         for name, table in self._tables.items():
@@ -199,6 +201,24 @@ class Pipeline:
         )
         self._keeper.start()
         self._booted = True
+
+    def _check_tables(self) -> None:
+        """Every table that the ledger has is decoded in every epoch, with the shape that its rows have; else its changes would be lost
+        or read wrongly, without a word."""
+        for known in self.ledger.tables:
+            name = known.incarnation.table
+            if name not in self._tables and known.phase is not Phase.GONE:
+                raise InvalidConfig(
+                    "a table of this pipeline is not captured any more",
+                    detail=str(name),
+                    hint="if it was excluded by mistake, include it again; to leave it out, or if it was dropped, begin with a new state",
+                )
+            if name in self._tables and known.schema != _schema_number(self._tables[name]) and known.phase is not Phase.GONE:
+                raise SourceDrift(
+                    "a table was altered since its copy began",
+                    detail=str(name),
+                    hint="schema changes are not carried into the lake yet; begin with a new state and another lake table",
+                )
 
     def _begin_chain(self, relay: Relay, start: Position) -> Position:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
@@ -336,12 +356,20 @@ class Pipeline:
         for name, table in self._tables.items():
             known = self.ledger.tables.get(name)
             if known is None or known.phase is Phase.GONE:
-                proposals.append(Found(Incarnation(name, self.ledger.epoch + 1), self._targets[name], True, 0))
+                if self._passed_the_start():
+                    found = Incarnation(name, self.ledger.epoch + 1)
+                    proposals.append(Found(found, self._targets[name], True, _schema_number(table)))
             elif known.phase is Phase.SPLITTING and known.copy is not None and known.copy.extent is not None:
                 extent = Extent(unpack_bound(known.copy.extent.least), unpack_bound(known.copy.extent.greatest))
                 uppers, complete = self._next_bounds(table, extent, known.copy.bounds.last)
                 proposals.append(Split(known.incarnation, known.copy.bounds.last + 1, uppers, complete))
         return proposals
+
+    def _passed_the_start(self) -> bool:
+        """Whether the log lane is past where this driver began. Statements before are of tables as they were then; a table that is
+        found now must not meet the one that made it."""
+        offset = self._keeper.relay.offset_of(self._began)
+        return offset is not None and self.ledger.upto >= offset
 
     def _next_bounds(self, table: MySqlTable, extent: Extent, last: int) -> tuple[tuple[bytes, ...], bool]:
         """All bounds at once: this form's tables are small enough for it, and a crash only costs the look-ups again."""
@@ -351,7 +379,7 @@ class Pipeline:
         return uppers[last:], True
 
     def _start_log_job(self, plan: EpochPlan) -> None:
-        rules = {table.incarnation.table: plan.rule(table) for table in self.ledger.tables}
+        rules = {table.incarnation.table: plan.rule(table) for table in self.ledger.tables if table.phase is not Phase.GONE} | plan.rules
         segments = tuple(self._keeper.relay.covering(plan.low, plan.upto)) if plan.low < plan.upto else ()
         marks = {one.reading.nonce: self._reports[one.reading.nonce].mark for rule in plan.rules.values() for one in rule.adopting}
         task = LogTask(
@@ -362,7 +390,7 @@ class Pipeline:
             segments=segments,
             rules=rules,
             marks=marks,
-            tables=self._tables,
+            tables={name: self._tables[name] for name in rules},
             targets=self._targets,
             lower_case_names=self._lower_case,
         )
@@ -467,7 +495,7 @@ class Pipeline:
                 answer.nonce,
                 offset,
                 exact(answer.mark, None),
-                0,
+                _schema_number(self._tables[launch.incarnation.table]),
                 answer.staged.files,
                 answer.extent,
             )
@@ -609,6 +637,11 @@ def _wait_for_the_last_driver(folder: Path) -> None:
                     hint="end that process",
                 )
             time.sleep(_TURN_S)
+
+
+def _schema_number(table: MySqlTable) -> int:
+    """A number that tells the shapes of a table apart."""
+    return int(table.fingerprint()[:15], 16)
 
 
 def _server_id(name: str) -> int:
