@@ -541,6 +541,7 @@ class Runner:
         wire._socket = _Replay(b"", 1)  # type: ignore[assignment]
         wire._counters = resultset.Counters()
         wire._row_bytes_max = 2 << 20
+        wire._plain = False
         wire.buffer = self._source.hold(case.data + bytes(SLACK))
         wire.at, wire.fill, wire.number = 0, len(case.data), number
         shape = resultset._Shape(result.table.columns, options, rows_max=16, batch_bytes_max=1 << 20)

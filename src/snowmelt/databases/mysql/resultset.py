@@ -119,9 +119,8 @@ class _Wire:
     def __init__(self, session: Session, counters: Counters, row_bytes_max: int) -> None:
         self._socket = session.sock
         self._socket.settimeout(session.options.read_timeout_s)
-        self._plain = not isinstance(self._socket, ssl.SSLSocket)
-        self._poll = poll()
-        self._poll.register(self._socket, POLLIN)
+        # What TLS has decrypted already the system knows nothing of, so there only plain connections wait for more.
+        self._plain = isinstance(self._socket, socket.socket) and not isinstance(self._socket, ssl.SSLSocket)
         self._counters = counters
         self._row_bytes_max = row_bytes_max
         self.buffer: Bytes = np.empty(RECEIVE_BYTES + kernel.SLACK, np.uint8)
@@ -169,8 +168,10 @@ class _Wire:
     def _gather(self, count: int) -> None:
         """Let the server send some more before we take it: it writes 16 KiB at a time, and to be woken for each of them
         costs more than all that we do with it. What does not come soon is not waited for."""
+        waiting = poll()
+        waiting.register(self._socket, POLLIN)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-        self._poll.poll(_GATHER_MS)
+        waiting.poll(_GATHER_MS)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def packet(self) -> bytes:
