@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from snowmelt.columnar.arena import Longs
 from snowmelt.databases.mysql.bounds import Bound
 from snowmelt.databases.mysql.columns import INTEGER_BITS, MySqlTable
 from snowmelt.errors import InvariantBroken, check
 from snowmelt.source.facts import Extent
 from snowmelt.source.planning import Span
 
-Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _BYTES = 16
 _ZERO = 1 << 127
@@ -36,14 +36,12 @@ def pack_bound(bound: Bound) -> bytes:
 
 
 def unpack_bound(raw: bytes) -> Bound:
-    check(len(raw) == _BYTES, "a bound has another length", f"{len(raw)} bytes")
-    return (int.from_bytes(raw, "big") - _ZERO,)
+    return (_number(raw),)
 
 
 def _number(raw: bytes) -> int:
-    value = unpack_bound(raw)[0]
-    check(isinstance(value, int), "a bound is not an integer")
-    return int(value)
+    check(len(raw) == _BYTES, "a bound has another length", f"{len(raw)} bytes")
+    return int.from_bytes(raw, "big") - _ZERO
 
 
 def outside(keys: Longs | None, extent: Extent | None) -> Mask:

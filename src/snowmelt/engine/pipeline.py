@@ -8,7 +8,6 @@ whatever fails before is dropped and planned again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import pickle
 import queue
@@ -37,13 +36,13 @@ from snowmelt.commit.coordinator import (
     ReadGeneration,
     ReadIntent,
     RunListeners,
-    Stage,
     TableCommitted,
 )
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import check_start
 from snowmelt.commit.records import Entry, Intent, StagedName, intent_of
 from snowmelt.databases.mysql.bounds import Bound, Extent, plan_chunks
+from snowmelt.databases.mysql.capture import owned
 from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
@@ -59,7 +58,6 @@ from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, OutcomeUnkno
 from snowmelt.lakes.paimon import PaimonLake, Staged
 from snowmelt.model.gtid import GtidSet, MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
-from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Cut, Relay
 from snowmelt.source.facts import OUTSIDE, Adopted, Durable, Found, Incarnation, Launched, Reported, Split
 from snowmelt.source.planning import EpochPlan, choose_end, decide_launches, lower, plan_epoch, visible_cut
@@ -138,7 +136,6 @@ class Pipeline:
         self._pool = ThreadPoolExecutor(settings.chunks_at_once + 1, thread_name_prefix="snowmelt-job")
         self._reports: dict[str, ChunkAnswer] = {}
         self._waiting: list[ChunkAnswer] = []
-        self._splits: dict[TableId, Any] = {}
         self._jobs = 0
         self._log_job: _LogJob | None = None
         self._staged: _LogJob | None = None
@@ -171,7 +168,8 @@ class Pipeline:
         relay = self._state.take_over_relay(self.ledger)
         self._coordinator = Coordinator(self._generation.number, self.ledger)
         self._step()
-        self._step_if(Stage.FENCED)
+        # Says so if that step found a newer driver.
+        self._coordinator.next_step()
         start = self._begin_chain(relay, start)
         self._check_tables()
         check_unchanged({table.incarnation.table: table.target for table in self.ledger.tables}, targets)
@@ -207,13 +205,15 @@ class Pipeline:
         or read wrongly, without a word."""
         for known in self.ledger.tables:
             name = known.incarnation.table
-            if name not in self._tables and known.phase is not Phase.GONE:
+            if known.phase is Phase.GONE:
+                continue
+            if name not in self._tables:
                 raise InvalidConfig(
                     "a table of this pipeline is not captured any more",
                     detail=str(name),
                     hint="if it was excluded by mistake, include it again; to leave it out, or if it was dropped, begin with a new state",
                 )
-            if name in self._tables and known.schema != _schema_number(self._tables[name]) and known.phase is not Phase.GONE:
+            if known.schema != _schema_number(self._tables[name]):
                 raise SourceDrift(
                     "a table was altered since its copy began",
                     detail=str(name),
@@ -281,20 +281,20 @@ class Pipeline:
 
     def current(self) -> bool:
         """Whether every table is live and the lake has what the database had when this was asked."""
-        tables = list(self.ledger.tables)
-        if len(tables) < len(self._tables) or any(table.phase is not Phase.RELEASED for table in tables):
+        if not self.caught_up():
             return False
         with Session(self._settings.source) as session:
-            end = log_end(session, era=_ERA)
-        offset = self._keeper.relay.offset_of(end)
-        return offset is not None and self.ledger.done_upto >= offset and self.ledger.open is None
+            return self._has(log_end(session, era=_ERA))
 
     def caught_up(self) -> bool:
         """Whether every table is live and the lake has what the database had when this driver started."""
         tables = list(self.ledger.tables)
-        if len(tables) < len(self._tables) or any(table.phase is not Phase.RELEASED for table in tables) or self.ledger.open is not None:
-            return False
-        offset = self._keeper.relay.offset_of(self._began)
+        live = len(tables) >= len(self._tables) and all(table.phase is Phase.RELEASED for table in tables)
+        return live and self.ledger.open is None and self._has(self._began)
+
+    def _has(self, position: Position) -> bool:
+        """Whether the lake has the log up to a position."""
+        offset = self._keeper.relay.offset_of(position)
         return offset is not None and self.ledger.done_upto >= offset
 
     @property
@@ -361,8 +361,8 @@ class Pipeline:
                     proposals.append(Found(found, self._targets[name], True, _schema_number(table)))
             elif known.phase is Phase.SPLITTING and known.copy is not None and known.copy.extent is not None:
                 extent = Extent(unpack_bound(known.copy.extent.least), unpack_bound(known.copy.extent.greatest))
-                uppers, complete = self._next_bounds(table, extent, known.copy.bounds.last)
-                proposals.append(Split(known.incarnation, known.copy.bounds.last + 1, uppers, complete))
+                last = known.copy.bounds.last
+                proposals.append(Split(known.incarnation, last + 1, self._bounds(table, extent)[last:], complete=True))
         return proposals
 
     def _passed_the_start(self) -> bool:
@@ -371,12 +371,11 @@ class Pipeline:
         offset = self._keeper.relay.offset_of(self._began)
         return offset is not None and self.ledger.upto >= offset
 
-    def _next_bounds(self, table: MySqlTable, extent: Extent, last: int) -> tuple[tuple[bytes, ...], bool]:
+    def _bounds(self, table: MySqlTable, extent: Extent) -> tuple[bytes, ...]:
         """All bounds at once: this form's tables are small enough for it, and a crash only costs the look-ups again."""
         with Session(self._settings.source) as session:
             chunks = list(plan_chunks(session, table, extent, rows_per_chunk=self._settings.rows_per_chunk))
-        uppers = tuple(pack_bound(chunk.high) for chunk in chunks if chunk.high is not None)
-        return uppers[last:], True
+        return tuple(pack_bound(chunk.high) for chunk in chunks if chunk.high is not None)
 
     def _start_log_job(self, plan: EpochPlan) -> None:
         rules = {table.incarnation.table: plan.rule(table) for table in self.ledger.tables if table.phase is not Phase.GONE} | plan.rules
@@ -420,8 +419,9 @@ class Pipeline:
         free = self._settings.chunks_at_once - sum(1 for reading in self.ledger.tables.readings() if reading.report is None)
         if free <= 0 or self._keeper.relay.newest is None:
             return
-        # What could be launched if all that is captured were visible, before the server is asked what is.
-        wanted = decide_launches(self.ledger.tables, self._keeper.relay, visible=self._keeper.relay.end, job=0, running_max=1 << 20)
+        running = sum(1 for _ in self.ledger.tables.readings())
+        # Whether anything could be launched if all that is captured were visible, before the server is asked what is.
+        wanted = decide_launches(self.ledger.tables, self._keeper.relay, visible=self._keeper.relay.end, job=0, running_max=running + 1)
         if not wanted:
             return
         source = self._tables[wanted[0].incarnation.table]
@@ -430,7 +430,6 @@ class Pipeline:
         visible = self._visible(shown)
         if visible is None:
             return
-        running = sum(1 for _ in self.ledger.tables.readings())
         for launch in decide_launches(
             self.ledger.tables, self._keeper.relay, visible=visible, job=self._jobs + 1, running_max=running + free
         ):
@@ -562,16 +561,13 @@ class Pipeline:
             case None:
                 pass
 
-    def _step_if(self, stage: Stage) -> None:
-        if self._coordinator.stage is stage:
-            self._coordinator.next_step()
-
     def _let_go(self) -> None:
         """What the done epoch covers is asked for by nobody any more."""
         ledger, relay = self.ledger, self._keeper.relay
-        held = [job.plan.low for job in (self._log_job, self._staged) if job is not None]
-        visible = ledger.tables.lowest_visible()
-        relay.raise_floor(relay.decide_floor(ledger.done_upto, min([*held, *([] if visible is None else [visible])], default=None)))
+        needed = [job.plan.low for job in (self._log_job, self._staged) if job is not None]
+        if (visible := ledger.tables.lowest_visible()) is not None:
+            needed.append(visible)
+        relay.raise_floor(relay.decide_floor(ledger.done_upto, min(needed, default=None)))
         self._keeper.let_go(relay.deletable(ledger.segment))
         under_way = {reading.report.nonce for reading in ledger.tables.readings() if reading.report is not None}
         self._reports = {nonce: answer for nonce, answer in self._reports.items() if nonce in under_way}
@@ -625,18 +621,16 @@ def _wait_for_the_last_driver(folder: Path) -> None:
     """Whoever is fenced by now ends by itself; until then its capture holds the folder, and it may add a record to the chain."""
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _HANDOVER_S_MAX
-    with open(folder / "lock", "ab") as lock:
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            if time.monotonic() > deadline:
-                raise Fenced(
-                    "another driver of this pipeline does not end",
-                    detail=f"its capture holds {folder} since {_HANDOVER_S_MAX:.0f} s",
-                    hint="end that process",
-                )
-            time.sleep(_TURN_S)
+    while True:
+        with contextlib.suppress(Fenced), owned(folder):
+            return
+        if time.monotonic() > deadline:
+            raise Fenced(
+                "another driver of this pipeline does not end",
+                detail=f"its capture holds {folder} since {_HANDOVER_S_MAX:.0f} s",
+                hint="end that process",
+            )
+        time.sleep(_TURN_S)
 
 
 def _schema_number(table: MySqlTable) -> int:

@@ -32,7 +32,6 @@ class Keeper:
         self._folder = folder
         self._generation = generation
         self._sealed: queue.SimpleQueue[Segment] = queue.SimpleQueue()
-        self._segments: dict[int, Segment] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self._capture = Capture(options, folder, start=start, server_id=server_id, sealed=self._sealed.put)
         self._stop = threading.Event()
@@ -46,7 +45,6 @@ class Keeper:
             if held and segment.number < _number(held[0]):
                 _remove(segment.index_path)
                 continue
-            self._segments[segment.number] = segment
             newest = self.relay.newest
             if newest is None or segment.number > _number(newest):
                 self._record(segment)
@@ -68,7 +66,6 @@ class Keeper:
                 segment = self._sealed.get_nowait()
             except queue.Empty:
                 return took
-            self._segments[segment.number] = segment
             self._record(segment)
             took = True
 
@@ -85,16 +82,12 @@ class Keeper:
             raise Corrupt("the relay's chain and its folder disagree", detail=f"record {found.number} is of {found.name}")
         self.relay.apply(found)
 
-    def segment(self, sealed: Sealed) -> Segment:
-        return self._segments[_number(sealed)]
-
     def let_go(self, gone: list[Sealed]) -> None:
         self.relay.forget(gone)
         self._state.trim_relay([sealed.number for sealed in gone])
         if gone:
             reach(DURING_RELEASE)
         for sealed in gone:
-            self._segments.pop(_number(sealed), None)
             _remove(Path(sealed.name))
 
     def stop(self) -> None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowmelt.columnar.arena import ArenaPool
+from snowmelt.columnar.arena import ArenaPool, Longs
 from snowmelt.commit.checks import Message, StagedFile
 from snowmelt.databases.mysql.bounds import Bound, Chunk
 from snowmelt.databases.mysql.bounds import Extent as KeyExtent
@@ -35,7 +35,7 @@ from snowmelt.databases.mysql.rows import DELETE as DELETED
 from snowmelt.databases.mysql.rows import UPDATE_BEFORE
 from snowmelt.databases.mysql.segments import read_segment
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED, reach
-from snowmelt.engine.keys import in_span, outside, pack_bound
+from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
 from snowmelt.errors import SourceDrift
 from snowmelt.lakes.paimon import DELETE, INSERT, KIND, SEQUENCE, PaimonLake, Staged, Writer
 from snowmelt.model import sequence
@@ -46,9 +46,6 @@ from snowmelt.source.facts import OUTSIDE, Extent, Launched
 from snowmelt.source.planning import Adopting, Rule
 from snowmelt.store.generations import check_shared
 from snowmelt.store.objects import open_store
-
-Mask = npt.NDArray[np.bool_]
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +128,8 @@ def run_chunk(place: Place, task: ChunkTask) -> ChunkAnswer:
             session, task.table, chunk, place.options, identity=place.server.identity, era=era, visible=task.visible, pool=ArenaPool()
         ) as read:
             for batch in read.batches():
-                count = np.int64(batch.num_rows)
-                seq = np.full(count, sequence.of_chunk(launch.visible), np.int64)
-                writer.write(_row(batch, task.table, place.options, seq, np.full(count, INSERT, np.int8)))
+                seq = np.full(batch.num_rows, sequence.of_chunk(launch.visible), np.int64)
+                writer.write(_row(batch, task.table, place.options, seq, np.full(batch.num_rows, INSERT, np.int8)))
                 reach(CHUNK_READ)
         return ChunkAnswer(launch=launch, nonce=nonce, mark=read.mark, staged=writer.finish(launch.job), extent=None)
 
@@ -265,7 +261,7 @@ def _changes(item: ChangeBatch, options: TypeOptions, kept: Mask, offsets: Longs
         kept = kept & ~(before & _same_key_as_next(item))
     rows = item.rows.filter(pa.array(kept)) if not kept.all() else item.rows
     kinds = np.where(before | (ops == DELETED), np.int8(DELETE), np.int8(INSERT))[kept]
-    return _row(rows, item.table, options, sequence.of_change(1) * offsets[kept], kinds)
+    return _row(rows, item.table, options, sequence.of_change(offsets[kept]), kinds)
 
 
 def _same_key_as_next(item: ChangeBatch) -> Mask:

@@ -11,8 +11,16 @@ below every change behind it, which either is in the read as well or must win ov
 
 from __future__ import annotations
 
+from typing import TypeVar
 
-def of_change(offset: int) -> int:
+import numpy as np
+import numpy.typing as npt
+
+Offsets = TypeVar("Offsets", int, npt.NDArray[np.int64])
+"""One offset, or a column of them."""
+
+
+def of_change(offset: Offsets) -> Offsets:
     """The sequence of a change whose transaction ends at `offset`."""
     return 2 * offset
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 from snowmelt.errors import check
@@ -140,24 +139,17 @@ def choose_end(relay: Relay, after: int, bytes_max: int) -> int:
     if first is None:
         return after
     end = max(first, relay.cut_at_or_below(after + bytes_max) or first)
-    for offset, statements in groupby(relay.statements(after, end), key=_offset):
-        effects = [statement.effect for statement in statements]
-        if any(effect.table_wide for effect in effects) and offset > first:
-            before = relay.cut_at_or_below(offset - 1)
-            check(before is not None and before > after, "a statement has no cut before it", f"at {offset}")
-            return before or first
-        if not all(effect.table_wide for effect in effects):
-            return offset
-        return _before_the_next(relay, offset, end)
-    return end
-
-
-def _offset(statement: Statement) -> int:
-    return statement.offset
-
-
-def _before_the_next(relay: Relay, offset: int, end: int) -> int:
-    """The cut before the next statement behind one: an epoch holds those of one transaction only."""
+    statements = relay.statements(after, end)
+    if not statements:
+        return end
+    offset = statements[0].offset
+    effects = [statement.effect for statement in statements if statement.offset == offset]
+    if any(effect.table_wide for effect in effects) and offset > first:
+        before = relay.cut_at_or_below(offset - 1)
+        check(before is not None and before > after, "a statement has no cut before it", f"at {offset}")
+        return before or first
+    if not all(effect.table_wide for effect in effects):
+        return offset
     later = relay.statements(offset, end)
     return max(offset, relay.cut_at_or_below(later[0].offset - 1) or offset) if later else end
 

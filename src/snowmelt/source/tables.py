@@ -172,7 +172,6 @@ class Tables:
     def __init__(self) -> None:
         self._tables: dict[TableId, Table] = {}
         self._readings: dict[tuple[TableId, int], Reading] = {}
-        self._catching_up: set[TableId] = set()
         self._failures: dict[TableId, int] = {}
 
     # ---- asking
@@ -195,8 +194,6 @@ class Tables:
         """Put in what a summary holds. Only into a book that has nothing of that name."""
         check(table.incarnation.table not in self._tables, "a table is restored twice", str(table.incarnation))
         self._tables[table.incarnation.table] = table
-        if table.phase is Phase.CATCHING_UP:
-            self._catching_up.add(table.incarnation.table)
 
     def known(self, incarnation: Incarnation) -> Table:
         """The same, where a fact must be of the current incarnation."""
@@ -308,10 +305,6 @@ class Tables:
         if phase is None:
             raise InvariantBroken("a table can't go on like this", detail=f"{table.incarnation} is {table.phase.value}: {turn.value}")
         table.phase = phase
-        if phase is Phase.CATCHING_UP:
-            self._catching_up.add(table.incarnation.table)
-        else:
-            self._catching_up.discard(table.incarnation.table)
 
     def _turn_chunk(self, incarnation: Incarnation, ordinal: int, turn: ChunkTurn, job: int | None = None) -> None:
         state, reading = self.chunk_state(incarnation, ordinal), self.reading(incarnation, ordinal)
@@ -371,10 +364,8 @@ class Tables:
             self._turn(table, Turn.ALL_ADOPTED)
 
     def _cover(self, done: int, upto: int) -> None:
-        for name in sorted(self._catching_up):
-            table = self._tables[name]
-            copy = self.copy_of(table.incarnation)
-            if covers(copy, done, upto):
+        for table in self._tables.values():
+            if table.phase is Phase.CATCHING_UP and covers(self.copy_of(table.incarnation), done, upto):
                 self._turn(table, Turn.COVERED)
 
     def _release(self, incarnation: Incarnation) -> None:

@@ -453,7 +453,7 @@ class Capture:
     def run(self, stop: threading.Event) -> None:
         """Capture until `stop` is set, or until an error that no reconnecting heals."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        with _owned(self._folder):
+        with owned(self._folder):
             remove_torn(self._folder)
             segments = list_segments(self._folder)
             writer = _Writer(self._folder, self._buffers, self._buffer_bytes, self._is_durable)
@@ -636,7 +636,7 @@ def _page_aligned(count: int) -> Bytes:
 
 
 @contextlib.contextmanager
-def _owned(folder: Path) -> Iterator[None]:
+def owned(folder: Path) -> Iterator[None]:
     """One capture a folder. The system lets go of the lock when its process ends, however it ends."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
