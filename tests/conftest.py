@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from snowmelt.supervise import spark_session
 from tests.servers import Fresh, NotRun, Server, Setting, start_mariadb, start_mysql8, start_mysql56
 
 
@@ -85,6 +86,13 @@ def fresh_mysql8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
 @pytest.fixture
 def fresh_mysql56(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
     yield from _fresh(start_mysql56, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A session of two cores and a third for whatever runs beside, as `snowmelt run` makes it."""
+    with spark_session("tests", master="local[3]", ui=False, debug=False) as session:
+        yield session
 
 
 _database_numbers = itertools.count(1)

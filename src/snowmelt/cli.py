@@ -1,15 +1,19 @@
 """The command line: parse, wire, run, print.
 
-Exit codes: 0 done, 1 failed or errors found, 2 wrong use. An error is one line on stderr, a traceback only with --debug.
+Exit codes: 0 done, 1 failed or errors found, 2 wrong use, 3 differences found (`verify`). An error is one line on stderr, a traceback
+only with --debug.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import traceback
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +33,7 @@ from snowmelt.secrets import Secret
 
 if TYPE_CHECKING:
     from snowmelt.config import PipelineConfig
+    from snowmelt.verify import TableVerdict
 
 
 PASSWORD_VARIABLE = "DB_PASSWORD"
@@ -137,11 +142,18 @@ def run(
         name: shop-to-lake
         state: /data/snowmelt/shop
     """
+    with _failures_told(as_json=as_json, debug=debug):
+        _run(file, until_current=until_current, master=master, ui=ui, as_json=as_json, debug=debug)
+
+
+@contextlib.contextmanager
+def _failures_told(*, as_json: bool, debug: bool) -> Iterator[None]:
+    """Errors of ours go on to `main`; whoever meets what we did not foresee gets a line too."""
     # The engine takes a second to import, which other commands need not wait for.
     from snowmelt.supervise import JsonLines
 
     try:
-        _run(file, until_current=until_current, master=master, ui=ui, as_json=as_json, debug=debug)
+        yield
     except (SnowmeltError, typer.Exit, KeyboardInterrupt) as error:
         if debug and isinstance(error, SnowmeltError):
             traceback.print_exc()
@@ -194,15 +206,17 @@ def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
         findings = _unmatched(list(source.tables), list(source.exclude), found, ignore_case)
         findings += inspect(session, found.values(), PreflightOptions(types=source.types(), cascade=Cascade(source.cascades.value)))
         server = str(session.server)
-    # A run can't append yet, so what is a warning elsewhere is an error here.
+    targets = assign_targets(found, [route.route() for route in config.routes], default=SAME_NAME, ignore_case=ignore_case)
+    # Here it is known where each goes: only a change table can do without a key.
     findings = [
-        replace(finding, level=Level.ERROR, remedy=f"{finding.remedy}; or exclude it") if finding.code == "no-key" else finding
+        replace(finding, level=Level.ERROR, remedy=f"{finding.remedy}; or give it a route with mode: changelog, or exclude it")
+        if finding.code == "no-key" and any(targets[table].keyed for table in finding.tables)
+        else finding
         for finding in findings
     ]
-    targets = assign_targets(found, [route.route() for route in config.routes], default=SAME_NAME, ignore_case=ignore_case)
     errors = sum(finding.level is Level.ERROR for finding in findings)
     if as_json:
-        told = _as_json(server, found, findings) | {"targets": {str(table): target for table, target in targets.items()}}
+        told = _as_json(server, found, findings) | {"targets": {str(table): target.name for table, target in targets.items()}}
         JsonLines(_line).tell("preflight", **told)
     else:
         _line(f"{server}, {len(found)} tables: {_listed(tuple(found))}")
@@ -217,6 +231,134 @@ def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
 
 def _line(text: str) -> None:
     print(text, flush=True)
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="The pipeline's description.", metavar="pipeline.yaml", show_default=False)],
+    table: Annotated[
+        list[str] | None, typer.Option("--table", "-t", help="Only these: database.table, with * and ?. Repeatable. Default: all.")
+    ] = None,
+    patience: Annotated[
+        float | None, typer.Option(help="How many seconds the lake may stand still behind the database. Default: 60, or three intervals.")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:7077, …")] = "local[*]",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what Spark says.")] = False,
+) -> None:
+    """Compare tables of the database with the lake, row by row where checksums differ.
+
+    It may be done at any time: while the database is written to, and while the pipeline runs, which has to if anything was written
+    since it last did. Neither side is changed. Exit code 0: all are equal; 3: rows differ, and their keys are told; 1: something could not
+    be compared.
+
+    Example:
+
+      DB_PASSWORD=… snowmelt verify pipeline.yaml --table shop.orders --table 'crm.*'
+    """
+    with _failures_told(as_json=as_json, debug=debug):
+        _verify(file, table, patience_s=patience, master=master, as_json=as_json, debug=debug)
+
+
+def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, master: str, as_json: bool, debug: bool) -> None:
+    from snowmelt.config import read_pipeline
+    from snowmelt.supervise import JsonLines, check_installed, spark_session
+    from snowmelt.verify import Outcome, Step, verify
+
+    config = read_pipeline(file)
+    # A wrong pattern is told before Spark is started.
+    match_tables(tables or [])
+    check_installed()
+    console = Console(stderr=True)
+    told = JsonLines(_line)
+    with contextlib.ExitStack() as stack:
+        shown = stack.enter_context(console.status("starting Spark")) if console.is_terminal and not as_json else None
+
+        def watch(step: Step) -> None:
+            if shown is not None:
+                of = f", {step.done} of {step.of}" if step.of > 1 else ""
+                shown.update(Text(f"{step.table or 'all tables'}: {step.what}{of}"))
+
+        spark = stack.enter_context(spark_session(config.pipeline.name, master=master, ui=False, debug=debug))
+        verdicts = verify(config.to_settings(), spark, tables, watch, patience_s=patience_s)
+    for verdict in verdicts:
+        if as_json:
+            told.tell("verdict", **_verdict_json(verdict))
+        else:
+            _print_verdict(verdict)
+    outcomes = [verdict.outcome for verdict in verdicts]
+    differ, not_verified = outcomes.count(Outcome.DIFFERS), outcomes.count(Outcome.NOT_VERIFIED)
+    if as_json:
+        told.tell("done", verified=outcomes.count(Outcome.VERIFIED), differ=differ, not_verified=not_verified)
+    elif differ or not_verified:
+        _line(f"tables that differ: {differ}, not verified: {not_verified}")
+    else:
+        _line("verified")
+    if differ or not_verified:
+        raise typer.Exit(3 if differ else 1)
+
+
+def _print_verdict(verdict: TableVerdict) -> None:
+    where = f"{verdict.table} -> {verdict.target}"
+    if verdict.reason:
+        _line(f"{where}: {verdict.outcome}: {verdict.reason}")
+        return
+    differing = f", rows that differ: {verdict.differing:,}" if verdict.differing else ""
+    _line(f"{where}: {verdict.outcome}, rows {verdict.rows:,}, checksums {verdict.ranges:,}, at {verdict.position}{differing}")
+    for difference in verdict.differences:
+        key = ", ".join(f"{name} = {text}" for name, text in difference.key)
+        columns = f": {', '.join(difference.columns)}" if difference.columns else ""
+        _line(f"  {difference.kind} {key}{columns}")
+    if verdict.differing > len(verdict.differences):
+        _line(f"  and {verdict.differing - len(verdict.differences):,} more")
+
+
+def _verdict_json(verdict: TableVerdict) -> dict[str, Any]:
+    return {
+        "table": str(verdict.table),
+        "target": verdict.target,
+        "outcome": verdict.outcome.value,
+        "rows": verdict.rows,
+        "checksums": verdict.ranges,
+        "position": verdict.position,
+        "differing": verdict.differing,
+        "differences": [{"key": dict(one.key), "kind": one.kind.value, "columns": list(one.columns)} for one in verdict.differences],
+        "reason": verdict.reason,
+    }
+
+
+@app.command()
+def status(
+    file: Annotated[Path, typer.Argument(help="The pipeline's description.", metavar="pipeline.yaml", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Tell how far a pipeline is, whether it runs or not.
+
+    Reads the pipeline's state alone: neither the database nor the lake is asked, and a pipeline that runs is not disturbed.
+
+    Example:
+
+      snowmelt status pipeline.yaml
+    """
+    from snowmelt.config import read_pipeline
+    from snowmelt.status import read_status
+
+    found = read_status(read_pipeline(file).to_settings())
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2))
+        return
+    console = Console()
+    table = Table()
+    for heading in ("table", "lake table", "mode", "phase", "copied", "lake snapshot", "complete up to"):
+        table.add_column(heading, overflow="fold")
+    for one in found.tables:
+        copied = "" if one.chunks is None else f"{one.chunks} of {one.chunks_known or '?'} chunks"
+        upto = "" if one.watermark_ms is None else datetime.fromtimestamp(one.watermark_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        phase = "live" if one.phase in ("released", "streaming") else one.phase
+        table.add_row(*(Text(text) for text in (one.source, one.target, one.mode, phase, copied, str(one.snapshot or ""), upto)))
+    console.print(table)
+    under_way = ", another is under way" if found.under_way else ""
+    console.print(Text(f"{found.name}: epoch {found.epoch} is done{under_way}; {found.waiting_bytes:,} bytes of the log wait"))
 
 
 @app.command()

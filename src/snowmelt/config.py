@@ -25,7 +25,7 @@ from snowmelt.databases.mysql.catalog import match_tables
 from snowmelt.databases.mysql.columns import TimeAs, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.pipeline import Settings
-from snowmelt.engine.routes import SAME_NAME, Route
+from snowmelt.engine.routes import SAME_NAME, Mode, Route
 from snowmelt.errors import InvalidConfig
 from snowmelt.secrets import Secret
 from snowmelt.store.objects import open_store
@@ -266,6 +266,7 @@ class RouteConfig(_Section):
 
     source: Pattern
     target: Text
+    mode: Annotated[Mode, _choice(Mode)] = Mode.UPSERT
 
     @model_validator(mode="after")
     def _fits(self) -> RouteConfig:
@@ -276,7 +277,7 @@ class RouteConfig(_Section):
         return self
 
     def route(self) -> Route:
-        return Route(self.source, self.target)
+        return Route(self.source, self.target, self.mode)
 
 
 class Run(_Section):

@@ -360,12 +360,19 @@ def spark_session(name: str, *, master: str, ui: bool, debug: bool) -> Iterator[
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    if master == "local[*]":
+        # One more than there are cores: the log's tasks find a place while chunks are being read.
+        master = f"local[{len(os.sched_getaffinity(0)) + 1}]"
     # Workers of another Python would lack our modules.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
         "spark.app.name": f"snowmelt {name}",
         "spark.master": master,
         "spark.scheduler.mode": "FAIR",
+        "spark.python.daemon.module": "snowmelt.engine.daemon",
+        # Jobs are of one small stage: there is nothing to adapt, and no task that another place suits better.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.locality.wait": "0",
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN" if debug else "OFF",

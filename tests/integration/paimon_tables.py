@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from snowmelt.commit.records import Entry, Intent, StagedName
 from snowmelt.errors import Fenced
-from snowmelt.lakes.paimon import DELETE, INSERT, KIND, SEQUENCE, PaimonLake, Staged
+from snowmelt.lakes.paimon import DELETE, INSERT, KIND, SEQUENCE, PaimonLake, Reshape, Staged
 
 KEYED, PLAIN = "shop.orders", "shop.events"
 BUCKETS = 2
@@ -71,13 +71,34 @@ def stage(lake: PaimonLake, target: str, *writes: Sequence[Row], number: int = 1
     return writer.finish(number)
 
 
-def entry_of(lake: PaimonLake, target: str, *staged: Staged, empties: Sequence[str] = ()) -> Entry:
+def stage_columns(lake: PaimonLake, target: str, columns: Mapping[str, Sequence[Any]], *, number: int) -> Staged:
+    """Rows of whatever columns the table has now, as one task leaves them; what is not named is NULL."""
+    from pypaimon.schema.data_types import PyarrowFieldParser
+
+    table = lake.table(target)
+    rows = len(next(iter(columns.values())))
+    schema = PyarrowFieldParser.from_paimon_schema(table.fields)
+    given: dict[str, Sequence[Any]] = {**columns, SEQUENCE: [2 * number] * rows}
+    if table.primary_keys:
+        schema = schema.append(pa.field(KIND, pa.int8(), nullable=False))
+        given[KIND] = [INSERT] * rows
+    arrays = [pa.array(given.get(field.name, [None] * rows), field.type) for field in schema]
+    writer = lake.writer(target, str(StagedName(1, False, number, "a1", "")))
+    writer.write(pa.record_batch(arrays, schema=schema))
+    return writer.finish(number)
+
+
+def entry_of(lake: PaimonLake, target: str, *staged: Staged, empties: Sequence[str] = (), reshape: Reshape | None = None) -> Entry:
     identity, buckets, schema, base = lake.standing(target)
     files = tuple(name for part in staged for name in part.files)
     messages = tuple(message for part in staged for message in part.messages)
     marker, _ = lake.newest_marker(target)
     previous = marker.identity if marker is not None else ""
-    return Entry(target, identity, buckets, schema, None, base, tuple(empties), files, messages, previous)
+    entry = Entry(target, identity, buckets, schema, None, base, tuple(empties), files, messages, previous)
+    if reshape is not None:
+        assert reshape.expected == schema
+        entry = replace(entry, new_schema=reshape.schema, shape=reshape.content)
+    return entry
 
 
 def intent_of(epoch: int, *entries: Entry, generation: int = 1, nonce: str = "a1") -> Intent:
@@ -129,6 +150,23 @@ def read_with(lake: PaimonLake, target: str, options: Mapping[str, str]) -> list
     if found is None:
         return []
     return list(zip(*(found.column(name).to_pylist() for name in ("id", "v", SEQUENCE)), strict=True))
+
+
+def read_columns(lake: PaimonLake, target: str, filtered: Callable[[Any], Any] | None = None) -> list[dict[str, Any]]:
+    """All columns but `_seq`, sorted by the first; both of pypaimon's readers agree on it. `filtered` makes a predicate."""
+    found = []
+    for options in READERS:
+        builder = lake.table(target).copy(dict(options)).new_read_builder()
+        if filtered is not None:
+            builder = builder.with_filter(filtered(builder.new_predicate_builder()))
+        rows = builder.new_read().to_arrow(builder.new_scan().plan().splits())
+        found.append(
+            sorted(rows.drop_columns([SEQUENCE]).to_pylist(), key=lambda row: (next(iter(row.values())), str(row)))
+            if rows is not None
+            else []
+        )
+    assert found[0] == found[1]
+    return found[0]
 
 
 def read(lake: PaimonLake, target: str) -> list[Row]:
@@ -303,13 +341,23 @@ def _commit_all(warehouse: str, intents: list[Intent], pipe: Connection, prelude
 
 def stop_before_publish() -> None:
     """In a committer: it stops itself once, with everything ready but the snapshot's file."""
+    _stop_before("snapshot/")
+
+
+def stop_before_schema() -> None:
+    """In a committer: it stops itself once, with everything done but the change of the schema."""
+    _stop_before("schema/")
+
+
+def _stop_before(prefix: str) -> None:
     from snowmelt.store.local import LocalStore
 
     real = LocalStore.put_if_absent
 
     def stopping(self: LocalStore, key: str, value: bytes) -> bool:
-        LocalStore.put_if_absent = real  # type: ignore[method-assign]
-        os.kill(os.getpid(), signal.SIGSTOP)
+        if key.startswith(prefix):
+            LocalStore.put_if_absent = real  # type: ignore[method-assign]
+            os.kill(os.getpid(), signal.SIGSTOP)
         return real(self, key, value)
 
     LocalStore.put_if_absent = stopping  # type: ignore[method-assign]

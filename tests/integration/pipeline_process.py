@@ -1,6 +1,7 @@
-"""A pipeline in a process of its own, to be killed: `python -m tests.integration.pipeline_process HOST PORT FOLDER`.
+"""A pipeline in a process of its own, to be killed: `python -m tests.integration.pipeline_process HOST PORT FOLDER MASTER`.
 
-It runs until the file `stop` is in the folder and the lake is current, then makes the file `current` and ends.
+It makes the file `released` once every table is live, runs until the file `stop` is in the folder and the lake is current, then makes
+the file `current` and ends.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.pipeline import Pipeline, Settings
+from snowmelt.engine.routes import Mode, Route
 from snowmelt.secrets import Secret
+from snowmelt.supervise import spark_session
 
 
 def settings(host: str, port: int, folder: Path) -> Settings:
@@ -22,6 +25,7 @@ def settings(host: str, port: int, folder: Path) -> Settings:
         warehouse=str(folder / "lake"),
         source=source,
         tables=["shop.*"],
+        routes=[Route("shop.journal", "ods.journal", Mode.CHANGELOG)],
         interval_s=0.3,
         rows_per_chunk=2_000,
         summary_every=4,
@@ -29,32 +33,19 @@ def settings(host: str, port: int, folder: Path) -> Settings:
 
 
 def main() -> None:
-    from pyspark.sql import SparkSession
-
-    host, port, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.scheduler.mode": "FAIR",
-        "spark.python.worker.faulthandler.enabled": "true",
-    }.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    pipeline = Pipeline(spark, settings(host, port, folder))
+    host, port, folder, master = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 
     def until(running: Pipeline) -> bool:
-        progress = running.progress
-        released = progress.phases and all(phase == "released" for phase in progress.phases.values())
-        if released:
+        phases = running.progress.phases
+        if phases and all(phase == "released" for phase in phases.values()):
             (folder / "released").touch()
         return (folder / "stop").exists() and running.current()
 
-    pipeline.run(until)
-    (folder / "current").touch()
-    # Spark's own farewell takes seconds, and there is nothing left to lose.
-    os._exit(0)
+    with spark_session("test", master=master, ui=False, debug=True) as spark:
+        Pipeline(spark, settings(host, port, folder)).run(until)
+        (folder / "current").touch()
+        # Spark's own farewell takes seconds, and there is nothing left to lose.
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,57 +1,97 @@
-"""What a driver refuses before it touches anything: the tables of a pipeline are those that its ledger has, in their shape."""
+"""What a driver refuses before it touches anything."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Intent
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.engine.pipeline import Pipeline, Settings, _schema_number
-from snowmelt.engine.state import State
-from snowmelt.errors import InvalidConfig, SourceDrift
+from snowmelt.databases.mysql.connect import Session
+from snowmelt.engine.pipeline import Pipeline
+from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.state import Shape, State
+from snowmelt.errors import Corrupt, InvalidConfig
+from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.table import TableId
-from snowmelt.secrets import Secret
 from snowmelt.source.facts import Found, Incarnation
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
+from tests.integration.paimon_tables import SCHEMA, foreign_commit
+from tests.integration.running import settings
 from tests.servers import Fresh, Server
 
-
-def settings(server: Server, folder: Path, *exclude: str) -> Settings:
-    source = MySqlOptions(host=server.host, port=server.port, password=Secret("${BOOT_PASSWORD}"), tls=Tls.DISABLED)
-    return Settings(name="boot", state=folder / "state", warehouse=str(folder / "lake"), source=source, tables=["shop.*"], exclude=exclude)
+TABLES = [TableId("shop", name) for name in ("t1", "t2")]
 
 
-def test_a_table_that_is_left_out_or_altered_between_two_runs_stops(
-    fresh_mariadb: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its changes would be passed over, or older rows be read in today's shape, without a word."""
-    server = fresh_mariadb()
-    monkeypatch.setenv("BOOT_PASSWORD", server.password)
-    with server.connect() as connection, connection.cursor() as cursor:
+@pytest.fixture
+def server(fresh_mariadb: Fresh) -> Server:
+    started = fresh_mariadb()
+    with started.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE shop")
-        for name in ("t1", "t2"):
-            cursor.execute(f"CREATE TABLE shop.{name} (id INT NOT NULL PRIMARY KEY, kind ENUM('a', 'b'))")
-    wanted = settings(server, tmp_path)
-    tables = [TableId("shop", name) for name in ("t1", "t2")]
+        for table in TABLES:
+            cursor.execute(f"CREATE TABLE {table} (id INT NOT NULL PRIMARY KEY, kind ENUM('a', 'b'))")
+    return started
+
+
+def begun(server: Server, folder: Path, *, shapes: bool = True) -> State:
+    """The state of a pipeline that has found both tables."""
+    wanted = settings(server, folder)
     with Session(wanted.source) as session:
-        shapes = read_tables(session, tables)
-    facts = tuple(Found(Incarnation(name, 1), f"ods.shop_{name.name}", True, _schema_number(shapes[name])) for name in tables)
+        found = read_tables(session, TABLES)
     state, ledger = State(open_store(str(wanted.state))), Ledger()
     generation = take_generation(state.store, "before")
+    for number, name in enumerate(TABLES, 1):
+        if shapes:
+            state.put_shape(number, Shape(found[name]))
+    facts = tuple(Found(Incarnation(name, 1), f"ods.shop_{name.name}", True, number) for number, name in enumerate(TABLES, 1))
     intent = Intent(1, generation.number, "n", 0, 0, None, facts, (), 1, 0)
     assert state.put_intent(intent)
     ledger.apply_intent(intent)
     state.put_done(ledger.decide_done((), ""))
+    return state
 
+
+def refused(server: Server, folder: Path, **more: Any) -> Pipeline:
+    return Pipeline(None, settings(server, folder, **more))
+
+
+def test_a_table_that_is_left_out_between_two_runs_stops(server: Server, tmp_path: Path) -> None:
+    """Its changes would be passed over without a word."""
+    begun(server, tmp_path)
     with pytest.raises(InvalidConfig, match=r"not captured any more: shop\.t2"):
-        Pipeline(None, settings(server, tmp_path, "shop.t2")).run()
+        refused(server, tmp_path, exclude=["shop.t2"]).run()
+
+
+def test_a_table_that_gets_another_target_or_mode_stops(server: Server, tmp_path: Path) -> None:
+    begun(server, tmp_path)
+    with pytest.raises(InvalidConfig, match=r"shop\.t1 goes to another target than before"):
+        refused(server, tmp_path, routes=[Route("shop.t1", "ods.elsewhere")]).run()
+    with pytest.raises(InvalidConfig, match=r"shop\.t1 goes to another target than before"):
+        refused(server, tmp_path, routes=[Route("shop.t1", "ods.shop_t1", Mode.CHANGELOG)]).run()
+
+
+def test_a_shape_that_is_missing_stops_and_is_not_read_from_today_s_catalogue(server: Server, tmp_path: Path) -> None:
+    begun(server, tmp_path, shapes=False)
+    with pytest.raises(Corrupt, match="the shape of a table is missing"):
+        refused(server, tmp_path).run()
+
+
+def test_a_table_without_a_key_needs_a_change_table(server: Server, tmp_path: Path) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
-        # The same Arrow type, another meaning.
-        cursor.execute("ALTER TABLE shop.t1 MODIFY kind ENUM('b', 'a')")
-    with pytest.raises(SourceDrift, match=r"altered since its copy began: shop\.t1"):
-        Pipeline(None, wanted).run()
+        cursor.execute("CREATE TABLE shop.loose (v INT)")
+    with pytest.raises(InvalidConfig, match=r"has no key .*: shop\.loose \(hint: exclude it, or give it a route with mode: changelog\)"):
+        refused(server, tmp_path).run()
+
+
+def test_a_lake_table_that_somebody_else_filled_is_left_alone(server: Server, tmp_path: Path, spark: Any) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE shop.t1 CHANGE kind v VARCHAR(9), MODIFY id BIGINT NOT NULL")
+    lake = PaimonLake(str(tmp_path / "lake"), user="somebody")
+    lake.create("ods.shop_t1", SCHEMA, ("id",), buckets=2)
+    foreign_commit(lake, "ods.shop_t1", (1, "theirs", 1))
+    with pytest.raises(InvalidConfig, match=r"holds rows that this pipeline did not bring: ods\.shop_t1"):
+        Pipeline(spark, settings(server, tmp_path)).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import queue
 import random
 import signal
 import socket
@@ -12,7 +13,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,9 @@ from snowmelt.databases.mysql.capture import Capture, capture_until
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event, MySqlGtid, read_gtid
 from snowmelt.databases.mysql.framing import read_previous_gtids
-from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.databases.mysql.segments import Segment, list_segments
 from snowmelt.errors import Corrupt, Fenced, SourceDrift, Unavailable
-from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
+from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
 from snowmelt.secrets import Secret
 from tests.servers import Fresh, Server
@@ -169,6 +172,57 @@ FLAVOURS = {
     "mysql56": ("fresh_mysql56", {}),
     "mysql56 without checksums": ("fresh_mysql56", {"binlog_checksum": "NONE"}),
 }
+
+
+def test_a_server_that_nobody_writes_to_says_where_its_capture_begins(any_server: Server, database: Database, tmp_path: Path) -> None:
+    name = database(any_server)
+    execute(any_server, "CREATE TABLE t (a INT)", "INSERT INTO t VALUES (1)", database=name)
+    begins = now(any_server)
+    found: queue.SimpleQueue[Position] = queue.SimpleQueue()
+    stop = threading.Event()
+    capture = Capture(options(any_server), tmp_path, start="latest", server_id=SERVER_ID, located=found.put)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(capture.run, stop)
+        try:
+            located = found.get(timeout=WAIT_S)
+        finally:
+            stop.set()
+        done.result()
+    gtids: GtidSet | None = None
+    if any_server.kind == "mariadb":
+        gtids = MariaDbGtidSet.parse(ask(any_server, "SELECT @@gtid_binlog_pos")[0])
+    elif any_server.settings.get("gtid_mode") == "ON":
+        gtids = MySqlGtidSet.parse(ask(any_server, "SELECT @@gtid_executed")[0])
+    assert located == replace(begins, gtids=gtids)
+    assert gtids is not None or any_server.version < (8,)
+    assert list_segments(tmp_path) == []
+    assert found.empty()
+
+
+def test_each_connection_of_a_capture_says_where_it_goes_on(mysql8: Server, database: Database, tmp_path: Path) -> None:
+    name = database(mysql8)
+    execute(mysql8, "CREATE TABLE t (a INT)", database=name)
+    found: queue.SimpleQueue[Position] = queue.SimpleQueue()
+    sealed: queue.SimpleQueue[Segment] = queue.SimpleQueue()
+    stop = threading.Event()
+    capture = Capture(
+        options(mysql8), tmp_path, start="latest", server_id=SERVER_ID, seal_ms=10, located=found.put, sealed=sealed.put, backoff_s=0.01
+    )
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(capture.run, stop)
+        try:
+            first = found.get(timeout=WAIT_S)
+            execute(mysql8, "INSERT INTO t VALUES (1)", database=name)
+            segment = sealed.get(timeout=WAIT_S)
+            (dump,) = ask(mysql8, "SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+            execute(mysql8, f"KILL {dump}")
+            second = found.get(timeout=WAIT_S)
+        finally:
+            stop.set()
+        done.result()
+    assert segment.start == replace(first, gtids=None)
+    assert second == segment.end
+    assert second.gtids == MySqlGtidSet.parse(ask(mysql8, "SELECT @@gtid_executed")[0])
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

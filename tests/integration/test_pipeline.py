@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -15,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from snowmelt.engine.failpoints import IN_TASKS, NAMES
-from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.engine.failpoints import FILES_STAGED, IN_TASKS, NAMES
+from tests.integration.running import folded, history, lake_rows, source_rows
 from tests.servers import Fresh, Server
 
 ROWS = 30_000
@@ -30,17 +31,19 @@ def fill(server: Server) -> None:
         cursor.execute("CREATE TABLE shop.names (name VARCHAR(50) NOT NULL PRIMARY KEY, v INT)")
         cursor.execute("CREATE TABLE shop.pairs (a INT NOT NULL, b VARCHAR(20) NOT NULL, v BIGINT, PRIMARY KEY (a, b))")
         cursor.execute("CREATE TABLE shop.nothing (id BIGINT NOT NULL PRIMARY KEY, v TEXT)")
+        cursor.execute("CREATE TABLE shop.journal (id INT NOT NULL PRIMARY KEY, change_number BIGINT NOT NULL)")
         cursor.executemany(
             "INSERT INTO shop.orders VALUES (%s, %s, %s, %s)", [(i, i % 1000, f"order {i}", i / 100) for i in range(1, ROWS + 1)]
         )
         cursor.executemany("INSERT INTO shop.names VALUES (%s, %s)", [(f"Näme {i}", i) for i in range(1000)])
         cursor.executemany("INSERT INTO shop.pairs VALUES (%s, %s, %s)", [(i % 7, f"b{i}", i) for i in range(2000)])
+        cursor.executemany("INSERT INTO shop.journal VALUES (%s, %s)", [(i, -i) for i in range(1, 5001)])
         connection.commit()
 
 
 @contextmanager
 def under_load(server: Server) -> Iterator[None]:
-    stop = threading.Event()
+    stop, changes = threading.Event(), itertools.count(1)
 
     def write(seed: int) -> None:
         rng = random.Random(seed)
@@ -60,6 +63,18 @@ def under_load(server: Server) -> Iterator[None]:
                         cursor.execute("REPLACE INTO shop.pairs VALUES (%s, %s, %s)", (number % 9, f"b{number % 3000}", number))
                     else:
                         cursor.execute("REPLACE INTO shop.nothing VALUES (%s, 'something')", (number - ROWS,))
+                    # Each change of the journal has a number that no other has.
+                    number, chance = rng.randrange(1, 10_000), rng.random()
+                    if chance < 0.5:
+                        cursor.execute("UPDATE shop.journal SET change_number = %s WHERE id = %s", (next(changes), number))
+                    elif chance < 0.7:
+                        cursor.execute(
+                            "UPDATE IGNORE shop.journal SET id = id + 20000, change_number = %s WHERE id = %s", (next(changes), number)
+                        )
+                    elif chance < 0.85:
+                        cursor.execute("DELETE FROM shop.journal WHERE id = %s", (number,))
+                    else:
+                        cursor.execute("INSERT IGNORE INTO shop.journal VALUES (%s, %s)", (number, next(changes)))
                 (connection.commit if rng.random() < 0.9 else connection.rollback)()
                 stop.wait(0.005)
 
@@ -77,13 +92,12 @@ def under_load(server: Server) -> Iterator[None]:
 class Process:
     """A driver with its workers, in a group of their own."""
 
-    def __init__(self, server: Server, folder: Path, failpoint: str = "") -> None:
+    def __init__(self, server: Server, folder: Path, *failpoints: str, master: str = "local[3]") -> None:
         environment = {**os.environ, "PIPELINE_PASSWORD": server.password, "PYSPARK_PYTHON": sys.executable}
-        self.died = folder / f"died-{failpoint}-{time.monotonic_ns()}"
-        if failpoint:
-            environment["SNOWMELT_FAILPOINT"] = f"{failpoint}:{self.died}"
+        self.died = [folder / f"died-{failpoint}-{time.monotonic_ns()}" for failpoint in failpoints]
+        environment["SNOWMELT_FAILPOINT"] = ",".join(f"{name}:{path}" for name, path in zip(failpoints, self.died, strict=True))
         self.log = folder / "log.txt"
-        command = [sys.executable, "-m", "tests.integration.pipeline_process", server.host, str(server.port), str(folder)]
+        command = [sys.executable, "-m", "tests.integration.pipeline_process", server.host, str(server.port), str(folder), master]
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
@@ -96,23 +110,14 @@ class Process:
                 pytest.fail(f"nothing happened:\n{self.log.read_text(errors='replace')[-6000:]}")
             time.sleep(0.05)
 
+    def wait_for_all(self, *paths: Path) -> None:
+        for path in paths:
+            self.wait_for(path)
+
     def kill(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-
-def lake_rows(folder: Path, table: str) -> list[tuple[object, ...]]:
-    lake = PaimonLake(str(folder / "lake"), user="reader").table(f"ods.shop_{table}").copy({"read.native.enabled": "true"})
-    builder = lake.new_read_builder()
-    rows = builder.new_read().to_arrow(builder.new_scan().plan().splits()).drop(["_seq"])
-    return sorted((tuple(row.values()) for row in rows.to_pylist()), key=repr)
-
-
-def source_rows(server: Server, table: str) -> list[tuple[object, ...]]:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM shop.{table}")
-        return sorted(cursor.fetchall(), key=repr)
 
 
 def finish_and_compare(server: Server, folder: Path, process: Process) -> None:
@@ -120,26 +125,34 @@ def finish_and_compare(server: Server, folder: Path, process: Process) -> None:
     process.wait_for(folder / "current")
     process.kill()
     for table in ("orders", "names", "pairs", "nothing"):
-        assert lake_rows(folder, table) == source_rows(server, table), table
+        assert lake_rows(folder, f"ods.shop_{table}") == source_rows(server, f"shop.{table}"), table
+    # Every change once: each fits what was there before it, and what comes of them all is the source.
+    assert folded(folder, "ods.journal") == source_rows(server, "shop.journal")
+    made = [row["change_number"] for row in history(folder, "ods.journal") if row["_op"] in ("insert", "update_after")]
+    assert len(made) == len(set(made)) > 0
 
 
-@pytest.mark.timeout(900)
-def test_a_driver_that_dies_at_every_failpoint_loses_nothing(fresh_mariadb: Fresh, tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("master", ["local[3]", "local-cluster[2,1,1024]"])
+def test_a_driver_or_worker_that_dies_at_every_failpoint_loses_nothing(fresh_mariadb: Fresh, tmp_path: Path, master: str) -> None:
     server = fresh_mariadb()
     fill(server)
     with under_load(server):
         for phase in ("snapshot", "stream"):
-            for failpoint in NAMES:
-                if phase == "stream" and failpoint == "chunk-read":
-                    continue
-                process = Process(server, tmp_path, failpoint)
-                # A snapshot may end before a point is reached; the stream phase comes to it again.
-                process.wait_for(process.died, *([tmp_path / "released"] if phase == "snapshot" and failpoint in IN_TASKS else []))
-                process.kill()
-            process = Process(server, tmp_path)
-            process.wait_for(tmp_path / "released")
+            # Workers die, and their driver lives on.
+            process = Process(server, tmp_path, *(IN_TASKS if phase == "snapshot" else (FILES_STAGED,)), master=master)
+            process.wait_for_all(*process.died)
             process.kill()
-        process = Process(server, tmp_path)
+            for failpoint in NAMES:
+                if failpoint not in IN_TASKS:
+                    process = Process(server, tmp_path, failpoint, master=master)
+                    process.wait_for(*process.died)
+                    process.kill()
+            if phase == "snapshot":
+                process = Process(server, tmp_path, master=master)
+                process.wait_for(tmp_path / "released")
+                process.kill()
+        process = Process(server, tmp_path, master=master)
         process.wait_for(tmp_path / "released")
     finish_and_compare(server, tmp_path, process)
 

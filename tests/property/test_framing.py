@@ -13,7 +13,7 @@ from snowmelt.databases.mysql import framing
 from snowmelt.databases.mysql.framing import Framer
 from snowmelt.errors import Corrupt
 from snowmelt.model.gtid import MySqlGtidSet
-from tests.streams import Log, feed, packets
+from tests.streams import Log, feed, gtid_body, packets, query_body
 
 SIZES = st.one_of(st.integers(0, 3000), st.integers(90_000, 300_000))
 ROWS = st.lists(SIZES.map(lambda size: bytes(range(256)) * (size // 256 + 1)), max_size=3)
@@ -49,6 +49,63 @@ def test_a_stream_cut_anywhere_gives_the_logs_bytes_and_cut_points(
     assert framer.gtids() == MySqlGtidSet.parse(f"00010203-0405-0607-0809-0a0b0c0d0e0f:1-{len(transactions)}")
     if not checksummed:
         assert framer["segment_crc"] == zlib.crc32(taken.stored)
+
+
+GROUPS = {
+    "rows": [framing.TABLE_MAP],
+    "savepoint": [framing.TABLE_MAP, b"SAVEPOINT `s`", framing.TABLE_MAP, b"ROLLBACK TO `s`"],
+    "created from rows": [b"CREATE TABLE t (a INT)", framing.TABLE_MAP],
+    "behind rows": [framing.TABLE_MAP, b"DROP TEMPORARY TABLE t"],
+}
+"""What lies between BEGIN and the end of a group."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    groups=st.lists(st.sampled_from([*GROUPS, "alone", "XA COMMIT"]), min_size=1, max_size=12),
+    pieces=st.lists(st.integers(1, 200), min_size=1, max_size=20),
+    gtids=st.booleans(),
+    lost_at=st.none() | st.integers(0, 3000),
+)
+def test_the_groups_that_hold_statements_are_marked_and_no_others(
+    groups: list[str], pieces: list[int], gtids: bool, lost_at: int | None
+) -> None:
+    log = Log()
+    log.rotate_to("binlog.000001")
+    log.describe()
+    expected: list[int] = []
+    for number, name in enumerate(groups):
+        begins = log.offset
+        if gtids:
+            log.add(framing.GTID, gtid_body(number + 1))
+        if name == "alone":
+            log.statement(b"TRUNCATE t")
+        elif name == "XA COMMIT":
+            log.statement(b"XA COMMIT X'31',X'',1")
+        else:
+            log.add(framing.QUERY, query_body(b"BEGIN"))
+            for what in GROUPS[name]:
+                log.add(framing.QUERY, query_body(what)) if isinstance(what, bytes) else log.add(what, bytes(20))
+            log.add(framing.XID, bytes(8), cut=True)
+        if name in ("alone", "created from rows", "behind rows"):
+            expected += [begins, log.offset] if begins not in expected[-1:] else [log.offset]
+    framer = Framer(exact=True, segment_bytes=64 << 20)
+    framer.connect(offset=4)
+    wire = packets(log.sent)
+    if lost_at is not None:
+        # The connection is lost anywhere, and the next one goes on with the event that was not whole.
+        feed(framer, wire[:lost_at], pieces)
+        begin, at, rest = framer["offset"], 4, []
+        for raw in log.stored:
+            rest += [raw] if at >= begin else []
+            at += len(raw)
+        framer.connect(offset=begin)
+        again = Log()
+        again.rotate_to("binlog.000001", begin)
+        again.describe_again()
+        wire = packets(again.sent + rest)
+    feed(framer, wire, pieces)
+    assert [offset for _, offset, _, _ in framer.cuts()] == expected
 
 
 @settings(max_examples=200, deadline=None)

@@ -523,19 +523,22 @@ def test_an_entry_is_published_only_on_a_table_that_surely_lacks_it(
             assert view.whole or (view.files is Files.STAGED and (brings_files or not empties))
 
 
-@given(st.integers(1, 4), st.one_of(st.none(), st.integers(1, 4)), st.integers(1, 4))
-def test_a_schema_is_changed_once_and_only_from_what_was_expected(before: int, new: int | None, now: int) -> None:
-    entry = Entry("ods.t", "u", 1, before, new, 0, (), ())
+shapes = st.sampled_from([b"ours", b"theirs"])
+
+
+@given(st.integers(1, 4), st.one_of(st.none(), st.integers(1, 4)), st.integers(1, 4), shapes)
+def test_a_schema_is_changed_once_and_only_from_what_was_expected(before: int, new: int | None, now: int, shape: bytes) -> None:
+    entry = Entry("ods.t", "u", 1, before, new, 0, (), (), shape=b"ours")
     try:
-        changes = judge_schema(entry, now)
+        changes = judge_schema(entry, now, shape)
     except SourceDrift:
         assert new is not None
-        assert now not in (before, new)
+        assert now not in (before, new) or (now == new and shape != b"ours")
         return
     assert changes == (new is not None and now == before != new)
     if changes:
         assert new is not None
-        assert not judge_schema(entry, new)
+        assert not judge_schema(entry, new, b"ours")
 
 
 # ---- watermarks

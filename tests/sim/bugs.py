@@ -140,8 +140,8 @@ class AsksOnce(Driver):
                     break
             except (Unavailable, OutcomeUnknown):
                 continue
-        while publish.judge_schema(entry, (yield from world.faulty.read(lambda: lake.schema))):
-            lake.alter(entry.schema, entry.new_schema or 0)
+        while publish.judge_schema(entry, *(yield from world.faulty.read(lambda: (lake.schema, lake.shape)))):
+            lake.alter(entry.schema, entry.new_schema or 0, entry.shape)
         return on + 1
 
 

@@ -500,7 +500,8 @@ class Driver:
             files = (*chunks.get(target, ()), *(file.name for file in sorted(logs.get(target, ()), key=lambda file: file.first)))
             new = lake.schema + 1 if target in reshaped else None
             previous = self.ledger.marks.get(target, "")
-            entries.append(Entry(target, lake.uuid, 1, lake.schema, new, lake.newest, empties.get(target, ()), files, (), previous))
+            shape = f"{self.generation}-{plan.epoch}".encode() if new is not None else b""
+            entries.append(Entry(target, lake.uuid, 1, lake.schema, new, lake.newest, empties.get(target, ()), files, (), previous, shape))
         time_ms, segment = self.relay.time_at(plan.upto), self.relay.number_at(plan.upto)
         return intent_of(plan, nonce=world.nonce(), time_ms=time_ms, entries=tuple(entries), segment=segment)
 
@@ -557,9 +558,9 @@ class Driver:
                     break
             except (Unavailable, OutcomeUnknown):
                 continue
-        while publish.judge_schema(entry, (yield from world.faulty.read(lambda: lake.schema))):
+        while publish.judge_schema(entry, *(yield from world.faulty.read(lambda: (lake.schema, lake.shape)))):
             try:
-                yield from world.faulty.call(lambda: lake.alter(entry.schema, entry.new_schema or 0))
+                yield from world.faulty.call(lambda: lake.alter(entry.schema, entry.new_schema or 0, entry.shape))
             except (Unavailable, OutcomeUnknown):
                 continue
         return snapshot

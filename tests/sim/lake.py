@@ -50,6 +50,8 @@ class LakeTable:
     rng: Random
     uuid: str = "u"
     schema: int = 0
+    shape: bytes = b""
+    """What that schema is, as the intent said."""
     storage: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     """Every file that exists, staged or referenced."""
     snapshots: dict[int, Snapshot] = field(default_factory=lambda: {0: Snapshot(0, False, None, ())})
@@ -90,11 +92,11 @@ class LakeTable:
         self.snapshots[self.newest] = Snapshot(self.newest, True, marker, parts + added)
         return True
 
-    def alter(self, before: int, after: int) -> bool:
+    def alter(self, before: int, after: int, shape: bytes) -> bool:
         """Exclusive as well."""
         if self.schema != before:
             return False
-        self.schema = after
+        self.schema, self.shape = after, shape
         return True
 
     # ---- what others do

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from snowmelt.databases.mysql import framing
 from snowmelt.databases.mysql.capture import _Log, _Writer
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.segments import Segment, list_segments
+from snowmelt.databases.mysql.statements import read_statements
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.gtid import MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
@@ -26,11 +27,21 @@ BUFFER_BYTES = framing.RECEIVE_BYTES_MIN
 
 
 @contextmanager
-def captured(folder: Path, start: int, *, segment_bytes: int = 1 << 30, after: Segment | None = None, size: int = -1) -> Iterator[_Log]:
+def captured(
+    folder: Path,
+    start: int,
+    *,
+    segment_bytes: int = 1 << 30,
+    after: Segment | None = None,
+    size: int = -1,
+    scan: bool = False,
+    located: Callable[[Position], None] | None = None,
+) -> Iterator[_Log]:
     """What `Capture.run` has between two connections; sealed and durable when the block ends.
 
     `size` is what the server says of its file when the stream leaves it, by itself where it ends.
     """
+    folder.mkdir(exist_ok=True)
     writer = _Writer(folder, 3, BUFFER_BYTES, queue.SimpleQueue[Segment]().put)
     writer.start()
     try:
@@ -43,6 +54,8 @@ def captured(folder: Path, start: int, *, segment_bytes: int = 1 << 30, after: S
             segment_bytes=segment_bytes,
             seal_s=3600,
             after=after,
+            scan=scan,
+            located=located,
             file_bytes=lambda _: size if size >= 0 else log.progress[1],
         )
         yield log
@@ -89,6 +102,73 @@ def beyond(rows: int) -> Log:
     log.transaction([b"behind"], gtid=3)
     log.transaction([b"last"], gtid=4)
     return log
+
+
+def test_a_connection_is_located_once_and_where_it_goes_on(tmp_path: Path) -> None:
+    log = Log()
+    log.describe()
+    log.add(framing.PREVIOUS_GTIDS, bytes(8), cut=True)
+    for number in range(5):
+        log.transaction([b"x" * 100], gtid=number + 1)
+    # Behind the transaction that ends there, before those that come in the same packets; by reading the file up to there.
+    start = log.cuts[3]
+    found: list[Position] = []
+    with captured(tmp_path / "scanned", start, scan=True, located=found.append) as capture:
+        assert capture.connect() == 4
+        wire = packets(stream_from(log, 4, 4))
+        send(capture, wire[:400])
+        assert found == []
+        assert capture.connect() == 4
+        send(capture, wire)
+    assert found == [Position(1, start, gtids=MySqlGtidSet.parse(f"{SOURCE}:1-2"))]
+    # The next connection goes on inside a transaction, and is located behind it.
+    found.clear()
+    with captured(tmp_path / "broken", 4, located=found.append) as capture:
+        assert capture.connect() == 4
+        send(capture, packets(stream_from(log, 4, 4))[: log.cuts[4]])
+        assert found == [Position(1, log.cuts[1], gtids=MySqlGtidSet())]
+        begin = capture.connect()
+        assert log.cuts[3] < begin < log.cuts[4]
+        send(capture, packets(stream_from(log, begin, 4)))
+        assert found[1:] == [Position(1, log.offset, gtids=MySqlGtidSet.parse(f"{SOURCE}:1-5"))]
+
+
+def test_a_log_without_lists_of_transactions_is_located_by_its_heartbeat(tmp_path: Path) -> None:
+    log = Log()
+    log.rotate_to("binlog.000001")
+    log.describe()
+    described = len(log.sent)
+    log.heartbeat()
+    found: list[Position] = []
+    with captured(tmp_path, 4, located=found.append) as capture:
+        capture.connect()
+        send(capture, packets(log.sent[:described]))
+        assert found == []
+        send(capture, packets(log.sent[described:], described + 1))
+    assert found == [Position(1, log.offset)]
+
+
+def test_statements_keep_their_cuts_when_a_segment_has_no_room_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "STATEMENTS_MAX", 3)
+    log = Log()
+    log.describe()
+    begins = []
+    for number in range(20):
+        log.transaction([b"x"], gtid=number + 1)
+        begins.append(log.offset)
+        log.statement(b"TRUNCATE t")
+    with captured(tmp_path, 4, segment_bytes=1 << 19) as capture:
+        capture.connect()
+        send(capture, packets(stream_from(log, 4, 4)))
+    assert stored(tmp_path) == b"".join(log.stored)
+    segments = list_segments(tmp_path)
+    assert len(segments) == 5
+    found = [statement for segment in segments for statement in read_statements(segment)]
+    assert [statement.begins for statement in found] == begins
+    for segment in segments:
+        cuts = {cut.offset for cut in segment.cuts}
+        assert {statement.offset for statement in read_statements(segment)} < cuts
+        assert {statement.begins for statement in read_statements(segment)} < cuts
 
 
 def test_a_connection_that_breaks_beyond_4_gib_goes_on_from_the_last_place_that_can_be_named(tmp_path: Path) -> None:

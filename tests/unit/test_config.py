@@ -13,7 +13,7 @@ from snowmelt.config import FILE_BYTES_MAX, PipelineConfig, RouteConfig, Run, Si
 from snowmelt.databases.mysql.columns import TimeAs, ZeroDates
 from snowmelt.databases.mysql.connect import Tls
 from snowmelt.engine.pipeline import Settings
-from snowmelt.engine.routes import SAME_NAME, Route, assign_targets, check_unchanged
+from snowmelt.engine.routes import SAME_NAME, Mode, Route, Target, assign_targets, check_unchanged
 from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
@@ -191,7 +191,7 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         ("sink:", "routes: nowhere\nsink:", "pipeline.yaml:6: routes: found text that is not repeated here; allowed is a list"),
         ("sink:", "routes:\n  - shop\nsink:", "pipeline.yaml:7: routes[1]: found text that is not repeated here; allowed is a mapping of"),
         ("sink:", "routes:\n- {source: a.b}\nsink:", "pipeline.yaml:7: routes[1].target is missing"),
-        ("sink:", "routes:\n- {source: a.b, sink-table: c.d}\nsink:", "routes[1].sink-table: no such key; known are source, target (h"),
+        ("sink:", "routes:\n- {source: a.b, sink-table: c.d}\nsink:", "routes[1].sink-table: no such key; known are source, target, mode"),
         ("sink:", "routes:\n- {source: a.b, target: orders}\nsink:", "yaml:7: routes[1]: a target must be database.table: 'orders'"),
         ("sink:", 'routes:\n- {source: a.b, target: "o.{schema}"}\nsink:', "routes[1]: a target must be database.table: 'o.{schema}'"),
         ("sink:\n", "sink: paimon\nwhy:\n", "pipeline.yaml:6: sink: found text that is not repeated here; allowed is a mapping of type"),
@@ -306,7 +306,7 @@ def test_plain_text_is_told_how_to_be_a_reference(tmp_path: Path) -> None:
 
 def targets(routes: list[Route], *tables: str, default: str = SAME_NAME, ignore_case: bool = False) -> dict[str, str]:
     ids = [TableId(*table.split(".", 1)) for table in tables]
-    return {str(table): target for table, target in assign_targets(ids, routes, default=default, ignore_case=ignore_case).items()}
+    return {str(table): target.name for table, target in assign_targets(ids, routes, default=default, ignore_case=ignore_case).items()}
 
 
 def test_the_first_route_that_matches_wins_and_others_keep_their_name() -> None:
@@ -339,10 +339,20 @@ def test_a_name_that_the_lake_would_misread_is_refused(table: str) -> None:
 
 def test_a_table_can_not_move_to_another_target_while_its_state_lives() -> None:
     orders, names = TableId("shop", "orders"), TableId("shop", "names")
-    check_unchanged({orders: "ods.orders"}, {orders: "ods.orders", names: "ods.names"})
-    check_unchanged({orders: "ods.orders"}, {names: "ods.names"})
-    with pytest.raises(InvalidConfig, match=r"shop.orders goes to another target than before: ods.orders so far, ods.other now"):
-        check_unchanged({orders: "ods.orders"}, {orders: "ods.other"})
+    before = {orders: Target("ods.orders")}
+    check_unchanged(before, {orders: Target("ods.orders"), names: Target("ods.names")})
+    check_unchanged(before, {names: Target("ods.names")})
+    with pytest.raises(InvalidConfig, match=r"goes to another target than before: ods.orders \(upsert\) so far, ods.other \(upsert\) now"):
+        check_unchanged(before, {orders: Target("ods.other")})
+    with pytest.raises(InvalidConfig, match=r"ods.orders \(upsert\) so far, ods.orders \(changelog\) now"):
+        check_unchanged(before, {orders: Target("ods.orders", Mode.CHANGELOG)})
+
+
+def test_a_route_says_what_its_lake_tables_hold(tmp_path: Path) -> None:
+    routes = ["{source: shop.events, target: ods.events_log, mode: changelog}", "{source: 'shop.*', target: 'ods.{table}'}"]
+    text = LEAST + "routes:\n" + "".join(f"  - {route}\n" for route in routes)
+    assert [route.mode for route in read(tmp_path, text).to_settings().routes] == [Mode.CHANGELOG, Mode.UPSERT]
+    assert "routes[1].mode: found 'history'; allowed is upsert, changelog" in told(tmp_path, text.replace("changelog", "history"))
 
 
 # ---- what users are told

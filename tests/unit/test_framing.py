@@ -11,7 +11,7 @@ import pytest
 
 from snowmelt.databases.mysql import framing
 from snowmelt.databases.mysql.framing import Framer
-from snowmelt.errors import Corrupt
+from snowmelt.errors import Corrupt, InvariantBroken
 from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from tests.streams import SOURCE, Log, event, feed, gtid_body, packets, query_body
 
@@ -302,6 +302,75 @@ def test_cut_points_that_are_remembered_lie_a_mebibyte_apart() -> None:
     assert len(cuts) == 5
     assert all(b - a >= MIB for a, b in itertools.pairwise(places))
     assert all(offset in log.cuts and offset == at + 4 and kind == framing.CUT_COMMIT for at, offset, _, kind in cuts)
+
+
+def test_a_statement_has_a_cut_at_its_end_and_one_right_before_its_group() -> None:
+    log = begun()
+    expected: list[tuple[int, int]] = []
+
+    def marked(*groups: list[tuple[int, bytes]]) -> None:
+        if not expected or expected[-1][0] != log.offset:
+            expected.append((log.offset, before))
+        for group in groups:
+            for kind, body in group:
+                log.add(kind, body)
+            expected.append((log.offset, framing.CUT_STATEMENT))
+
+    def query(text: bytes) -> tuple[int, bytes]:
+        return framing.QUERY, query_body(text)
+
+    rows, xid = (framing.TABLE_MAP, bytes(20)), (framing.XID, bytes(8))
+    before = framing.CUT_OTHER
+    marked([query(b"CREATE DATABASE d")])
+    before = framing.CUT_COMMIT
+    log.transaction([b"a"])
+    log.transaction([b"b"], gtid=1)
+    marked([(framing.GTID, gtid_body(2)), query(b"ALTER TABLE t ADD a INT")], [query(b"drop table t")])
+    for text in (b"SAVEPOINT `s`", b"ROLLBACK TO `s`", b"savepoint `create table`"):
+        for kind, body in (query(b"BEGIN"), rows, query(text), rows, xid):
+            log.add(kind, body)
+    log.statement(b"XA COMMIT X'31',X'',1")
+    log.statement(b"XA ROLLBACK X'31',X'',1")
+    marked([query(b"BEGIN"), query(b"CREATE TABLE `t` (a INT) START TRANSACTION"), rows, xid])
+    marked([(framing.GTID, gtid_body(3)), query(b"BEGIN"), rows, query(b"DROP TEMPORARY TABLE x"), query(b"COMMIT")])
+    log.transaction([b"c"])
+    marked([(framing.QUERY_COMPRESSED, bytes(40))], [(framing.BEGIN_LOAD_QUERY, bytes(9)), (framing.EXECUTE_LOAD_QUERY, bytes(40))])
+    for number in range(30):
+        log.transaction([b"d" * 50_000], gtid=4 + number)
+    marked([(framing.INTVAR, bytes(9)), query(b"TRUNCATE t")])
+    one = framer()
+    feed(one, packets(log.sent))
+    found = one.cuts()
+    assert all(offset == at + 4 for at, offset, _, _ in found)
+    # One cut lies in between for its distance alone.
+    alone = [offset for _, offset, _, _ in found if offset not in dict(expected)]
+    assert len(alone) == 1
+    assert [(offset, kind) for _, offset, _, kind in found if offset not in alone] == expected
+
+
+def test_a_segment_without_room_for_another_statement_is_to_be_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "STATEMENTS_MAX", 3)
+    log = begun()
+    for _ in range(10):
+        log.transaction([b"a"])
+        log.statement(b"TRUNCATE t")
+    one = framer(segment_bytes=1 << 19)
+    wire = np.frombuffer(packets(log.sent), np.uint8)
+    source = np.concatenate([wire, np.zeros(framing.RECEIVE_BYTES_MIN, np.uint8)])
+    target = np.zeros(framing.RECEIVE_BYTES_MIN, np.uint8)
+    at, found = 0, []
+    while (reason := one.take(source, at, len(wire), target)) != framing.MORE:
+        at = one["at"]
+        if reason == framing.CUT:
+            with pytest.raises(InvariantBroken, match="not sealed"):
+                one.take(source, at, len(wire), target)
+            assert one.at_cut
+            found.append([kind for _, _, _, kind in one.cuts()])
+            one.next_segment()
+            one.state["seal_bytes"] = 1 << 19
+    found.append([kind for _, _, _, kind in one.cuts()])
+    pair = [framing.CUT_COMMIT, framing.CUT_STATEMENT]
+    assert found == [pair * 4, pair * 4, pair * 2]
 
 
 def test_a_new_connection_goes_on_inside_a_transaction() -> None:

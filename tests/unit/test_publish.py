@@ -126,19 +126,24 @@ class TestTheTableItself:
 class TestSchema:
     """H3: a change is made from what was expected, once, and by a zombie never."""
 
-    RESHAPING = replace(ENTRY, new_schema=2)
+    RESHAPING = replace(ENTRY, new_schema=2, shape=b"new")
 
     def test_it_is_made_once(self) -> None:
-        assert judge_schema(self.RESHAPING, 1)
-        assert not judge_schema(self.RESHAPING, 2)
+        assert judge_schema(self.RESHAPING, 1, b"old")
+        assert not judge_schema(self.RESHAPING, 2, b"new")
+
+    def test_another_change_of_this_number_is_never_taken_for_ours(self) -> None:
+        """Somebody altered the table first: the number is taken, and rows of ours would not fit."""
+        with pytest.raises(SourceDrift, match=r"a lake table's schema was changed by somebody else: ods\.orders has another 2 than ours"):
+            judge_schema(self.RESHAPING, 2, b"theirs")
 
     def test_most_epochs_change_none(self) -> None:
-        assert not judge_schema(ENTRY, 1)
-        assert not judge_schema(ENTRY, 7)
+        assert not judge_schema(ENTRY, 1, b"old")
+        assert not judge_schema(ENTRY, 7, b"other")
 
     def test_from_any_other_it_is_not_made(self) -> None:
         with pytest.raises(SourceDrift, match=r"a lake table's schema was changed by somebody else: ods\.orders has 3, expected 1"):
-            judge_schema(self.RESHAPING, 3)
+            judge_schema(self.RESHAPING, 3, b"new")
 
 
 class TestStart:

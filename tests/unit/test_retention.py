@@ -55,6 +55,19 @@ class TestChain:
         assert relay.offset_of(Position(1, 4)) is None
         assert not relay.leftover(1, "s", 9)
 
+    def test_a_range_is_shared_at_cuts_without_gap_or_overlap(self) -> None:
+        relay = of(6)
+        assert relay.shares(0, 60, 1) == [(0, 60)]
+        assert relay.shares(0, 60, 2) == [(0, 30), (30, 60)]
+        assert relay.shares(5, 60, 3) == [(5, 20), (20, 40), (40, 60)]
+        assert relay.shares(10, 20, 9) == [(10, 15), (15, 20)]
+        assert relay.shares(10, 15, 4) == [(10, 15)]
+        assert relay.shares(60, 60, 3) == []
+
+    def test_a_transaction_that_is_larger_than_a_share_is_one(self) -> None:
+        relay = relay_of(replace(segment(1, size=100), cuts=(Cut(90, 90), Cut(95, 95), Cut(100, 100))))
+        assert relay.shares(0, 100, 3) == [(0, 90), (90, 95), (95, 100)]
+
     def test_a_new_store_begins_its_line_where_it_is_told_to(self) -> None:
         """A6: above the greatest sequence that the lake has seen, or every new row would lose in silence."""
         relay = Relay(floor=500)

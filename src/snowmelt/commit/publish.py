@@ -93,19 +93,19 @@ def judge(intent: Intent, entry: Entry, view: View) -> Publish | There:
     if view.files is Files.MISSING:
         raise _unknown(intent, entry, "staged files are gone")
     if entry.schema != view.schema:
-        raise SourceDrift(
-            "a lake table's schema was changed by somebody else", detail=f"{entry.target} has {view.schema}, expected {entry.schema}"
-        )
+        raise _reshaped(entry, view.schema)
     return Publish(view.snapshot)
 
 
-def judge_schema(entry: Entry, schema: int) -> bool:
-    """Whether the entry's change of schema is still to be made, when the table has `schema`."""
-    if entry.new_schema is None or schema == entry.new_schema:
+def judge_schema(entry: Entry, schema: int, shape: bytes) -> bool:
+    """Whether the entry's change of schema is still to be made, when the table has `schema`, which is `shape`."""
+    if entry.new_schema is None:
         return False
-    if schema == entry.schema:
+    if schema == entry.schema != entry.new_schema:
         return True
-    raise SourceDrift("a lake table's schema was changed by somebody else", detail=f"{entry.target} has {schema}, expected {entry.schema}")
+    if schema == entry.new_schema and shape == entry.shape:
+        return False
+    raise _reshaped(entry, schema)
 
 
 def check_start(target: str, marker: Marker | None, *, epoch: int, identity: str) -> None:
@@ -135,6 +135,13 @@ def _same_table(entry: Entry, view: View) -> None:
                 detail=f"{entry.target}: {is_now}, expected {expected}",
                 hint="snapshot the table again into a new lake table",
             )
+
+
+def _reshaped(entry: Entry, schema: int) -> SourceDrift:
+    detail = f"{entry.target} has {schema}, expected {entry.schema}"
+    if schema == entry.new_schema:
+        detail = f"{entry.target} has another {schema} than ours"
+    return SourceDrift("a lake table's schema was changed by somebody else", detail=detail)
 
 
 def _unknown(intent: Intent, entry: Entry, why: str) -> SourceDrift:

@@ -1,10 +1,11 @@
-"""Places where a test lets a process die, as kill -9 would: `SNOWMELT_FAILPOINT=NAME:FILE`.
+"""Places where a test lets a process die, as kill -9 would: `SNOWMELT_FAILPOINT=NAME:FILE`, or several with commas between them.
 
 The process that comes to the place first makes FILE and dies; whoever comes later passes. Without the variable nothing happens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from typing import Final
@@ -23,11 +24,8 @@ IN_TASKS: Final = (CHUNK_READ, FILES_STAGED)
 
 
 def reach(name: str) -> None:
-    wanted, _, path = os.environ.get("SNOWMELT_FAILPOINT", "").partition(":")
-    if wanted != name:
-        return
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    os.kill(os.getpid(), signal.SIGKILL)
+    for wanted, _, path in (one.partition(":") for one in os.environ.get("SNOWMELT_FAILPOINT", "").split(",")):
+        if wanted == name:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+                os.kill(os.getpid(), signal.SIGKILL)

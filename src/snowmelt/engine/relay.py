@@ -1,7 +1,8 @@
 """The relay's first form: a capture in the coordinator's process, segments as files under the pipeline's state, the chain in its store.
 
 The folder has one capture at a time (a lock), numbers without gaps, and an index that is durable behind its data; the chain's records
-follow it. After a crash between the two the segments that have no record get one, in order.
+follow it, with what the segment's statements do to tables. After a crash between the two the segments that have no record get one,
+in order.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from snowmelt.databases.mysql.capture import Capture, Start
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.segments import Segment, list_segments
 from snowmelt.engine.failpoints import DURING_RELEASE, SEGMENT_DURABLE, reach
+from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.state import State
 from snowmelt.errors import Corrupt, Fenced
+from snowmelt.model.position import Position
 from snowmelt.relay.retention import Cut, Relay, Sealed
 from snowmelt.store.generations import is_newest
 
@@ -25,15 +28,27 @@ class Keeper:
     """Captures into `folder` and keeps the chain. All but the capture itself happens in the caller's thread."""
 
     def __init__(
-        self, state: State, relay: Relay, folder: Path, options: MySqlOptions, *, generation: int, start: Start, server_id: int
+        self,
+        state: State,
+        relay: Relay,
+        shapes: Shapes,
+        folder: Path,
+        options: MySqlOptions,
+        *,
+        generation: int,
+        start: Start,
+        server_id: int,
     ) -> None:
         self._state = state
         self.relay = relay
+        self.located: Position | None = None
+        """A place of the log, with every transaction up to there; set by the capture when it has come to where it goes on."""
+        self._shapes = shapes
         self._folder = folder
         self._generation = generation
         self._sealed: queue.SimpleQueue[Segment] = queue.SimpleQueue()
         folder.mkdir(parents=True, exist_ok=True)
-        self._capture = Capture(options, folder, start=start, server_id=server_id, sealed=self._sealed.put)
+        self._capture = Capture(options, folder, start=start, server_id=server_id, sealed=self._sealed.put, located=self._locate)
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="snowmelt-capture", daemon=True)
@@ -49,6 +64,9 @@ class Keeper:
             if newest is None or segment.number > _number(newest):
                 self._record(segment)
         self._thread.start()
+
+    def _locate(self, position: Position) -> None:
+        self.located = position
 
     def _run(self) -> None:
         try:
@@ -73,13 +91,15 @@ class Keeper:
         reach(SEGMENT_DURABLE)
         first = self.relay.end
         cuts = tuple(Cut(first + cut.offset - segment.start.offset, cut.time_s * 1000) for cut in segment.cuts)
-        sealed = self.relay.decide_seal(self._generation, str(segment.index_path), segment.start, segment.end, cuts)
+        statements = self._shapes.read(segment, first)
+        sealed = self.relay.decide_seal(self._generation, str(segment.index_path), segment.start, segment.end, cuts, statements)
         found = self._state.seal(sealed)
         if not is_newest(self._state.store, self._generation):
             raise Fenced("a newer driver captures this log", detail=f"this is generation {self._generation}")
-        # An older driver may have given the same segment its record.
-        if replace(found, generation=sealed.generation) != sealed:
+        # An older driver may have given the same segment its record; its numbers for shapes count then.
+        if _anonymous(found) != _anonymous(sealed):
             raise Corrupt("the relay's chain and its folder disagree", detail=f"record {found.number} is of {found.name}")
+        self._shapes.follow(found.statements)
         self.relay.apply(found)
 
     def let_go(self, gone: list[Sealed]) -> None:
@@ -100,6 +120,11 @@ def _remove(index: Path) -> None:
     """Oldest first, so that a crash leaves no gap; the index before its data, which without it is removed at the next start."""
     index.unlink(missing_ok=True)
     index.with_suffix(".log").unlink(missing_ok=True)
+
+
+def _anonymous(sealed: Sealed) -> Sealed:
+    """A record without who wrote it and how he numbered shapes."""
+    return replace(sealed, generation=0, statements=tuple(replace(statement, schema=0) for statement in sealed.statements))
 
 
 def _number(sealed: Sealed) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from snowmelt.databases.mysql.catalog import match_tables
@@ -18,12 +19,34 @@ _TARGET: Final = re.compile(r"[^\s./\\${}]+\.[^\s./\\${}]+")
 """`$` parts a Paimon table from its system tables, the dot its database from its name; the rest is a path's."""
 
 
+class Mode(StrEnum):
+    """What a lake table holds of its source."""
+
+    UPSERT = "upsert"
+    """Its rows, as they are: one for each key."""
+    CHANGELOG = "changelog"
+    """Its history: each change as a row, with its kind, position and time. Nothing is ever taken away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The lake table that a source table goes to."""
+
+    name: str
+    mode: Mode = Mode.UPSERT
+
+    @property
+    def keyed(self) -> bool:
+        return self.mode is Mode.UPSERT
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """A pattern of source tables, and a target that may hold {database} and {table}."""
 
     source: str
     target: str
+    mode: Mode = Mode.UPSERT
 
     def __post_init__(self) -> None:
         match_tables([self.source])
@@ -43,29 +66,41 @@ class Route:
         return target
 
 
-def assign_targets(tables: Iterable[TableId], routes: Sequence[Route], *, default: str, ignore_case: bool = False) -> dict[TableId, str]:
+def assign_targets(tables: Iterable[TableId], routes: Sequence[Route], *, default: str, ignore_case: bool = False) -> dict[TableId, Target]:
     """The target of each table. Two tables of one target are refused: their rows would overwrite each other."""
-    known = [(match_tables([route.source], ignore_case=ignore_case), route) for route in (*routes, Route("*.*", default))]
-    targets: dict[TableId, str] = {}
+    router = Router(routes, default=default, ignore_case=ignore_case)
+    targets: dict[TableId, Target] = {}
     taken: dict[str, TableId] = {}
     for table in sorted(tables):
-        targets[table] = target = next(route for matches, route in known if matches(table)).of(table)
-        if target in taken:
+        targets[table] = target = router.of(table)
+        if target.name in taken:
             raise InvalidConfig(
-                f"two tables would go to {target}",
-                detail=f"{taken[target]} and {table}",
+                f"two tables would go to {target.name}",
+                detail=f"{taken[target.name]} and {table}",
                 hint="several tables into one come later; until then give each a target of its own, for example with {table}",
             )
-        taken[target] = table
+        taken[target.name] = table
     return targets
 
 
-def check_unchanged(before: Mapping[TableId, str], targets: Mapping[TableId, str]) -> None:
+class Router:
+    """Finds the route of a table, also of one that is made while a pipeline runs."""
+
+    def __init__(self, routes: Sequence[Route], *, default: str, ignore_case: bool) -> None:
+        self._routes = [(match_tables([route.source], ignore_case=ignore_case), route) for route in (*routes, Route("*.*", default))]
+
+    def of(self, table: TableId) -> Target:
+        route = next(route for matches, route in self._routes if matches(table))
+        return Target(route.of(table), route.mode)
+
+
+def check_unchanged(before: Mapping[TableId, Target], targets: Mapping[TableId, Target]) -> None:
     """A table that went to one target and now goes to another would leave half of the truth in each."""
     for table, target in before.items():
-        if targets.get(table, target) != target:
+        now = targets.get(table, target)
+        if now != target:
             raise InvalidConfig(
                 f"{table} goes to another target than before",
-                detail=f"{target} so far, {targets[table]} now",
+                detail=f"{target.name} ({target.mode}) so far, {now.name} ({now.mode}) now",
                 hint="keep its route, or begin anew with another state",
             )

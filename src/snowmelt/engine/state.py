@@ -5,6 +5,7 @@
     done/<n>         epoch n is in the lake
     summary/<k>      the fold up to some done epoch; the newest three are kept
     relay/<k>        the relay's chain
+    shape/<k>        what a schema number stands for
 
 What is found missing or broken while loading may have been trimmed by a newer driver meanwhile, so a stop is preceded by a look
 at the generation.
@@ -12,21 +13,36 @@ at the generation.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Done, Intent
 from snowmelt.commit.summary import Summary, restore, summarise
+from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.errors import Corrupt, Unavailable
 from snowmelt.relay.retention import Relay, Sealed, needs_before, take_over
 from snowmelt.store.contract import Store, numbered
 from snowmelt.store.numbered import Lost, newest
 from snowmelt.store.records import Kind, delete_records, get_record, settle_record
 
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a schema number stands for."""
+
+    table: MySqlTable
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Old names of columns and their new ones, where a statement made this shape of the one before; empty: dropped."""
+    statement: str = ""
+    """Its text, for an error; empty where the shape is the catalogue's."""
+
+
 INTENT: Final = Kind("intent", 1, Intent)
 DONE: Final = Kind("done", 1, Done)
 SUMMARY: Final = Kind("summary", 1, Summary)
 SEALED: Final = Kind("sealed", 1, Sealed)
+SHAPE: Final = Kind("shape", 1, Shape)
 
 SUMMARIES_KEPT: Final = 3
 _TRIES_MAX: Final = 100
@@ -113,3 +129,20 @@ class State:
 
     def trim_relay(self, numbers: list[int]) -> None:
         delete_records(self.store, (numbered("relay", number) for number in numbers))
+
+    def put_shape(self, number: int, shape: Shape) -> None:
+        if isinstance(settle_record(self.store, numbered("shape", number), SHAPE, shape), Lost):
+            raise Corrupt("a schema number stands for two shapes", detail=f"number {number}")
+
+    def shape(self, number: int) -> Shape:
+        found = get_record(self.store, numbered("shape", number), SHAPE)
+        if found is None:
+            raise Corrupt("the shape of a table is missing", detail=f"number {number}", hint="is the state whole?")
+        return found
+
+    def shapes(self) -> list[int]:
+        """Numbers that have a record; one that was just put may lack."""
+        return self.store.numbers("shape")
+
+    def trim_shapes(self, numbers: list[int]) -> None:
+        delete_records(self.store, (numbered("shape", number) for number in numbers))

@@ -6,19 +6,20 @@ Laws:
 - Rows of a transaction are written by one task, in order: of equal `_seq` the writer keeps the last.
 - Before it does anything a task looks whether it sees the driver's store.
 - What is read is written at once: no row passes the JVM.
+- An error of ours is an answer, too: the driver decides what follows from it, not Spark's retries.
 """
 
 from __future__ import annotations
 
 import pickle
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,18 +29,16 @@ from snowmelt.databases.mysql.bounds import Bound, Chunk
 from snowmelt.databases.mysql.bounds import Extent as KeyExtent
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
-from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch, LogReader, SchemaChanged
+from snowmelt.databases.mysql.decode import ChangeBatch, LogReader, Part, SchemaChanged
 from snowmelt.databases.mysql.marks import Mark, PositionMark, covers
 from snowmelt.databases.mysql.reads import read_chunk, read_extent
-from snowmelt.databases.mysql.rows import DELETE as DELETED
-from snowmelt.databases.mysql.rows import UPDATE_BEFORE
-from snowmelt.databases.mysql.segments import read_segment
+from snowmelt.databases.mysql.segments import Segment, read_segment
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED, reach
 from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
-from snowmelt.errors import SourceDrift
-from snowmelt.lakes.paimon import DELETE, INSERT, KIND, SEQUENCE, PaimonLake, Staged, Writer
-from snowmelt.model import sequence
-from snowmelt.model.position import Position
+from snowmelt.engine.rows import Ordinals, Sourced, change_rows, chunk_rows, truncate_row
+from snowmelt.errors import SnowmeltError, check
+from snowmelt.lakes.paimon import PaimonLake, Staged, Writer
+from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.retention import Sealed
 from snowmelt.source.facts import OUTSIDE, Extent, Launched
@@ -59,6 +58,8 @@ class Place:
     user: str
     source: MySqlOptions
     server: Server
+    log: LogFile
+    """Some file of the server's log; others differ by their number."""
     options: TypeOptions
 
     def check(self) -> None:
@@ -71,8 +72,9 @@ class Place:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTask:
     launch: Launched
-    table: MySqlTable
-    target: str
+    source: Sourced
+    schema: int
+    """The number of the shape that is expected."""
     low: Bound | None
     high: Bound | None
     whole: bool
@@ -84,14 +86,26 @@ class ChunkTask:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkAnswer:
     launch: Launched
+    schema: int
     nonce: str
     mark: Mark
     staged: Staged
     extent: Extent | None
 
 
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A change table is to say that its source was emptied at an offset."""
+
+    target: str
+    at: int
+    time_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTask:
+    """The changes in (after, upto], which are two cuts."""
+
     epoch: int
     writer: int
     after: int
@@ -100,9 +114,9 @@ class LogTask:
     rules: Mapping[TableId, Rule]
     marks: Mapping[str, Mark]
     """Of the reads that are being adopted, by nonce."""
-    tables: Mapping[TableId, MySqlTable]
-    targets: Mapping[TableId, str]
-    lower_case_names: bool
+    tables: Mapping[TableId, Sourced]
+    """Those of which something may be kept, with the shape that they have in all of the range."""
+    emptied: tuple[Emptied, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,21 +131,21 @@ def run_chunk(place: Place, task: ChunkTask) -> ChunkAnswer:
     """Read a chunk exactly and stage its rows."""
     place.check()
     nonce = uuid.uuid4().hex
-    launch, era = task.launch, task.launch.era
+    launch, source = task.launch, task.source
+    exactly: dict[str, Any] = {"identity": place.server.identity, "era": launch.era, "to_a_change": not source.keyed}
     with Session(place.source) as session:
         if launch.ordinal == OUTSIDE and not task.whole:
-            ends, mark = read_extent(session, task.table, identity=place.server.identity, era=era)
-            return ChunkAnswer(launch=launch, nonce=nonce, mark=mark, staged=Staged((), (), 0), extent=_extent(ends))
-        writer = place.lake().writer(task.target, f"sm-{place.generation}-c{launch.job}-{nonce}-")
-        chunk = Chunk(task.table.id, 0 if launch.ordinal <= 1 else launch.ordinal - 1, task.low, task.high)
-        with read_chunk(
-            session, task.table, chunk, place.options, identity=place.server.identity, era=era, visible=task.visible, pool=ArenaPool()
-        ) as read:
+            ends, mark = read_extent(session, source.table, **exactly)
+            return ChunkAnswer(launch=launch, schema=task.schema, nonce=nonce, mark=mark, staged=Staged((), (), 0), extent=_extent(ends))
+        writer = place.lake().writer(source.target, f"sm-{place.generation}-c{launch.job}-{nonce}-")
+        chunk = Chunk(source.table.id, 0 if launch.ordinal <= 1 else launch.ordinal - 1, task.low, task.high)
+        with read_chunk(session, source.table, chunk, place.options, visible=task.visible, pool=ArenaPool(), **exactly) as read:
+            at, now = f"{replace(place.log, number=read.high.file)}:{read.high.offset}", time.time_ns() // 1000
             for batch in read.batches():
-                seq = np.full(batch.num_rows, sequence.of_chunk(launch.visible), np.int64)
-                writer.write(_row(batch, task.table, place.options, seq, np.full(batch.num_rows, INSERT, np.int8)))
+                writer.write(chunk_rows(batch, source, place.options, visible=launch.visible, place=at, time_us=now))
                 reach(CHUNK_READ)
-        return ChunkAnswer(launch=launch, nonce=nonce, mark=read.mark, staged=writer.finish(launch.job), extent=None)
+        staged = writer.finish(launch.job)
+        return ChunkAnswer(launch=launch, schema=task.schema, nonce=nonce, mark=read.mark, staged=staged, extent=None)
 
 
 def _extent(ends: KeyExtent) -> Extent | None:
@@ -144,38 +158,22 @@ def run_log(place: Place, task: LogTask) -> LogAnswer:
     """Decode a share of the log, keep what the rules emit, and stage it."""
     place.check()
     nonce = uuid.uuid4().hex
-    history: SchemaHistory[MySqlTable] = SchemaHistory()
-    for table in task.tables.values():
-        history.put(table.id, Position(0, 0), table)
-    reader = LogReader(
-        flavour=place.server.flavour,
-        version=place.server.version,
-        schemas=history,
-        captured=task.tables.__contains__,
-        lower_case_names=task.lower_case_names,
-        options=place.options,
-    )
     lake = place.lake()
     writers: dict[str, Writer] = {}
     rows = 0
-    for sealed in task.segments:
-        segment = read_segment(Path(sealed.name))
-        for item in reader.read_segment(segment):
-            if isinstance(item, SchemaChanged):
-                _refuse(item, task, sealed)
-                continue
-            rule = task.rules.get(item.table.id)
-            if rule is None:
-                continue
-            offsets = item.rows.column("_position").to_numpy() - sealed.begins.offset + sealed.first
-            kept = _emitted(task, rule, item, offsets) & (offsets > task.after) & (offsets <= task.upto)
-            batch = _changes(item, place.options, kept, offsets)
-            if batch.num_rows:
-                target = task.targets[item.table.id]
-                if target not in writers:
-                    writers[target] = lake.writer(target, f"sm-{place.generation}-e{task.epoch}-{nonce}-")
-                writers[target].write(batch)
-                rows += batch.num_rows
+
+    def write(target: str, batch: pa.RecordBatch) -> None:
+        nonlocal rows
+        if batch.num_rows:
+            if target not in writers:
+                writers[target] = lake.writer(target, f"sm-{place.generation}-e{task.epoch}-{nonce}-")
+            writers[target].write(batch)
+            rows += batch.num_rows
+
+    for one in task.emptied:
+        write(one.target, truncate_row(lake.columns(one.target), at=one.at, time_us=one.time_ms * 1000))
+    for target, batch in _kept(place, task):
+        write(target, batch)
     staged = {target: writer.finish(task.epoch) for target, writer in writers.items()}
     if staged:
         reach(FILES_STAGED)
@@ -184,15 +182,50 @@ def run_log(place: Place, task: LogTask) -> LogAnswer:
     return LogAnswer(message=message, messages={target: one.messages for target, one in staged.items()}, rows=rows)
 
 
-def _refuse(item: SchemaChanged, task: LogTask, sealed: Sealed) -> None:
-    """Until epochs can carry statements a change of a captured table stops the pipeline, with its own words."""
-    offset = sealed.first + item.position.offset - sealed.begins.offset
-    if task.after < offset <= task.upto and item.changes:
-        raise SourceDrift(
-            "a statement changed a captured table",
-            detail=f"{item.statement[:200]!r} at {item.position}",
-            hint="schema changes are not carried into the lake yet; snapshot the table again into a new state",
-        )
+def _kept(place: Place, task: LogTask) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows that go to the lake, in the order of the log."""
+    history: SchemaHistory[MySqlTable] = SchemaHistory()
+    for source in task.tables.values():
+        history.put(source.table.id, Position(0, 0), source.table)
+    reader = LogReader(
+        flavour=place.server.flavour,
+        version=place.server.version,
+        schemas=history,
+        captured=task.tables.__contains__,
+        step_over_statements=True,
+        options=place.options,
+    )
+    ordinals = {name: Ordinals() for name in task.tables}
+    for sealed in task.segments:
+        segment = read_segment(Path(sealed.name))
+        for item in reader.read_part(segment, _part(segment, sealed, task.after, task.upto)):
+            if isinstance(item, SchemaChanged):
+                continue
+            source = task.tables[item.table.id]
+            offsets = item.rows.column("_position").to_numpy() - sealed.begins.offset + sealed.first
+            kept = _emitted(task, task.rules[item.table.id], item, offsets)
+            yield (
+                source.target,
+                change_rows(item, source, place.options, kept, offsets, ordinals[item.table.id].of(offsets), str(segment.log)),
+            )
+
+
+def _part(segment: Segment, sealed: Sealed, after: int, upto: int) -> Part:
+    """What of a segment lies in (after, upto]. Both are cuts, so that no transaction is torn."""
+    first, start = 0, segment.start.offset
+    last, end = segment.data_bytes, segment.end.offset
+    if after > sealed.first:
+        first, start = _cut(segment, sealed, after)
+    if upto < sealed.last:
+        last, end = _cut(segment, sealed, upto)
+    return Part(first, start, last, end)
+
+
+def _cut(segment: Segment, sealed: Sealed, at: int) -> tuple[int, int]:
+    wanted = sealed.begins.offset + at - sealed.first
+    found = [(cut.at, cut.offset) for cut in segment.cuts if cut.offset == wanted]
+    check(len(found) == 1, "a range of the log ends where no cut is", f"{segment.log}:{wanted}")
+    return found[0]
 
 
 def _emitted(task: LogTask, rule: Rule, item: ChangeBatch, offsets: Longs) -> Mask:
@@ -249,44 +282,6 @@ def _keys(item: ChangeBatch) -> Longs | None:
     return column.to_numpy().astype(np.int64) if pa.types.is_integer(column.type) else None
 
 
-def _changes(item: ChangeBatch, options: TypeOptions, kept: Mask, offsets: Longs) -> pa.RecordBatch:
-    """What is kept, as the lake's rows: a before-image is a delete of its key, unless the after-image has the same key."""
-    if ABSENT in item.rows.schema.names:
-        raise SourceDrift(
-            "the log holds partial rows", detail=str(item.table.id), hint="set binlog_row_image to FULL and snapshot the table again"
-        )
-    ops = item.rows.column("_op").to_numpy()
-    before = ops == UPDATE_BEFORE
-    if before.any():
-        kept = kept & ~(before & _same_key_as_next(item))
-    rows = item.rows.filter(pa.array(kept)) if not kept.all() else item.rows
-    kinds = np.where(before | (ops == DELETED), np.int8(DELETE), np.int8(INSERT))[kept]
-    return _row(rows, item.table, options, sequence.of_change(offsets[kept]), kinds)
-
-
-def _same_key_as_next(item: ChangeBatch) -> Mask:
-    """Whether a row has the key of the row behind it: of a before-image that is its after-image."""
-    same = np.full(item.rows.num_rows, True)
-    same[-1:] = False
-    for name in item.table.key:
-        column = item.rows.column(name)
-        equal = pc.equal(column.slice(0, len(column) - 1), column.slice(1))
-        same[:-1] &= np.asarray(pc.fill_null(equal, False).to_numpy(zero_copy_only=False), np.bool_)
-    return same
-
-
-def _row(batch: pa.RecordBatch, table: MySqlTable, options: TypeOptions, seq: Longs, kinds: npt.NDArray[np.int8]) -> pa.RecordBatch:
-    schema = lake_schema(table, options)
-    arrays: list[Any] = [batch.column(field.name) for field in schema]
-    fields = [*schema, pa.field(SEQUENCE, pa.int64(), nullable=False), pa.field(KIND, pa.int8())]
-    return pa.RecordBatch.from_arrays([*arrays, pa.array(seq, pa.int64()), pa.array(kinds, pa.int8())], schema=pa.schema(fields))
-
-
-def lake_schema(table: MySqlTable, options: TypeOptions) -> pa.Schema:
-    """The lake's columns. All but the key can be NULL there: a delete has no values."""
-    return pa.schema([pa.field(field.name, field.type, nullable=field.name not in table.key) for field in table.arrow_schema(options)])
-
-
 Run = Callable[[Place, Any], Any]
 
 
@@ -296,7 +291,10 @@ def each(place: Place, tasks: list[Any], run: Run) -> Callable[[Iterator[pa.Reco
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                answer = pickle.dumps(run(place, tasks[index]))
-                yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], names=["answer"])
+                try:
+                    answer = run(place, tasks[index])
+                except SnowmeltError as error:
+                    answer = error
+                yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)], pa.binary())], names=["answer"])
 
     return work

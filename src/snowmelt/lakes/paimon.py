@@ -9,7 +9,11 @@ Laws:
 - Whether an epoch is there is asked of the very snapshot that a try builds on (`commit.publish.judge`). The answer is in each
   snapshot's properties: epoch, identity of the intent, greatest `_seq`.
 - The table is loaded anew for each commit: a table object of yesterday would write its schema back.
-- Rows are merged by `_seq`, the table's `sequence.field`; a table that lost it is refused.
+- Rows are merged by `_seq`, the table's `sequence.field`; a table that lost it is refused. A table without a key holds what it is
+  brought, each row once, and has no deletes.
+- A change of schema is the last act of its entry, behind the snapshot: an exclusive create of exactly the bytes that the intent
+  has. Where its number is taken, the bytes tell by whom. An entry that changes the schema alone has a snapshot too, without files:
+  the table's own metadata tells of every epoch that touched it.
 - Files are written by the Rust writer, under names that tell whose they are (`commit.records.StagedName`).
 - What pypaimon raises or logs is never the user's answer: errors are ours, with the system's reason and a hint.
 """
@@ -19,31 +23,37 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from snowmelt.commit.publish import Files, Marker, There, View, judge
+from snowmelt.commit.publish import Files, Marker, There, View, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable, check
+from snowmelt.lakes import paimon_shape
 from snowmelt.store.contract import Store
 from snowmelt.store.objects import open_store
 
-SEQUENCE: Final = "_seq"
+SEQUENCE: Final = paimon_shape.SEQUENCE
 KIND: Final = "_VALUE_KIND"
-"""The writer's own column: what a row does."""
+"""The writer's own column: what a row does. A table without a key has none."""
 INSERT, DELETE = 0, 3
 _EPOCH, _IDENTITY, _SEQUENCE_MAX = "snowmelt.epoch", "snowmelt.identity", "snowmelt.sequence-max"
 _TRIES_MAX: Final = 50
 _File = tuple[int, int, str]
 """Bucket, level and name: a compaction may lift a file to another level as it is."""
 _SNAPSHOT: Final = re.compile(r"snapshot-([0-9]+)")
+_SCHEMA: Final = re.compile(r"schema-([0-9]+)")
+_OPTIONS: Final = MappingProxyType({"write.parquet-buffer-size": "64mb"})
+"""Of new tables. How much a writer holds of a bucket before it writes a file: `docs/decisions/0009`."""
 _SYSTEM_ERROR: Final = re.compile(r"\[Errno ([0-9]+)\]|\(os error ([0-9]+)\)")
 _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _SWITCHES: Final = ("deletion-vectors.enabled", "ignore-delete")
@@ -58,6 +68,18 @@ class Staged:
     files: tuple[str, ...]
     messages: tuple[bytes, ...]
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """A change of a table's schema, for the intent."""
+
+    expected: int
+    """The schema that the table has, and has to have still when the change is made."""
+    schema: int
+    """The one behind it."""
+    content: bytes
+    """What that is, in Paimon's own form."""
 
 
 class PaimonLake:
@@ -95,37 +117,87 @@ class PaimonLake:
         return True
 
     def create(
-        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, options: Mapping[str, str] | None = None
+        self,
+        target: str,
+        schema: pa.Schema,
+        keys: Sequence[str],
+        *,
+        buckets: int,
+        options: Mapping[str, str] | None = None,
+        system: pa.Schema | None = None,
     ) -> None:
-        """Create a table, with `_seq` as its last column. One that is there is left as it is, if it is of this kind. Durable on return."""
+        """Create a table of a source's columns, of `system` columns of ours, and `_seq` as the last. Durable on return.
+
+        One that is there is left as it is, if it has these columns and this key. Rows for it have all columns in this order, as the
+        native writer wants them; so more columns than these, or others, are refused.
+        """
         from pypaimon import Schema
 
-        if SEQUENCE in schema.names:
-            raise InvalidConfig(f"a column is named {SEQUENCE}", detail=target, hint="rename it in the source or exclude it")
-        wanted = {"bucket": str(buckets), **(options or {})}
+        ours = pa.schema([*(system or ()), pa.field(SEQUENCE, pa.int64(), nullable=False)])
+        check(paimon_shape.SYSTEM.issuperset(ours.names), "a system column has a name that is not ours", target)
+        if wrong := paimon_shape.wrong_name(schema.names):
+            raise InvalidConfig("a column can't be brought to the lake", detail=f"{target}: {wrong}", hint="rename it or exclude it")
+        fields = pa.schema([*paimon_shape.of_source(schema, keys), *ours])
+        columns = paimon_shape.columns(target, fields)
+        wanted = {**_OPTIONS, "bucket": str(buckets), **(options or {})}
         if keys:
             wanted["sequence.field"] = SEQUENCE
         else:
             wanted["bucket"] = "-1"
-        fields = schema.append(pa.field(SEQUENCE, pa.int64(), nullable=False))
         with _ours(target):
             self._catalog.create_database(target.partition(".")[0], True)
             self._catalog.create_table(target, Schema.from_pyarrow_schema(fields, primary_keys=list(keys), options=wanted), True)
             table = _fitting(self.table(target))
             _sync_table(table)
         if list(table.primary_keys) != list(keys):
-            hint = "name another lake table, or drop this one"
-            raise InvalidConfig("a lake table has another key", detail=f"{target}: {table.primary_keys}, not {list(keys)}", hint=hint)
+            raise _other("another key", f"{target}: {table.primary_keys}, not {list(keys)}")
+        if difference := paimon_shape.difference(table.fields, columns):
+            raise _other("other columns", f"{target}: {difference}")
 
     def table(self, target: str) -> Any:
         with _ours(target):
             return self._catalog.get_table(target)
+
+    def columns(self, target: str) -> pa.Schema:
+        """All columns that a table has now, `_seq` and other system columns included, as its writers want them."""
+        from pypaimon.schema.data_types import PyarrowFieldParser
+
+        table = self.table(target)
+        with _ours(target):
+            schema: pa.Schema = PyarrowFieldParser.from_paimon_schema(table.fields)
+            return schema
 
     def standing(self, target: str) -> tuple[str, int, int, int]:
         """What an intent holds of a table: its identity, number of buckets, schema and newest snapshot."""
         table = _fitting(self.table(target))
         with _ours(target):
             return _identity(table), _buckets(table), int(table.table_schema.id), max(_numbers(table), default=0)
+
+    def reshape(
+        self,
+        target: str,
+        schema: pa.Schema,
+        key: Sequence[str],
+        renamed: Mapping[str, str] = MappingProxyType({}),
+        *,
+        emptied: bool = False,
+    ) -> Reshape | None:
+        """What has to change so that a table has a source's columns, in this order, beside our own; None: nothing. Touches nothing.
+
+        `renamed`: old names to new ones. An old name to "" is a column that was dropped, though another of its name may be there.
+        `emptied`: the entry empties the table and brings no rows of its old columns, so that nothing is left to be read in another
+        type. `SourceDrift`: files that are there could not be read any more.
+        """
+        table = _fitting(self.table(target))
+        with _ours(target):
+            from pypaimon.common.json_util import JSON
+
+            wanted = paimon_shape.columns(target, paimon_shape.of_source(schema, key))
+            old = table.schema_manager.latest()
+            new = paimon_shape.reshaped(target, old, wanted, key, renamed, emptied=emptied)
+            if new is None:
+                return None
+            return Reshape(int(old.id), int(new.id), JSON.to_json(new, indent=2).encode())
 
     def newest_marker(self, target: str) -> tuple[Marker | None, int]:
         """Our newest commit that the table tells of, and the greatest `_seq` it says; for the check at the start."""
@@ -181,22 +253,21 @@ class PaimonLake:
 
     def commit(self, intent: Intent, entry: Entry) -> int:
         """Bring an entry into its table, once, whoever else tries the same. Returns the snapshot that has it, durable."""
+        _check_shape(entry)
         for _ in range(_TRIES_MAX):
             table = self.table(entry.target)
             with _ours(entry.target):
                 latest, messages = _latest(table), _messages(table, entry)
                 verdict = judge(intent, entry, self._view(table, latest, entry, messages))
                 if isinstance(verdict, There):
-                    # Who published it may have died before it came to this.
-                    _sync_folders(table, ["snapshot"])
+                    # Who published it may have died before it came to this. A change of schema may stand in a table without any.
+                    _sync_folders(table, ["snapshot"] if verdict.snapshot else [])
+                    _change_schema(table, entry)
                     return verdict.snapshot
                 if self._publish(table, latest, intent, entry, messages):
+                    _change_schema(table, entry)
                     return verdict.on + 1
-        raise Unavailable(
-            "a lake table can't be committed to",
-            detail=f"{entry.target}: {_TRIES_MAX} tries met others' commits",
-            hint="who else writes to it, and must it be so often?",
-        )
+        raise _crowded(entry)
 
     def _publish(self, table: Any, latest: Any, intent: Intent, entry: Entry, messages: Sequence[Any]) -> bool:
         """One try. False: somebody else was first, or the outcome is unknown; the next look tells."""
@@ -301,6 +372,40 @@ class Writer:
                 # Here and now, and no frame may hold it: the error would carry it into another thread, where it can't be freed.
                 self.abandon()
                 raise
+
+
+def _check_shape(entry: Entry) -> None:
+    """An intent that changes a schema says to what: whoever rolls it forward has nothing else to go by."""
+    check((entry.new_schema is None) == (not entry.shape), "an intent changes a schema and does not say to what", entry.target)
+    if entry.new_schema is not None:
+        check(json.loads(entry.shape)["id"] == entry.new_schema, "an intent changes a schema to another than it says", entry.target)
+
+
+def _change_schema(table: Any, entry: Entry) -> None:
+    """The last act of an entry, once, whoever else does the same. Durable on return."""
+    if entry.new_schema is None:
+        return
+    store = open_store(str(table.table_path))
+    for _ in range(_TRIES_MAX):
+        newest = max(_matching(table, f"{table.table_path}/schema", _SCHEMA))
+        if not judge_schema(entry, newest, store.read(f"schema/schema-{newest}")):
+            return
+        # Whatever becomes of it, the next look tells: of a lost reply too, and of a number that somebody else took first.
+        with contextlib.suppress(OutcomeUnknown):
+            store.put_if_absent(f"schema/schema-{entry.new_schema}", entry.shape)
+    raise _crowded(entry)
+
+
+def _crowded(entry: Entry) -> Unavailable:
+    return Unavailable(
+        "a lake table can't be committed to",
+        detail=f"{entry.target}: {_TRIES_MAX} tries met others' commits",
+        hint="who else writes to it, and must it be so often?",
+    )
+
+
+def _other(what: str, detail: str) -> InvalidConfig:
+    return InvalidConfig(f"a lake table has {what}", detail=detail, hint="name another lake table, or drop this one")
 
 
 def _exclusive(table: Any, messages: Sequence[Any]) -> Any:
@@ -527,7 +632,12 @@ def _latest(table: Any) -> Any:
 
 def _numbers(table: Any) -> list[int]:
     """The numbers of the snapshots that exist."""
-    found = (_SNAPSHOT.fullmatch(name) for name in _names(table, table.snapshot_manager().snapshot_dir))
+    return _matching(table, table.snapshot_manager().snapshot_dir, _SNAPSHOT)
+
+
+def _matching(table: Any, folder: str, pattern: re.Pattern[str]) -> list[int]:
+    """The numbers in the names of a folder's files."""
+    found = (pattern.fullmatch(name) for name in _names(table, folder))
     return [int(match[1]) for match in found if match]
 
 

@@ -155,6 +155,19 @@ class Relay:
         check(upto <= self.end, "a range of the log is asked for that is not captured", f"({after}, {upto}], end {self.end}")
         return [segment for segment in self._segments if segment.last > after and segment.first < upto]
 
+    def shares(self, after: int, upto: int, count: int) -> list[tuple[int, int]]:
+        """(after, upto], which are two cuts, in at most `count` ranges of about equal bytes that end at cuts."""
+        shares: list[tuple[int, int]] = []
+        low = after
+        for left in range(count, 1, -1):
+            # A transaction may be larger than a share.
+            high = max(self.cut_at_or_below(low + (upto - low) // left) or 0, min(self.cuts_between(low, upto), default=upto))
+            if high >= upto:
+                break
+            shares.append((low, high))
+            low = high
+        return [*shares, (low, upto)] if low < upto else shares
+
     def offset_of(self, position: Position) -> int | None:
         """Where a position of the log lies on the number line; None where capture has not come yet, 0 below all that is held.
 

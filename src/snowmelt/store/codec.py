@@ -9,6 +9,7 @@
     float                   finite, and never written like an int
     bytes                   base64
     Enum                    its name
+    Literal of words        the word
 
 Laws:
 - Equal values have equal bytes: keys sorted, no blanks, ASCII. Hashes and `numbered.settle` rely on it.
@@ -30,7 +31,7 @@ import math
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from snowmelt.errors import Corrupt, InvariantBroken, check
 
@@ -165,11 +166,24 @@ def _compile(hint: Any) -> _Pair:
         return _mapping(*arguments)
     if origin in (Union, types.UnionType):
         return _union(arguments)
+    if origin is Literal:
+        return _word(arguments)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _enum(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _class(hint)
     raise InvariantBroken("a type can't be recorded", detail=str(hint))
+
+
+def _word(words: tuple[Any, ...]) -> _Pair:
+    check(all(type(word) is str for word in words), "a type can't be recorded", "of literals only words can")
+
+    def one(value: Any) -> Any:
+        if type(value) is not str or value not in words:
+            raise _Wrong(f"one of {', '.join(words)}")
+        return value
+
+    return _Pair(one, one)
 
 
 def _each(member: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:

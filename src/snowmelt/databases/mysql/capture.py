@@ -60,6 +60,7 @@ _COM_BINLOG_DUMP: Final = 0x12
 _COM_REGISTER_SLAVE: Final = 0x15
 _GTID_LIST_BYTES_MAX: Final = 64 << 20
 _ENCRYPTION_HEADER_BYTES: Final = 512
+_BEFORE_LISTS: Final = (Event.ROTATE, Event.FORMAT_DESCRIPTION, Event.START_ENCRYPTION)
 _IDLE_MS: Final = 50
 """How long a stop or an overdue seal may go unnoticed while the server is silent."""
 
@@ -150,6 +151,7 @@ class _Log:
         segment_bytes: int,
         seal_s: float,
         file_bytes: Callable[[LogFile], int | None],
+        located: Callable[[Position], None] | None = None,
         scan: bool = False,
         after: Segment | None = None,
     ) -> None:
@@ -172,6 +174,9 @@ class _Log:
         self._announced = False
         self._rotated = False
         self._file_bytes = file_bytes
+        self._located = located
+        self._begin = start.offset
+        self._told = False
         self.seal_due = float("inf")
         # MariaDB keeps some events to itself, so there the next one may begin later than the last one ended.
         self._framer = Framer(exact=server.flavour == "mysql", segment_bytes=segment_bytes)
@@ -192,7 +197,9 @@ class _Log:
             self._scan = False
         begin = FIRST_OFFSET if self._scan else goal if goal < _ADDRESSABLE else framer["restart"]
         framer.connect(offset=begin, skip_until=goal if begin != goal else 0)
+        self._begin = begin
         self._announced = False
+        self._told = False
         return begin
 
     def take(self, source: Bytes, held: int) -> int:
@@ -216,6 +223,8 @@ class _Log:
                 raise _server_error(source[framer["event_at"] : at].tobytes(), framer.place)
             elif reason == framing.SERVER_END:
                 raise Unavailable("the server ended the stream")
+            if not self._told:
+                self._tell()
             if framer.at_cut and framer["segment_bytes"] >= framer["seal_bytes"]:
                 self.seal()
             if reason == framing.MORE:
@@ -223,6 +232,19 @@ class _Log:
         if framer["segment_bytes"] and self.seal_due == float("inf"):
             self.seal_due = time.monotonic() + self._seal_s
         return at
+
+    def _tell(self) -> None:
+        """Say where the stream is, once it has come to where we go on and is at a cut point."""
+        framer = self._framer
+        if not (self._announced and framer["offset"] >= framer["skip_until"] and framer.at_cut):
+            return
+        if self._gtids is None and self._begin == FIRST_OFFSET and framer["kind"] in _BEFORE_LISTS:
+            # A file's list of the transactions before it is still to come, or a heartbeat that says that it has none.
+            return
+        self._told = True
+        self._add_gtids(framer.gtids())
+        if self._located is not None:
+            self._located(Position(self.file.number, framer["offset"], self._era, self._gtids))
 
     def seal_soon(self) -> None:
         """The segment is old enough: seal it here, or at the next cut point."""
@@ -411,8 +433,10 @@ class Capture:
         backoff_s: float = 0.1,
         backoff_max_s: float = 10.0,
         sealed: Callable[[Segment], None] | None = None,
+        located: Callable[[Position], None] | None = None,
     ) -> None:
-        """`sealed` is called by the writer thread with each durable segment; it must not block for long."""
+        """`sealed` is called by the writer thread with each durable segment, `located` by the thread of `run` once for each connection:
+        with the first cut point at or behind where it goes on, and the transactions up to there. Neither must block for long."""
         if not 0 < server_id < 1 << 32:
             raise InvalidConfig("server_id must be between 1 and 4294967295", detail=str(server_id))
         check(buffers >= 2, "the socket and the writer need a buffer each")
@@ -432,6 +456,7 @@ class Capture:
         self._backoff_s = backoff_s
         self._backoff_max_s = backoff_max_s
         self._sealed = sealed
+        self._located = located
         # What the server lists us as. Who comes with our server id and another name is another capture.
         self._name = f"snowmelt-{uuid.uuid4().hex[:12]}"
         self._registered = False
@@ -485,6 +510,7 @@ class Capture:
             scan=scan,
             after=after,
             file_bytes=self._file_bytes,
+            located=self._located,
         )
 
     def _file_bytes(self, file: LogFile) -> int | None:

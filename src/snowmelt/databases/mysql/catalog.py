@@ -85,6 +85,12 @@ def _compile(pattern: str, ignore_case: bool) -> TablePredicate:
     return matches
 
 
+def read_collations(session: Session) -> dict[str, str]:
+    """The default collation of each database, which tables that are made there inherit."""
+    rows = session.query("SELECT schema_name, default_collation_name FROM information_schema.schemata")
+    return {str(database): str(collation) for database, collation in rows}
+
+
 def read_tables(session: Session, wanted: TablePredicate | Iterable[TableId]) -> dict[TableId, MySqlTable]:
     """The wanted tables that exist, keyed and sorted by the server's own spelling. A table that is not there is left out.
 

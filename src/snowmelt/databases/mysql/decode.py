@@ -126,6 +126,16 @@ class Stored(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a segment: from byte `first` to `last` of its data, which is from `start` to `end` in the log."""
+
+    first: int
+    start: int
+    last: int | None
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeBatch:
     """Changes of one table, in order. `rows` has the table's columns and the system fields behind them."""
 
@@ -172,7 +182,8 @@ class LogReader:
 
     `schemas` is read and added to: a statement's effect is recorded before the rows behind it are read. `collations` are the
     databases' defaults, which tables that the log creates inherit. `trust_statements` lets changes pass that were logged as text and
-    name no captured table; whether a view, a trigger or a function carries them to one can't be seen.
+    name no captured table; whether a view, a trigger or a function carries them to one can't be seen. `step_over_statements` is for
+    whoever has read them already (`statements`) and gives the schema that each table has in the whole range.
     """
 
     def __init__(
@@ -184,6 +195,7 @@ class LogReader:
         collations: Mapping[str, str] | None = None,
         lower_case_names: bool = False,
         trust_statements: bool = False,
+        step_over_statements: bool = False,
         captured: Callable[[TableId], bool] = lambda _: True,
         options: TypeOptions = TypeOptions(),  # noqa: B008
         limits: Limits = Limits(),  # noqa: B008
@@ -193,6 +205,7 @@ class LogReader:
         self._version = version
         self._lower_case_names = lower_case_names
         self._trust_statements = trust_statements
+        self._step_over = step_over_statements
         # What sessions have where the log doesn't say: the servers' own defaults.
         self._explicit_timestamps = version >= ((10, 10, 0) if flavour == "mariadb" else (8, 0, 2))
         self._collations = dict(collations or {})
@@ -209,11 +222,15 @@ class LogReader:
 
     def read_segment(self, segment: Stored) -> Iterator[LogItem]:
         """Decode a segment that capture stored."""
+        return self.read_part(segment, Part(0, segment.start.offset, None, segment.end.offset))
+
+    def read_part(self, segment: Stored, part: Part) -> Iterator[LogItem]:
+        """Decode what lies between two cuts of a segment."""
         return self.read(
-            segment.bytes(),
+            segment.bytes()[part.first : part.last],
             file=segment.log.number,
-            start=segment.start.offset,
-            end=segment.end.offset,
+            start=part.start,
+            end=part.end,
             checksum_bytes=segment.crc_length,
         )
 
@@ -484,6 +501,8 @@ class LogReader:
                 detail=f"at {position}",
                 hint="it mixes transactional and other tables; snapshot them again",
             )
+        if self._step_over or not walk.takes_effect():
+            return
         rules = Rules(
             flavour=self._flavour,
             version=self._version,

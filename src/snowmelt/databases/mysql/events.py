@@ -158,7 +158,7 @@ class Query:
     """explicit_defaults_for_timestamp; None where the server doesn't log it."""
 
 
-_STATUS_BYTES = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8, 130: 2}
+_STATUS_BYTES = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
 """Status variables of fixed size that don't matter here."""
 _EXPLICIT_TIMESTAMPS = 1 << 24
 """MariaDB's bit of explicit_defaults_for_timestamp among a session's flags."""
@@ -199,6 +199,10 @@ def read_query(body: bytes, flavour: Flavour) -> Query:
             for _ in range(0 if count == 254 else count):
                 while status.number(1):
                     pass
+        elif code == 130 and flavour == "mariadb":
+            # The second byte of its GTID's flags, and where an ALTER ends that was logged when it began, that one's number.
+            if status.number(1) & (0x04 | 0x08):
+                status.take(8)
         elif code == 16:
             explicit = bool(status.number(1))
         elif code in _STATUS_BYTES:

@@ -15,6 +15,9 @@ Laws:
 - A place is a cut point when no transaction is open there. A MySQL group opens with a GTID event or with BEGIN, a MariaDB
   group with its GTID event; it ends with XID, COMMIT, ROLLBACK, XA PREPARE, a compressed transaction, or, if it is one
   statement, with that.
+- A group that holds a statement, alone or beside rows, is marked: its end is remembered as a cut of that kind, and so is the cut
+  right before it. One that is compressed counts as one unread. Into a compressed transaction nobody has to look: MySQL writes
+  transactions that hold statements plain, savepoints apart.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ STREAMED_MIN: Final = 96 << 10
 text of a statement, behind at most 64 KiB of status variables, is the farthest."""
 RECEIVE_BYTES_MIN: Final = 2 * STREAMED_MIN
 CUT_EVERY_BYTES: Final = 1 << 20
-"""Cut points that are remembered lie at least this far apart."""
+"""Cut points that are remembered lie at least this far apart, but for those of statements."""
+STATEMENTS_MAX: Final = 4096
+"""Groups of one segment that hold statements. It ends when it has no room for another."""
 _RUNS_MAX: Final = 1024
 _WRAP: Final = 1 << 32
 
@@ -96,7 +101,7 @@ MORE: Final = 0
 ROOM: Final = 1
 """The target is full."""
 CUT: Final = 2
-"""A cut point, and the segment is to be sealed at one."""
+"""A cut point, and the segment is to be sealed at one: it is large enough, or has no room for the cuts of another statement."""
 EVENT: Final = 3
 """An event that the caller must read was taken in; it lies in the source at `event_at`."""
 PIECE: Final = 4
@@ -106,6 +111,8 @@ RUNS: Final = 5
 SERVER_END: Final = 6
 SERVER_ERROR: Final = 7
 """An error packet; its payload, from the code on, lies in the source at `event_at`."""
+ARRIVED: Final = 8
+"""All that was stored before has passed by; what comes next is new."""
 BAD_SEQUENCE: Final = 16
 BAD_PACKET: Final = 17
 BAD_HEADER: Final = 18
@@ -151,6 +158,7 @@ STATE: Final = np.dtype(
         ("artificial", np.int64),
         ("stored", np.int64),
         ("group_after", np.int64),
+        ("holds_after", np.int64),
         ("crc", np.int64),
         ("trailer", np.int64),
         # The log.
@@ -160,6 +168,7 @@ STATE: Final = np.dtype(
         ("exact", np.int64),
         ("checksummed", np.int64),
         ("group", np.int64),
+        ("holds", np.int64),
         # The GTID of the open transaction, and how many runs of finished ones are listed. A run has two words of a name and
         # the first and last number; MariaDB's has domain, server and the last number.
         ("gtid_kind", np.int64),
@@ -177,6 +186,7 @@ STATE: Final = np.dtype(
         ("event_bytes_max", np.int64),
         ("cuts", np.int64),
         ("cut_kind", np.int64),
+        ("cut_time", np.int64),
         ("cut_bytes", np.int64),
         ("cut_crc", np.int64),
         ("cut_offset", np.int64),
@@ -196,6 +206,8 @@ NAME_LISTED: Final = 3
 _WORD_BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 _WORD_COMMIT = np.frombuffer(b"COMMIT", np.uint8)
 _WORD_ROLLBACK = np.frombuffer(b"ROLLBACK", np.uint8)
+_WORD_SAVEPOINT = np.frombuffer(b"SAVEPOINT ", np.uint8)
+_WORD_XA = np.frombuffer(b"XA ", np.uint8)
 _WORD_XA_START = np.frombuffer(b"XA START ", np.uint8)
 _WORD_XA_BEGIN = np.frombuffer(b"XA BEGIN ", np.uint8)
 _WORD_XA_COMMIT = np.frombuffer(b"XA COMMIT ", np.uint8)
@@ -216,7 +228,7 @@ def _starts_with(source: Any, at: Any, end: Any, word: Any) -> Any:
 
 
 @njit(**JIT)
-def _group_after_query(group: Any, source: Any, at: Any, body_end: Any) -> Any:
+def _group_after_query(s: Any, source: Any, at: Any, body_end: Any) -> Any:
     """The state after the statement whose body begins at `at`; −1 if its parts don't fit into it."""
     if body_end - at < 13:
         return -1
@@ -228,13 +240,18 @@ def _group_after_query(group: Any, source: Any, at: Any, body_end: Any) -> Any:
         length > 9 and (_starts_with(source, text, body_end, _WORD_XA_START) or _starts_with(source, text, body_end, _WORD_XA_BEGIN))
     ):
         return INSIDE
-    if group != INSIDE:
+    commits = length == 6 and _starts_with(source, text, body_end, _WORD_COMMIT)
+    rolls_back = _starts_with(source, text, body_end, _WORD_ROLLBACK)
+    of_xa = _starts_with(source, text, body_end, _WORD_XA)
+    if not (commits or rolls_back or of_xa or _starts_with(source, text, body_end, _WORD_SAVEPOINT)):
+        s.holds_after = 1
+    if s.group != INSIDE:
         return OUTSIDE
     ends = (
-        (length == 6 and _starts_with(source, text, body_end, _WORD_COMMIT))
-        or (length == 8 and _starts_with(source, text, body_end, _WORD_ROLLBACK))
-        or (length > 10 and _starts_with(source, text, body_end, _WORD_XA_COMMIT))
-        or (length > 12 and _starts_with(source, text, body_end, _WORD_XA_ROLLBACK))
+        commits
+        or (length == 8 and rolls_back)
+        or (of_xa and length > 10 and _starts_with(source, text, body_end, _WORD_XA_COMMIT))
+        or (of_xa and length > 12 and _starts_with(source, text, body_end, _WORD_XA_ROLLBACK))
     )
     return OUTSIDE if ends else INSIDE
 
@@ -249,7 +266,7 @@ def _group_after(s: Any, source: Any, body: Any, body_end: Any) -> Any:
     if kind in (XID, XA_PREPARE, TRANSACTION_PAYLOAD, ROTATE, STOP, INCIDENT):
         return OUTSIDE
     if kind == QUERY:
-        return _group_after_query(group, source, body, body_end)
+        return _group_after_query(s, source, body, body_end)
     if kind == GTID_MARIADB:
         return OPEN if source[body + 12] & np.uint8(_FL_STANDALONE | _FL_COMPLETED_XA) else INSIDE
     if kind in (GTID, ANONYMOUS_GTID, GTID_TAGGED):
@@ -257,7 +274,8 @@ def _group_after(s: Any, source: Any, body: Any, body_end: Any) -> Any:
     if kind == PARTIAL_UPDATE_ROWS or WRITE_ROWS_COMPRESSED_V1 <= kind <= DELETE_ROWS_COMPRESSED:
         return INSIDE
     if kind in (QUERY_COMPRESSED, EXECUTE_LOAD_QUERY):
-        # COMMIT and ROLLBACK are too short to be compressed.
+        # COMMIT and ROLLBACK are too short to be compressed. What else it is, the reader of statements finds out.
+        s.holds_after = 1
         return INSIDE if group == INSIDE else OUTSIDE
     if kind in (INTVAR, RAND, USER_VAR, BEGIN_LOAD_QUERY, APPEND_BLOCK, ROWS_QUERY, ANNOTATE):
         # Of the statement that follows.
@@ -302,6 +320,7 @@ def _begin(s: Any, source: Any, event: Any, size: Any) -> Any:
         made_up = False
     s.artificial = made_up or flags & FLAG_ARTIFICIAL != 0 or s.kind in (HEARTBEAT, HEARTBEAT_V2)
     s.group_after = s.group
+    s.holds_after = s.holds
     s.stored = 0
     if s.artificial:
         return 0
@@ -361,6 +380,41 @@ def _list_gtid(s: Any, runs: Any) -> None:
 
 
 @njit(**JIT)
+def _remember(s: Any, cuts: Any, at: Any, offset: Any, time: Any, kind: Any) -> None:
+    """Into the segment's index. There is room for two more whenever a group begins."""
+    cuts[s.cuts, 0] = at
+    cuts[s.cuts, 1] = offset
+    cuts[s.cuts, 2] = time
+    cuts[s.cuts, 3] = kind
+    s.cuts += 1
+
+
+@njit(**JIT)
+def _cut(s: Any, cuts: Any, before: Any) -> None:
+    """A stored event ends where no transaction is open; `before` it one may have been."""
+    if s.kind in (ROTATE, STOP):
+        kind = CUT_FILE
+    elif s.holds:
+        kind = CUT_STATEMENT
+    elif before != OUTSIDE or s.kind in (QUERY, XID, XA_PREPARE, TRANSACTION_PAYLOAD):
+        kind = CUT_COMMIT
+    else:
+        kind = CUT_OTHER
+    last = cuts[s.cuts - 1, 0] if s.cuts else 0
+    if kind == CUT_STATEMENT and s.cut_bytes > last:
+        _remember(s, cuts, s.cut_bytes, s.cut_offset, s.cut_time, s.cut_kind)
+    if kind == CUT_STATEMENT or s.segment_bytes - last >= CUT_EVERY_BYTES:
+        _remember(s, cuts, s.segment_bytes, s.end, s.last_time, kind)
+        if s.cuts + 2 > len(cuts):
+            s.seal_bytes = min(s.seal_bytes, s.segment_bytes)
+    s.cut_kind = kind
+    s.cut_time = s.last_time
+    s.cut_bytes = s.segment_bytes
+    s.cut_crc = s.segment_crc
+    s.cut_offset = s.end
+
+
+@njit(**JIT)
 def _finish(s: Any, cuts: Any, runs: Any) -> Any:
     """The event at hand is whole and right. What the caller has to do about it, or MORE for nothing."""
     s.events += 1
@@ -378,6 +432,7 @@ def _finish(s: Any, cuts: Any, runs: Any) -> Any:
         s.event_bytes_max = max(s.event_bytes_max, s.size)
     before = s.group
     s.group = s.group_after
+    s.holds = s.holds_after
     if s.group == OUTSIDE:
         if before != OUTSIDE or s.kind == QUERY:
             s.transactions += 1
@@ -386,25 +441,14 @@ def _finish(s: Any, cuts: Any, runs: Any) -> Any:
         if s.end < _WRAP:
             s.restart = s.end
         if s.stored:
-            s.cut_bytes = s.segment_bytes
-            s.cut_crc = s.segment_crc
-            s.cut_offset = s.end
-        if s.kind in (ROTATE, STOP):
-            s.cut_kind = CUT_FILE
-        elif before == INSIDE or s.kind in (XID, XA_PREPARE, TRANSACTION_PAYLOAD):
-            s.cut_kind = CUT_COMMIT
-        else:
-            s.cut_kind = CUT_STATEMENT if before == OPEN or s.kind == QUERY else CUT_OTHER
-        if s.stored and s.cuts < len(cuts) and s.segment_bytes - (cuts[s.cuts - 1, 0] if s.cuts else 0) >= CUT_EVERY_BYTES:
-            cuts[s.cuts, 0] = s.segment_bytes
-            cuts[s.cuts, 1] = s.end
-            cuts[s.cuts, 2] = s.time
-            cuts[s.cuts, 3] = s.cut_kind
-            s.cuts += 1
+            _cut(s, cuts, before)
+        s.holds = 0
     if s.kind in (ROTATE, FORMAT_DESCRIPTION, PREVIOUS_GTIDS, GTID_LIST, GTID_TAGGED):
         return EVENT
     if s.runs == len(runs):
         return RUNS
+    if s.end == s.skip_until:
+        return ARRIVED
     return CUT if s.group == OUTSIDE and s.segment_bytes >= s.seal_bytes else MORE
 
 
@@ -573,7 +617,7 @@ class Framer:
     def __init__(self, *, exact: bool, segment_bytes: int) -> None:
         self._states = np.zeros(1, STATE)
         self.state = self._states[0]
-        self._cuts = np.zeros((segment_bytes // CUT_EVERY_BYTES + 2, 4), np.int64)
+        self._cuts = np.zeros((segment_bytes // CUT_EVERY_BYTES + 2 + 2 * STATEMENTS_MAX, 4), np.int64)
         self._runs = np.zeros((_RUNS_MAX, 5), np.int64)
         self._names: list[str] = []
         self.log_name = ""
@@ -601,6 +645,7 @@ class Framer:
         state = self.state
         if offset != state["offset"]:
             state["group"] = OUTSIDE
+            state["holds"] = 0
             state["gtid_kind"] = NO_NAME
         if offset < _WRAP and state["group"] == OUTSIDE:
             state["restart"] = offset
@@ -630,12 +675,14 @@ class Framer:
         state["offset"] = state["cut_offset"]
         state["streaming"] = 0
         state["group"] = OUTSIDE
+        state["holds"] = 0
         state["gtid_kind"] = NO_NAME
 
     def take(self, source: Bytes, start: int, end: int, target: Bytes) -> int:
         """Run `strip`. A fault is `Corrupt`; nothing of the faulty event counts."""
         check(0 <= start <= end <= len(source) and len(source) >= RECEIVE_BYTES_MIN, "the receive buffer is too small")
         check(0 <= self["fill"] <= len(target), "the target is overfull")
+        check(self["cuts"] + 2 <= len(self._cuts), "a segment that has no room for more cuts was not sealed", self.place)
         reason = int(strip(source, start, end, target, self._states, self._cuts, self._runs))
         if reason in _FAULTS:
             raise Corrupt(_FAULTS[reason], detail=f"event of type {self['kind']}", position=self.place)

@@ -87,10 +87,12 @@ def newest_visible(session: Session, table: MySqlTable, *, era: int) -> Position
                 return log_end(locker, era=era)
 
 
-def read_extent(session: Session, table: MySqlTable, *, identity: str, era: int, allow_locked_reads: bool = False) -> tuple[Extent, Mark]:
-    """The least and the greatest key by one exact read, and its mark, which is also the tail's."""
+def read_extent(
+    session: Session, table: MySqlTable, *, identity: str, era: int, allow_locked_reads: bool = False, to_a_change: bool = False
+) -> tuple[Extent, Mark]:
+    """The least and the greatest key by one exact read, and its mark, which is also the tail's. `to_a_change` as in `read_chunk`."""
     check(bool(table.key), "a table without a key has no ends", str(table.id))
-    with _Exact(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads) as read:
+    with _Exact(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads, to_a_change=to_a_change) as read:
         source = from_table(session, table)
         up = ", ".join(quote(name) for name in table.key)
         down = ", ".join(f"{quote(name)} DESC" for name in table.key)
@@ -115,6 +117,7 @@ def read_chunk(
     era: int,
     visible: Position | MySqlGtidSet | None = None,
     allow_locked_reads: bool = False,
+    to_a_change: bool = False,
     pool: ArenaPool | None = None,
     rows_max: int = ROWS_MAX,
     batch_bytes_max: int = BATCH_BYTES_MAX,
@@ -123,10 +126,11 @@ def read_chunk(
     """Open the exact read of a chunk of the table as it is expected to look.
 
     `identity` is the server that the plan was made for, `visible` what was proven visible there at launch. The session is
-    given to the read until that is closed; a failure in the midst of rows closes the session too.
+    given to the read until that is closed; a failure in the midst of rows closes the session too. `to_a_change`: the mark must leave
+    nothing open, as it may where rows have keys; what the server itself can't tell so exactly is settled by a lock for a moment.
     """
     check(chunk.table == table.id, "a chunk is read from its own table", f"{chunk.table} and {table.id}")
-    exact = _Exact(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads)
+    exact = _Exact(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads, to_a_change=to_a_change)
     exact.open()
     try:
         if visible is not None and not at_least(exact.mark, visible):
@@ -194,8 +198,11 @@ class ChunkRead:
 class _Exact:
     """A transaction whose content is known, on a table of known shape."""
 
-    def __init__(self, session: Session, table: MySqlTable, *, identity: str, era: int, allow_locked_reads: bool) -> None:
+    def __init__(
+        self, session: Session, table: MySqlTable, *, identity: str, era: int, allow_locked_reads: bool, to_a_change: bool
+    ) -> None:
         self._session = session
+        self._to_a_change = to_a_change
         self._table = table
         self._identity = identity
         self._era = era
@@ -231,7 +238,8 @@ class _Exact:
 
     def _open_snapshot(self) -> Mark:
         session, era = self._session, self._era
-        match read_method(session):
+        method = read_method(session)
+        match Method.LOCK if self._to_a_change and method is Method.GTID else method:
             case Method.SNAPSHOT:
                 session.execute(_SNAPSHOT)
                 self._pin()

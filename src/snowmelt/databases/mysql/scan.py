@@ -19,11 +19,16 @@ from numba import njit
 from snowmelt.columnar.arena import Bytes, Longs
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.columnar.memory import JIT, kernel_view, load16, load32, load64
-from snowmelt.databases.mysql.events import FLAG_IGNORABLE
+from snowmelt.databases.mysql.events import FLAG_IGNORABLE, HEADER_BYTES, Event, Reader
 from snowmelt.errors import check
 
 ROW_EVENT_BYTES_MIN = 19 + 8
 _HASH_BITS = 13
+# Flags of MariaDB's GTIDs, and, from _BEGINS_ALTER on, those in a second byte.
+_HAS_COMMIT_ID = 0x02
+_OF_XA = 0x40 | 0x80
+_BEGINS_ALTER = 0x02
+_UNDOES_ALTER = 0x08
 MAPS_FIRST = 1 << (_HASH_BITS - 1)
 """Tables that a walk has room for before it must grow."""
 
@@ -162,6 +167,23 @@ class Walk:
     def body(self) -> bytes:
         """The body of the event that the walk stopped at."""
         return self.data[self.state[S.EVENT_AT] + 19 : self.state[S.EVENT_END]].tobytes()
+
+    def takes_effect(self) -> bool:
+        """Whether the statement that the walk stopped at does anything. MariaDB may log an ALTER when it begins and, with the same text,
+        when it ends (binlog_alter_two_phase). It takes effect when it ends well; the transaction's GTID says which of the three this is."""
+        at = int(self.state[S.GROUP_AT])
+        if self.data[at + 4] != Event.GTID_MARIADB:
+            return True
+        size = int.from_bytes(self.data[at + 9 : at + 13].tobytes(), "little")
+        reader = Reader(self.data[at + HEADER_BYTES : at + size - self.checksum_bytes].tobytes(), "GTID")
+        reader.take(12)
+        flags = reader.number(1)
+        if flags & _HAS_COMMIT_ID:
+            reader.take(8)
+        if flags & _OF_XA:
+            reader.take(4)
+            reader.take(reader.number(1) + reader.number(1))
+        return not (reader.left and reader.number(1) & (_BEGINS_ALTER | _UNDOES_ALTER))
 
     def drop_group(self) -> None:
         """Forget the open group's rows: they were prepared, not committed."""

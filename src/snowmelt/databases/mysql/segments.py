@@ -38,7 +38,8 @@ from snowmelt.errors import Corrupt, Unavailable, check
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Before 2 an index did not tell of all statements."""
 INDEX_BYTES_MAX: Final = 64 << 20
 PAGE: Final = 4096
 _AROUND_BYTES_MIN: Final = 1 << 20
@@ -59,7 +60,7 @@ class Cut:
     time_s: int
     """Of the event that ends there, by the server's clock."""
     kind: str
-    """commit, statement (one by itself: DDL), file (its end) or other."""
+    """By what ends there: commit, statement (a group that holds one, alone or beside rows), file (its end) or other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ class Segment:
     first_time_s: int
     last_time_s: int
     cuts: tuple[Cut, ...]
-    """At most one per MiB, and always the end."""
+    """At most one per MiB, the end and beginning of each group that holds a statement, and always the segment's end."""
     format_description: bytes
     """The event that the log file begins with, whole; as sent for the connection if the capture began inside the file."""
     event_bytes_max: int

@@ -1,0 +1,171 @@
+"""The chunk lane: which chunks are read now, and what came of it.
+
+States. A chunk is launched at a cut that was proven visible; its answer waits until capture has come to where the read ends; then
+it is a report, which some plan adopts. What is under way belongs to this driver and dies with it.
+
+Forbidden orders. A launch before the server was asked what it shows. A report with an end that the log has not come to.
+
+Memory. Per chunk under way one record and, once it is read, its staged files' messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from snowmelt.commit.ledger import Ledger
+from snowmelt.databases.mysql.bounds import Bound
+from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.marks import Mark, exact
+from snowmelt.databases.mysql.reads import newest_visible
+from snowmelt.engine.jobs import Jobs, Lane, passes
+from snowmelt.engine.keys import chunked, unpack_bound
+from snowmelt.engine.relay import Keeper
+from snowmelt.engine.rows import Sourced
+from snowmelt.engine.tasks import ChunkAnswer, ChunkTask, Place, run_chunk
+from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift
+from snowmelt.lakes.paimon import Staged
+from snowmelt.model.gtid import MySqlGtidSet, gtid_within
+from snowmelt.model.position import Position
+from snowmelt.model.table import TableId
+from snowmelt.source.facts import OUTSIDE, Launched, Reported
+from snowmelt.source.planning import Rule, decide_launches, lower, visible_cut
+
+_PAUSE_S_MAX: Final = 5.0
+
+
+class Chunks:
+    """Of one driver; used by the thread that owns the machines. `sourced` gives a table's shape and target as of the ledger."""
+
+    def __init__(
+        self, ledger: Ledger, keeper: Keeper, jobs: Jobs, place: Place, *, at_once: int, sourced: Callable[[TableId], Sourced]
+    ) -> None:
+        self._ledger = ledger
+        self._keeper = keeper
+        self._jobs = jobs
+        self._place = place
+        self._at_once = at_once
+        self._sourced = sourced
+        self._answers: dict[str, ChunkAnswer] = {}
+        """Of reports, by nonce."""
+        self._waiting: list[ChunkAnswer] = []
+        self._not_before = 0.0
+        self.newest_job = 0
+
+    # ---- reading
+
+    def launch(self) -> None:
+        """Start as many reads as there is room for."""
+        tables, relay = self._ledger.tables, self._keeper.relay
+        running = sum(1 for _ in tables.readings())
+        free = self._at_once - sum(1 for reading in tables.readings() if reading.report is None)
+        if free <= 0 or relay.newest is None or time.monotonic() < self._not_before:
+            return
+        # Whether anything could be launched if all that is captured were visible, before the server is asked what is.
+        wanted = decide_launches(tables, relay, visible=relay.end, job=0, running_max=running + 1)
+        if not wanted:
+            return
+        with Session(self._place.source) as session:
+            shown = newest_visible(session, self._sourced(wanted[0].incarnation.table).table, era=relay.era)
+        visible = self._visible(shown)
+        if visible is None:
+            return
+        for launch in decide_launches(tables, relay, visible=visible, job=self.newest_job + 1, running_max=running + free):
+            self.newest_job = launch.job
+            tables.apply(launch)
+            self._start(launch, shown if isinstance(shown, Position) else None)
+
+    def _visible(self, shown: Position | MySqlGtidSet) -> int | None:
+        relay, located = self._keeper.relay, self._keeper.located
+        if isinstance(shown, Position):
+            return visible_cut(relay, shown)
+        for sealed in reversed(relay.segments):
+            if _within(sealed.ends, shown):
+                return sealed.last
+        # A server that nobody writes to seals nothing, but capture knows what lies before the place where it began.
+        return relay.offset_of(located) if located is not None and _within(located, shown) else None
+
+    def _start(self, launch: Launched, shown: Position | None) -> None:
+        source = self._sourced(launch.incarnation.table)
+        copy = self._ledger.tables.copy_of(launch.incarnation)
+        low: Bound | None = None
+        high: Bound | None = None
+        if launch.ordinal != OUTSIDE and copy.extent is not None:
+            above = lower(copy, launch.ordinal)
+            low = unpack_bound(above if above is not None else copy.extent.least)
+            high = unpack_bound(copy.bounds.upper(launch.ordinal))
+        task = ChunkTask(
+            launch=launch,
+            source=source,
+            schema=self._ledger.tables.known(launch.incarnation).schema,
+            low=low,
+            high=high,
+            whole=not chunked(source.table),
+            visible=shown,
+        )
+        self._jobs.submit(Lane.CHUNKS, self._place, [task], run_chunk, self._waiting.extend, lambda error: self._failed(launch, error))
+
+    def _failed(self, launch: Launched, error: SnowmeltError) -> None:
+        for fact in self._ledger.tables.decide_give_back(launch.incarnation, launch.ordinal, launch.job, str(error)):
+            self._ledger.tables.apply(fact)
+        # A table that is not what it was is told of by the log as well, in a moment.
+        if not (passes(error) or isinstance(error, SourceDrift)):
+            raise error
+        self._not_before = time.monotonic() + min(_PAUSE_S_MAX, 0.1 * 2 ** self._jobs.count_failure(error))
+
+    # ---- reports
+
+    def hear(self) -> None:
+        """Reports count once the relay has come to where their reads end."""
+        tables, relay, waiting = self._ledger.tables, self._keeper.relay, []
+        for answer in self._waiting:
+            offset = relay.offset_of(answer.mark.high)
+            if offset is None:
+                waiting.append(answer)
+                continue
+            launch = answer.launch
+            read = (answer.nonce, offset, exact(answer.mark, None), answer.schema, answer.staged.files, answer.extent)
+            report = Reported(launch.incarnation, launch.ordinal, launch.job, *read)
+            for fact in tables.decide_report(report):
+                tables.apply(fact)
+                self._answers[answer.nonce] = answer
+        self._waiting[:] = waiting
+
+    @property
+    def ready(self) -> bool:
+        """Whether some read waits for a plan."""
+        return any(reading.report is not None for reading in self._ledger.tables.readings())
+
+    @property
+    def reading(self) -> bool:
+        """Whether some read is not over."""
+        return bool(self._waiting) or any(reading.report is None for reading in self._ledger.tables.readings())
+
+    def marks(self, rules: Iterable[Rule]) -> dict[str, Mark]:
+        """Of the reads that these rules adopt, by nonce."""
+        return {one.reading.nonce: self._answer(one.reading.nonce).mark for rule in rules for one in rule.adopting}
+
+    def staged(self, nonce: str) -> Staged:
+        return self._answer(nonce).staged
+
+    def _answer(self, nonce: str) -> ChunkAnswer:
+        if nonce not in self._answers:
+            raise InvariantBroken("a read is adopted that nobody reported")
+        return self._answers[nonce]
+
+    def let_go(self) -> None:
+        """Of answers whose reads are over."""
+        under_way = {reading.report.nonce for reading in self._ledger.tables.readings() if reading.report is not None}
+        self._answers = {nonce: answer for nonce, answer in self._answers.items() if nonce in under_way}
+
+    @property
+    def under_way(self) -> set[int]:
+        """Jobs whose files may still be adopted."""
+        return {reading.launch.job for reading in self._ledger.tables.readings()}
+
+
+def _within(place: Position, shown: Any) -> bool:
+    """Whether all up to a place is shown. A server that keeps no GTIDs gives an empty set, which proves nothing."""
+    gtids = place.gtids
+    return gtids is not None and bool(str(gtids)) and gtid_within(gtids, shown)

@@ -1,0 +1,31 @@
+"""Spark's daemon of Python workers, with all that our tasks need loaded before the first worker is forked.
+
+Workers are forked from it, so imports and compiled kernels are paid for once on a machine and not in every worker. What is
+loaded is frozen for the garbage collector: Spark collects after every task, and going through all of these modules each time
+cost more than a small task does.
+
+Its standard output is Spark's: nothing may be printed before `manager` takes it.
+"""
+
+from __future__ import annotations
+
+import gc
+
+
+def main() -> None:
+    import pypaimon.write.commit_message_serializer
+    import pypaimon.write.native_commit  # noqa: F401
+    import pyspark.worker  # noqa: F401
+    from pyspark.daemon import manager
+
+    import snowmelt.engine.tasks  # noqa: F401
+    from snowmelt.databases.mysql.decode import warm
+
+    warm()
+    gc.collect()
+    gc.freeze()
+    manager()
+
+
+if __name__ == "__main__":
+    main()

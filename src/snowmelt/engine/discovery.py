@@ -1,0 +1,119 @@
+"""Tables that the ledger lacks, as the server's catalogue describes them.
+
+A table that is there when a driver starts is found here, and so is one that a statement makes later, or whose shape a statement
+leaves untold. The catalogue is read at some moment between two places of the log, so what it says of a table counts once the ledger is
+past both, and only if no statement touched the table since the first of them: no statement is ever applied to a shape that has it
+already. Where one did, the catalogue is read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from snowmelt.commit.ledger import Ledger
+from snowmelt.databases.mysql.catalog import TablePredicate, ignores_case, match_tables, read_collations, read_tables
+from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
+from snowmelt.databases.mysql.reads import log_end
+from snowmelt.engine.shapes import Shapes
+from snowmelt.model.position import LogFile, Position
+from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Relay
+
+_PAUSE_S: Final = 1.0
+"""Between two reads of the catalogue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """The tables that match, as the server described them at some moment between two places of its log."""
+
+    tables: Mapping[TableId, MySqlTable]
+    began: Position
+    ended: Position
+    server: Server
+    log: LogFile
+    """The file that the server wrote to."""
+    ignores_case: bool
+    lower_case_names: bool
+    collations: Mapping[str, str]
+    """Of databases, which tables that are made later inherit."""
+
+
+def read_catalogue(options: MySqlOptions, wanted: Callable[[bool], TablePredicate], *, era: int) -> Catalogue:
+    """Read it. `wanted` is told whether the server ignores the case of names."""
+    with Session(options) as session:
+        ignore_case = ignores_case(session)
+        began = log_end(session, era=era)
+        tables = read_tables(session, wanted(ignore_case))
+        return Catalogue(
+            tables=tables,
+            began=began,
+            ended=log_end(session, era=era),
+            server=session.server,
+            log=session.log_end()[0],
+            ignores_case=ignore_case,
+            lower_case_names=session.variable("lower_case_table_names") == "1",
+            collations=read_collations(session),
+        )
+
+
+class Discovery:
+    """What is to be found. Used by the thread that owns the machines."""
+
+    def __init__(self, catalogue: Catalogue, ledger: Ledger, relay: Relay, shapes: Shapes, read: Callable[[], Catalogue]) -> None:
+        self._ledger = ledger
+        self._relay = relay
+        self._shapes = shapes
+        self._read = read
+        self._due = 0.0
+        self._take(catalogue)
+
+    def _take(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._since: int | None = None
+        self._upto: int | None = None
+        self._shapes.found(catalogue.tables)
+
+    def look(self) -> None:
+        """Read the catalogue again where statements call for it."""
+        if self._is_old() and time.monotonic() >= self._due:
+            self._take(self._read())
+            self._due = time.monotonic() + _PAUSE_S
+
+    @property
+    def complete(self) -> bool:
+        """Whether the ledger has every table."""
+        return not self._is_old() and all(self._ledger.tables.get(name) is not None for name in self._catalogue.tables)
+
+    def found(self) -> Iterator[MySqlTable]:
+        """Tables that the ledger lacks, with the shape that they have where it is."""
+        self._locate()
+        if self._since is None or self._upto is None or self._ledger.upto < self._upto:
+            return
+        for name, table in self._catalogue.tables.items():
+            if self._ledger.tables.get(name) is None and not self._touched(name, self._since):
+                yield table
+
+    def _is_old(self) -> bool:
+        """Whether a statement that the ledger is past may not be in what was read."""
+        self._locate()
+        tables, since = self._ledger.tables, self._since
+        return since is not None and any(tables.get(name) is None and self._touched(name, since) for name in self._shapes.touched)
+
+    def _touched(self, name: TableId, since: int) -> bool:
+        return since < self._shapes.touched.get(name, since) <= self._ledger.upto
+
+    def _locate(self) -> None:
+        """Where the two places lie is told while the relay holds them, and kept."""
+        if self._since is None:
+            self._since = self._relay.offset_of(self._catalogue.began)
+        if self._upto is None:
+            self._upto = self._relay.offset_of(self._catalogue.ended)
+
+
+def patterns(tables: Iterable[str], exclude: Iterable[str]) -> Callable[[bool], TablePredicate]:
+    return lambda ignore_case: match_tables(list(tables), list(exclude), ignore_case=ignore_case)

@@ -1,0 +1,132 @@
+"""What an epoch does to each lake table: the entries of its intent.
+
+Laws:
+- A keyed table is emptied where its source was: emptied, made anew, or found again under a name that the lake has rows of.
+- A change table is never emptied: there the log lane writes a row that says so (`rows.TRUNCATE`).
+- A change of columns is behind everything else of its epoch. One that the lake can't hold stops the pipeline with the statement.
+- Files of chunks come first, then those of the log by range: a streaming reader of the lake sees them in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.records import Entry
+from snowmelt.databases.mysql.columns import TypeOptions
+from snowmelt.engine.chunks import Chunks
+from snowmelt.engine.rows import lake_schema
+from snowmelt.engine.shapes import Shapes
+from snowmelt.engine.tasks import Emptied, LogAnswer
+from snowmelt.errors import SourceDrift
+from snowmelt.lakes.paimon import PaimonLake, Reshape
+from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Relay
+from snowmelt.source.facts import Adopted, Found, Reborn, Reshaped, Truncated
+from snowmelt.source.planning import EpochPlan
+
+
+@dataclass(slots=True)
+class _Work:
+    keyed: bool = True
+    empties: tuple[str, ...] = ()
+    schema: int | None = None
+    anew: bool = False
+    """All rows that the lake has are gone with this epoch, so that old files need not be read with the new columns."""
+    files: list[str] = field(default_factory=list)
+    messages: list[bytes] = field(default_factory=list)
+
+
+class Entries:
+    """Builds them, for the thread that owns the machines."""
+
+    def __init__(self, lake: PaimonLake, ledger: Ledger, shapes: Shapes, chunks: Chunks, options: TypeOptions) -> None:
+        self._lake = lake
+        self._ledger = ledger
+        self._shapes = shapes
+        self._chunks = chunks
+        self._options = options
+
+    def of(self, plan: EpochPlan, answers: Iterable[LogAnswer]) -> tuple[Entry, ...]:
+        work: dict[str, _Work] = {}
+        for fact in plan.facts:
+            match fact:
+                case Found(incarnation, target, keyed, schema):
+                    self._begin_anew(work.setdefault(target, _Work(keyed)), incarnation.table, schema, holds=target in self._ledger.marks)
+                case Reborn(incarnation, _, schema):
+                    self._begin_anew(self._work(work, incarnation.table), incarnation.table, schema, holds=True)
+                case Truncated(incarnation):
+                    one = self._work(work, incarnation.table)
+                    one.empties = (str(incarnation.table),) if one.keyed else ()
+                case Reshaped(incarnation, _, schema):
+                    self._work(work, incarnation.table).schema = schema
+                case Adopted(incarnation, _, nonce):
+                    staged = self._chunks.staged(nonce)
+                    one = self._work(work, incarnation.table)
+                    one.files += staged.files
+                    one.messages += staged.messages
+                case _:
+                    pass
+        for answer in sorted(answers, key=lambda answer: answer.message.writer):
+            for file in answer.message.files:
+                work.setdefault(file.target, _Work()).files.append(file.name)
+            for target, messages in answer.messages.items():
+                work.setdefault(target, _Work()).messages += messages
+        entries = (self._entry(target, work[target]) for target in sorted(work))
+        return tuple(entry for entry in entries if entry.files or entry.empties or entry.new_schema is not None)
+
+    def emptied(self, plan: EpochPlan, relay: Relay) -> tuple[Emptied, ...]:
+        """The change tables that are to say that their sources were emptied, where and when."""
+        found: list[Emptied] = []
+        for fact in plan.facts:
+            match fact:
+                case Found(_, target, False, _) if target in self._ledger.marks:
+                    found.append(Emptied(target, plan.after, relay.time_at(plan.after) or 0))
+                case Reborn(incarnation, at) | Truncated(incarnation, at):
+                    table = self._ledger.tables.get(incarnation.table)
+                    if table is not None and not table.keyed:
+                        found.append(Emptied(table.target, at, relay.time_at(at) or 0))
+                case _:
+                    pass
+        return tuple(found)
+
+    def _work(self, work: dict[str, _Work], name: TableId) -> _Work:
+        table = self._ledger.tables.get(name)
+        if table is None:
+            raise SourceDrift("a table that is not known changes", detail=str(name))
+        return work.setdefault(table.target, _Work(table.keyed))
+
+    def _begin_anew(self, one: _Work, name: TableId, schema: int, *, holds: bool) -> None:
+        one.schema, one.anew = schema, one.keyed
+        if one.keyed and holds:
+            one.empties = (str(name),)
+
+    def _entry(self, target: str, one: _Work) -> Entry:
+        uuid, buckets, schema, base = self._lake.standing(target)
+        change = self._reshape(target, one)
+        return Entry(
+            target,
+            uuid,
+            buckets,
+            schema,
+            None if change is None else change.schema,
+            base,
+            one.empties,
+            tuple(one.files),
+            tuple(one.messages),
+            self._ledger.marks.get(target, ""),
+            b"" if change is None else change.content,
+        )
+
+    def _reshape(self, target: str, one: _Work) -> Reshape | None:
+        if one.schema is None:
+            return None
+        shape = self._shapes.of(one.schema)
+        columns = lake_schema(shape.table, self._options, keyed=one.keyed)
+        try:
+            return self._lake.reshape(target, columns, shape.table.key if one.keyed else (), dict(shape.renamed), emptied=one.anew)
+        except SourceDrift as error:
+            if not shape.statement:
+                raise
+            raise SourceDrift(error.fact, detail=f"{error.detail}; the statement was {shape.statement}", hint=error.hint) from None

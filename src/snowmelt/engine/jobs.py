@@ -1,0 +1,117 @@
+"""Spark jobs of the epoch loop.
+
+A job is a list of tasks and what is to be done with its answers. Threads wait for Spark; what comes of it is done by the thread that
+owns the machines, when it asks for it (`take`). A job that fails is nothing: who submitted it plans again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import queue
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from typing import Any, Final
+
+from snowmelt.engine.tasks import Place, Run, each
+from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
+
+FAILED_MAX: Final = 10
+"""So many jobs in a row may fail for reasons that pass by themselves."""
+
+
+class Lane(StrEnum):
+    """Jobs of one lane share what they get; lanes are served fairly."""
+
+    LOG = "log"
+    CHUNKS = "chunks"
+
+
+class Jobs:
+    """Of one driver. `submit` and `take` belong to one thread."""
+
+    def __init__(self, spark: Any, *, at_once: int) -> None:
+        self._spark = spark
+        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="snowmelt-job")
+        self._ended: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._failed = 0
+
+    def submit(
+        self,
+        lane: Lane,
+        place: Place,
+        tasks: Sequence[Any],
+        run: Run,
+        done: Callable[[list[Any]], None],
+        failed: Callable[[SnowmeltError], None],
+    ) -> None:
+        def work() -> None:
+            try:
+                answers = self._collect(lane, place, list(tasks), run)
+            except Exception as error:
+                self._ended.put(lambda error=error: failed(_known(error)))  # type: ignore[misc]
+                return
+            errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
+            if errors:
+                # One that no repetition heals says more than one that passes.
+                worst = next((error for error in errors if not passes(error)), errors[0])
+                self._ended.put(lambda: failed(worst))
+            else:
+                self._ended.put(lambda: self._succeeded(done, answers))
+
+        self._pool.submit(work)
+
+    def _collect(self, lane: Lane, place: Place, tasks: list[Any], run: Run) -> list[Any]:
+        with contextlib.suppress(AttributeError):
+            # A client of Spark Connect has no context.
+            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", lane.value)
+        frame = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(each(place, tasks, run), "answer binary")
+        return [pickle.loads(bytes(row.answer)) for row in frame.collect()]
+
+    def _succeeded(self, done: Callable[[list[Any]], None], answers: list[Any]) -> None:
+        self._failed = 0
+        done(answers)
+
+    def take(self) -> bool:
+        """Do what ended jobs call for; whether there was any."""
+        took = False
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._ended.get_nowait()()
+                took = True
+        return took
+
+    def count_failure(self, error: SnowmeltError) -> int:
+        """How many failed in a row. Failing for ever stops the pipeline."""
+        self._failed += 1
+        if self._failed >= FAILED_MAX:
+            told = f"{self._failed} in a row, the last: {error.fact}: {error.detail}"
+            raise type(error)("Spark jobs fail again and again", detail=told[:600], hint=error.hint)
+        return self._failed
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def passes(error: SnowmeltError) -> bool:
+    """Whether the same may work in a while."""
+    return isinstance(error, Unavailable | OutcomeUnknown)
+
+
+def _known(error: Exception) -> SnowmeltError:
+    """What Spark raises: a worker or an executor died, or a bug of ours in a task. Its text may quote rows; the kind alone is told."""
+    if isinstance(error, SnowmeltError):
+        return error
+    kinds = _PYTHON_ERROR.findall(str(error))
+    if "ModuleNotFoundError" in kinds:
+        hint = "workers need the driver's Python and its packages; PYSPARK_PYTHON says which"
+        return InvalidConfig("a module is not installed where Spark's workers run", hint=hint)
+    if kinds and kinds[-1] in _BUGS:
+        return InvariantBroken("a task failed by a bug", detail=kinds[-1], hint="--debug shows where")
+    return Unavailable("a Spark job failed", detail=type(error).__name__, hint="--debug shows what Spark says")
+
+
+_PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): ", re.MULTILINE)
+_BUGS: Final = ("TypeError", "AttributeError", "KeyError", "IndexError", "NameError", "AssertionError", "NotImplementedError")

@@ -1,0 +1,211 @@
+"""Shapes of tables: which is in force where, and what the log's statements make of them.
+
+Laws:
+- A schema number of the machines stands for one shape, recorded before anything names the number. Numbers are a driver's own
+  (its generation is in them), so none is ever given to another shape, and one that was let go of never comes back.
+- Statements are read once, when their segment gets its record, against the shapes where capture is; the record holds the outcome.
+  Whoever reads the log later reads it with these numbers, and never the statements again.
+- A statement whose outcome can't be told sends its table to the catalogue: it is gone here, found there, and copied again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from snowmelt.databases.mysql.catalog import TablePredicate
+from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.connect import Server
+from snowmelt.databases.mysql.ddl import (
+    AlterColumns,
+    CreateTable,
+    DatabaseDefaults,
+    DropDatabase,
+    DropTable,
+    Ignored,
+    NotUnderstood,
+    RenameTable,
+    Rewrites,
+    RowsAsText,
+    SchemaChange,
+    Truncate,
+)
+from snowmelt.databases.mysql.ddl.reader import ROWS
+from snowmelt.databases.mysql.segments import Segment
+from snowmelt.databases.mysql.statements import LoggedStatement, changes_of, read_statements
+from snowmelt.engine.state import Shape, State
+from snowmelt.errors import SourceDrift, check
+from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Effect, Statement
+
+log = logging.getLogger(__name__)
+
+_COUNT_BITS: Final = 20
+_TEXT_MAX: Final = 300
+_SECRETS: Final = re.compile(r"password|identified|connection|secret", re.IGNORECASE)
+
+
+_Outcome = tuple[TableId, Effect, Shape | None]
+
+
+class Shapes:
+    """The numbers, and the shapes where capture is. Used by the thread that owns the machines."""
+
+    def __init__(
+        self,
+        state: State,
+        generation: int,
+        server: Server,
+        *,
+        captured: TablePredicate,
+        keyed: TablePredicate,
+        lower_case_names: bool,
+        collations: Mapping[str, str],
+    ) -> None:
+        self._state = state
+        self._generation = generation
+        self._server = server
+        self._captured = captured
+        self._keyed = keyed
+        self._count = 0
+        self._known: dict[int, Shape] = {}
+        self._now: dict[TableId, MySqlTable] = {}
+        self._collations = dict(collations)
+        self._lower_case = lower_case_names
+        self.touched: dict[TableId, int] = {}
+        """Where the last statement that concerned a table lies, of those that this driver recorded."""
+
+    # ---- numbers
+
+    def number(self, shape: Shape) -> int:
+        """A number for a shape; durable on return."""
+        self._count += 1
+        check(self._count < 1 << _COUNT_BITS, "a driver numbers more shapes than it can")
+        number = self._generation << _COUNT_BITS | self._count
+        self._state.put_shape(number, shape)
+        self._known[number] = shape
+        return number
+
+    def of(self, number: int) -> Shape:
+        """The shape of a number. One that is missing stops the pipeline."""
+        if number not in self._known:
+            self._known[number] = self._state.shape(number)
+        return self._known[number]
+
+    def forget(self, needed: set[int], intent_generation: int) -> None:
+        """Let go of numbers that nothing refers to: those of this driver, and of older ones once none of these can win an intent."""
+        numbers = [number for number in self._state.shapes() if number not in needed]
+        gone = [n for n in numbers if n >> _COUNT_BITS == self._generation or n >> _COUNT_BITS < min(intent_generation, self._generation)]
+        self._state.trim_shapes(gone)
+        for number in gone:
+            self._known.pop(number, None)
+
+    # ---- where capture is
+
+    def begin(self, schemas: Mapping[TableId, int], statements: Iterable[Statement]) -> None:
+        """The tables of the ledger with their numbers, and what the chain says behind it."""
+        self._now = {table: self.of(number).table for table, number in schemas.items()}
+        self.follow(statements)
+        self.touched.clear()
+
+    def found(self, tables: Mapping[TableId, MySqlTable]) -> None:
+        """Tables as the catalogue has them; of those that are known the log has told."""
+        for name, table in tables.items():
+            self._now.setdefault(name, table)
+
+    def follow(self, statements: Iterable[Statement]) -> None:
+        """Take up statements as they were recorded, by whomever."""
+        for statement in statements:
+            self.touched[statement.table] = statement.offset
+            match statement.effect:
+                case Effect.DROPS:
+                    self._now.pop(statement.table, None)
+                case Effect.MAKES | Effect.RESHAPES | Effect.REWRITES:
+                    self._now[statement.table] = self.of(statement.schema).table
+                case Effect.EMPTIES:
+                    pass
+
+    def read(self, segment: Segment, first: int) -> tuple[Statement, ...]:
+        """What the statements of a segment do to tables; their shapes are recorded. `first` is where it begins on the number line."""
+        found: list[Statement] = []
+        for logged in read_statements(segment):
+            offset = first + logged.offset - segment.start.offset
+            changes = changes_of(
+                logged,
+                schemas=self._now.get,
+                captured=self._captured,
+                defaults=self._collations,
+                server=self._server,
+                lower_case_names=self._lower_case,
+            )
+            where = f"{segment.log}:{logged.offset}"
+            made = [self._statement(offset, outcome) for change in changes for outcome in self._outcomes(change, logged, where)]
+            self.follow(made)
+            found += made
+        return tuple(found)
+
+    def _statement(self, offset: int, outcome: _Outcome) -> Statement:
+        table, effect, shape = outcome
+        return Statement(offset, table, effect, 0 if shape is None else self.number(shape))
+
+    def _outcomes(self, change: SchemaChange, logged: LoggedStatement, where: str) -> Iterator[_Outcome]:
+        text = _told(logged.sql)
+        match change:
+            case CreateTable(table):
+                yield table.id, Effect.MAKES, Shape(table, statement=text)
+            case AlterColumns(name, before, after, renamed, filled):
+                # One that is dropped and added by one statement is another column of the same name.
+                dropped = {column.name: "" for column in before.columns if column.name in filled and column.name not in renamed}
+                shape = Shape(after, tuple(sorted({**dropped, **renamed}.items())), text)
+                yield name, Effect.RESHAPES, shape
+                # Rows that are stored have a value in the new column, and no event says so.
+                if self._keyed(name) and any(value is not None for value in filled.values()):
+                    yield name, Effect.REWRITES, shape
+            case DropTable(name):
+                yield name, Effect.DROPS, None
+            case RenameTable(old, new, after):
+                if self._captured(old):
+                    yield old, Effect.DROPS, None
+                if self._captured(new):
+                    yield (new, Effect.DROPS, None) if after is None else (new, Effect.MAKES, Shape(after, statement=text))
+            case Truncate(name):
+                now = self._now.get(name)
+                yield name, Effect.EMPTIES, None if now is None else Shape(now, statement=text)
+            case Rewrites(name, after, reason, statement):
+                if statement in ROWS:
+                    raise _as_text(f"{statement} that names {name}", where)
+                log.warning("a statement changed stored rows, and its table is copied again", extra={"table": str(name), "why": reason})
+                yield (name, Effect.DROPS, None) if after is None else (name, Effect.MAKES, Shape(after, statement=text))
+            case DropDatabase(database):
+                for name in sorted(self._now):
+                    if name.database == database:
+                        yield name, Effect.DROPS, None
+            case NotUnderstood(tables, _, reason):
+                for name in tables:
+                    log.warning("a statement can't be understood, and its table is copied again", extra={"table": str(name), "why": reason})
+                    yield name, Effect.DROPS, None
+            case DatabaseDefaults(database, collation):
+                self._collations.pop(database, None)
+                if collation is not None:
+                    self._collations[database] = collation
+            case RowsAsText(verb):
+                raise _as_text(f"{verb} that may reach a captured table by a view, trigger or function", where)
+            case Ignored():
+                pass
+
+
+def _told(sql: str) -> str:
+    """A statement's text as an error may repeat it."""
+    if _SECRETS.search(sql):
+        return f"{sql.split(maxsplit=1)[0][:20]} … (its text may hold a secret)"
+    return sql if len(sql) <= _TEXT_MAX else sql[:_TEXT_MAX] + "…"
+
+
+def _as_text(what: str, where: str) -> SourceDrift:
+    return SourceDrift(
+        "rows were changed by a statement that the log holds as text",
+        detail=f"{what}, at {where}",
+        hint="set binlog_format to ROW for every session, then begin with a new state; what the statement changed is not in the log",
+    )

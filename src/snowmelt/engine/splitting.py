@@ -1,0 +1,71 @@
+"""Bounds of chunks, looked for in the background and ahead of reading.
+
+A table's next bounds are looked for in a thread of their own, so many at a time, while the chunks before them are read and the log
+goes on. What was found is proposed until an intent holds it; a crash costs the look-ups since the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from snowmelt.databases.mysql.bounds import Chunk, Extent, plan_chunks
+from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.engine.keys import pack_bound, unpack_bound
+from snowmelt.source.facts import Incarnation, Split
+from snowmelt.source.tables import Copy, Phase, Table
+
+BOUNDS_AT_ONCE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    incarnation: Incarnation
+    first: int
+
+
+class Splitter:
+    """Of one driver; used by the thread that owns the machines."""
+
+    def __init__(self, options: MySqlOptions, *, rows_per_chunk: int) -> None:
+        self._options = options
+        self._rows = rows_per_chunk
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="snowmelt-split")
+        self._sought: dict[_Sought, Future[Split]] = {}
+
+    def next(self, table: Table, shape: MySqlTable) -> Iterator[Split]:
+        """The next bounds of a table that is being split, once they are found. Raises what looking for them met."""
+        copy = table.copy
+        if table.phase is not Phase.SPLITTING or copy is None or copy.extent is None:
+            return
+        sought = _Sought(table.incarnation, copy.bounds.last + 1)
+        for old in [one for one in self._sought if one.incarnation.table == table.incarnation.table and one != sought]:
+            self._sought.pop(old).cancel()
+        if sought not in self._sought:
+            extent = Extent(unpack_bound(copy.extent.least), unpack_bound(copy.extent.greatest))
+            self._sought[sought] = self._pool.submit(self._look, sought, shape, extent, _last(copy, shape))
+        future = self._sought[sought]
+        if future.done():
+            if future.exception() is not None:
+                del self._sought[sought]
+            yield future.result()
+
+    def _look(self, sought: _Sought, shape: MySqlTable, extent: Extent, after: Chunk | None) -> Split:
+        with Session(self._options) as session:
+            chunks = list(islice(plan_chunks(session, shape, extent, rows_per_chunk=self._rows, after=after), BOUNDS_AT_ONCE))
+        highs = [chunk.high for chunk in chunks if chunk.high is not None]
+        complete = not highs or highs[-1] == extent.greatest
+        return Split(sought.incarnation, sought.first, tuple(pack_bound(high) for high in highs), complete=complete)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _last(copy: Copy, shape: MySqlTable) -> Chunk | None:
+    """The chunk behind which the search goes on."""
+    last = copy.bounds.last
+    return None if last < 1 else Chunk(shape.id, last - 1, None, unpack_bound(copy.bounds.upper(last)))

@@ -1,0 +1,129 @@
+"""For programs: a pipeline as an object, and its lake tables as DataFrames. `snowmelt.Pipeline` and `snowmelt.read` are these.
+
+for progress in snowmelt.Pipeline(spark, "pipeline.yaml").run():
+    print(progress.epoch, progress.rows)
+
+orders = snowmelt.read(spark, "ods.orders", warehouse="/data/lake")
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from snowmelt.config import PipelineConfig, read_pipeline
+from snowmelt.engine import pipeline as engine
+from snowmelt.engine.pipeline import Progress
+from snowmelt.errors import InvalidConfig
+from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.supervise import supervise
+
+_READER = "snowmelt-reader"
+
+
+class Pipeline:
+    """A pipeline on a Spark session of yours. Errors that pass by themselves start a new driver; any other ends the run and is raised."""
+
+    def __init__(self, spark: Any, config: str | Path | PipelineConfig | engine.Settings) -> None:
+        """`config` is a pipeline file, or what one says. Nothing is asked of any server yet."""
+        if isinstance(config, str | Path):
+            config = read_pipeline(config)
+        self._spark = spark
+        self._settings = config.to_settings() if isinstance(config, PipelineConfig) else config
+
+    def run(self) -> Iterator[Progress]:
+        """Run, and tell a few times a second how far it is. Leaving the loop finishes the epoch under way."""
+        yield from self._run(until_current=False)
+
+    def run_until_current(self) -> Progress:
+        """Run until every table is copied and the lake has what the database had at the start."""
+        last = Progress()
+        for progress in self._run(until_current=True):
+            last = progress
+        return last
+
+    def _run(self, *, until_current: bool) -> Iterator[Progress]:
+        told: queue.SimpleQueue[Progress | BaseException | None] = queue.SimpleQueue()
+        asked = threading.Event()
+
+        def work() -> None:
+            try:
+                make = lambda: engine.Pipeline(self._spark, self._settings)  # noqa: E731
+                supervise(make, _Teller(told.put), asked, until_current=until_current)
+            except BaseException as error:
+                told.put(error)
+            else:
+                told.put(None)
+
+        thread = threading.Thread(target=work, name="snowmelt-pipeline")
+        thread.start()
+        try:
+            while (progress := told.get()) is not None:
+                if isinstance(progress, BaseException):
+                    raise progress
+                yield progress
+        finally:
+            asked.set()
+            thread.join()
+
+
+class _Teller:
+    """A watcher that passes on what it sees."""
+
+    def __init__(self, tell: Callable[[Progress], None]) -> None:
+        self._tell = tell
+
+    def begin(self) -> None:
+        pass
+
+    def look(self, progress: Progress, *, final: bool = False) -> None:
+        self._tell(progress)
+
+    def note(self, event: str, text: str) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+def read(spark: Any, table: str, *, warehouse: str, snapshot: int | None = None) -> Any:
+    """A lake table as a DataFrame, at its newest snapshot or at the one that is named, read by Spark's workers and without any jar.
+
+    The snapshot is fixed when this is called: what the pipeline commits later does not show. `_seq` is there too; change tables have
+    further columns of ours, see the user guide.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    lake = PaimonLake(warehouse, user=_READER)
+    number = snapshot if snapshot is not None else lake.standing(table)[3]
+    schema = lake.columns(table)
+    shares = len(_splits(warehouse, table, number)[1]) if number else 0
+    if not shares:
+        return spark.createDataFrame([], from_arrow_schema(schema))
+    frame = spark.range(0, shares, 1, shares)
+    return frame.mapInArrow(_share(warehouse, table, number), from_arrow_schema(schema))
+
+
+def _share(warehouse: str, table: str, snapshot: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                reader, splits = _splits(warehouse, table, snapshot)
+                yield from reader.to_arrow_batch_reader([splits[index]])
+
+    return work
+
+
+def _splits(warehouse: str, table: str, snapshot: int) -> tuple[Any, list[Any]]:
+    """The reader of a snapshot, and what there is to read: the same list in every process."""
+    pinned = {"scan.snapshot-id": str(snapshot), "read.native.enabled": "true"}
+    found = PaimonLake(warehouse, user=_READER).table(table).copy(pinned)
+    if found.snapshot_manager().get_snapshot_by_id(snapshot) is None:
+        raise InvalidConfig("a lake table has no such snapshot", detail=f"{table}: {snapshot}", hint="it may be expired")
+    builder = found.new_read_builder()
+    return builder.new_read(), builder.new_scan().plan().splits()

@@ -1,0 +1,127 @@
+"""A pipeline that runs in a thread of the test's process, on a Spark session that tests share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.engine.pipeline import Pipeline, Settings
+from snowmelt.engine.routes import Route
+from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.secrets import Secret
+from tests.servers import Server
+
+WAIT_S_MAX = 240
+SYSTEM = ("_seq", "_op", "_position", "_ts", "_ordinal")
+
+
+def settings(server: Server, folder: Path, *, routes: Sequence[Route] = (), **more: Any) -> Settings:
+    """Of a pipeline of all tables of the database shop, with small chunks and short epochs."""
+    # In a file, because Spark's workers were started before this server was.
+    secret = folder / "password"
+    secret.write_text(server.password)
+    source = MySqlOptions(host=server.host, port=server.port, password=Secret(f"file:{secret}"), tls=Tls.DISABLED)
+    given = {"tables": ["shop.*"], "interval_s": 0.2, "rows_per_chunk": 500, "summary_every": 4, **more}
+    return Settings(name="test", state=folder / "state", warehouse=str(folder / "lake"), source=source, routes=routes, **given)
+
+
+class Running:
+    """`settled` waits until the lake has all that the database has; leaving the block ends the driver as Ctrl-C does."""
+
+    def __init__(self, spark: Any, wanted: Settings) -> None:
+        self.pipeline = Pipeline(spark, wanted)
+        self._asked = threading.Event()
+        self._current = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="pipeline")
+
+    def _run(self) -> None:
+        try:
+            self.pipeline.run(self._until)
+        except BaseException as error:
+            self._error = error
+
+    def _until(self, pipeline: Pipeline) -> bool:
+        if self._asked.is_set() and pipeline.current():
+            self._asked.clear()
+            self._current.set()
+        return False
+
+    def settled(self) -> None:
+        self._current.clear()
+        self._asked.set()
+        self.wait_for(self._current.is_set)
+
+    def wait_for(self, condition: Any) -> None:
+        deadline = time.monotonic() + WAIT_S_MAX
+        while not condition():
+            if self._error is not None:
+                raise self._error
+            if time.monotonic() > deadline:
+                pytest.fail(f"nothing happened; the pipeline is at {self.pipeline.progress}")
+            time.sleep(0.02)
+
+    def stopped_by(self) -> BaseException:
+        """The error that ends it."""
+        self._thread.join(WAIT_S_MAX)
+        assert self._error is not None, "it did not end"
+        return self._error
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.pipeline.stop()
+        self._thread.join(WAIT_S_MAX)
+
+
+Row = dict[str, object]
+
+
+def lake_rows(folder: Path, target: str, *, system: bool = False) -> list[Row]:
+    lake = PaimonLake(str(folder / "lake"), user="reader").table(target).copy({"read.native.enabled": "true"})
+    builder = lake.new_read_builder()
+    rows = builder.new_read().to_arrow(builder.new_scan().plan().splits()).to_pylist()
+    kept = rows if system else [{name: value for name, value in row.items() if name not in SYSTEM} for row in rows]
+    return sorted(kept, key=lambda row: repr(sorted(row.items())))
+
+
+def source_rows(server: Server, table: str) -> list[Row]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table}")
+        names = [column[0] for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return sorted(rows, key=lambda row: repr(sorted(row.items())))
+
+
+def history(folder: Path, target: str) -> list[Row]:
+    """The rows of a change table in the order of the changes."""
+    rows = lake_rows(folder, target, system=True)
+    return sorted(rows, key=lambda row: (row["_seq"], row["_ordinal"]))  # type: ignore[return-value, type-var, arg-type]
+
+
+def folded(folder: Path, target: str, key: str = "id") -> list[Row]:
+    """What a change table says that its source holds. Each change must fit what was there before it."""
+    held: dict[object, Row] = {}
+    for row in history(folder, target):
+        content = {name: value for name, value in row.items() if name not in SYSTEM}
+        match row["_op"]:
+            case "truncate":
+                held.clear()
+            case "delete" | "update_before":
+                before = held.pop(content[key])
+                assert all(content[name] == value for name, value in before.items() if value is not None), (
+                    "a change is missing, or came twice"
+                )
+            case _:
+                assert content[key] not in held, "a row came twice"
+                held[content[key]] = content
+    return sorted(held.values(), key=lambda row: repr(sorted(row.items())))

@@ -1,0 +1,186 @@
+"""Statements of the log reach the lake in order, at their place; what the lake can't hold stops the pipeline with its words."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snowmelt.engine.routes import Mode, Route
+from snowmelt.errors import SourceDrift
+from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
+from tests.servers import Fresh, Server
+
+ROWS = 2_000
+CHANGED = ("shop.events", "ods.events_log")
+LOGGED = Route("shop.events", "ods.events_log", Mode.CHANGELOG)
+
+
+@pytest.fixture(params=["mariadb", "mysql8"])
+def server(request: pytest.FixtureRequest) -> Server:
+    fresh: Fresh = request.getfixturevalue(f"fresh_{request.param}")
+    return fresh(gtid_mode="ON", enforce_gtid_consistency="ON") if request.param == "mysql8" else fresh()
+
+
+def execute(server: Server, *statements: str) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        connection.commit()
+
+
+def fill(server: Server) -> None:
+    execute(
+        server, "CREATE DATABASE shop CHARACTER SET utf8mb4", "CREATE TABLE shop.orders (id INT NOT NULL PRIMARY KEY, k INT, c VARCHAR(60))"
+    )
+    execute(server, "CREATE TABLE shop.events (id INT NOT NULL PRIMARY KEY, what VARCHAR(40))")
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO shop.orders VALUES (%s, %s, %s)", [(i, i % 10, f"order {i}") for i in range(ROWS)])
+        cursor.executemany("INSERT INTO shop.events VALUES (%s, %s)", [(i, f"event {i}") for i in range(ROWS)])
+        connection.commit()
+
+
+def some_changes(server: Server, seed: int) -> None:
+    rng = random.Random(seed)
+    with server.connect() as connection, connection.cursor() as cursor:
+        for table, column in (("orders", "k"), ("events", "what")):
+            for _ in range(20):
+                number = rng.randrange(2 * ROWS)
+                match rng.randrange(4):
+                    case 0:
+                        cursor.execute(f"DELETE FROM shop.{table} WHERE id = %s", (number,))
+                    case 1:
+                        cursor.execute(f"UPDATE shop.{table} SET {column} = %s WHERE id = %s", (rng.randrange(99), number))
+                    case 2:
+                        cursor.execute(f"UPDATE IGNORE shop.{table} SET id = id + 100000 WHERE id = %s", (number,))
+                    case _:
+                        cursor.execute(f"REPLACE INTO shop.{table} (id, {column}) VALUES (%s, %s)", (number, rng.randrange(99)))
+        connection.commit()
+
+
+STATEMENTS = (
+    "ALTER TABLE shop.orders ADD COLUMN note VARCHAR(20) NULL",
+    "ALTER TABLE shop.orders ADD COLUMN size INT NOT NULL DEFAULT 7 AFTER id",
+    "ALTER TABLE shop.orders MODIFY size BIGINT NOT NULL DEFAULT 7",
+    "ALTER TABLE shop.orders DROP COLUMN c",
+    "ALTER TABLE shop.orders CHANGE note remark VARCHAR(40) NULL",
+    "ALTER TABLE shop.orders ADD COLUMN c INT NULL",
+    "TRUNCATE TABLE shop.orders",
+    "ALTER TABLE shop.events ADD COLUMN size INT NOT NULL DEFAULT 3",
+    "TRUNCATE TABLE shop.events",
+    "CREATE TABLE shop.late (id INT NOT NULL PRIMARY KEY, v INT)",
+    "INSERT INTO shop.late VALUES (1, 1), (2, 2)",
+    "RENAME TABLE shop.late TO shop.later",
+    "CREATE TABLE shop.twin LIKE shop.orders",
+    "INSERT INTO shop.twin (id, size) VALUES (1, 1), (2, 2)",
+    "RENAME TABLE shop.orders TO shop.parked, shop.twin TO shop.orders",
+    "DROP TABLE shop.parked",
+)
+
+
+def compare(server: Server, folder: Path) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW TABLES IN shop")
+        tables = [name for (name,) in cursor.fetchall()]
+    for table in tables:
+        if table != "events":
+            assert lake_rows(folder, f"ods.shop_{table}") == source_rows(server, f"shop.{table}"), table
+    assert folded(folder, CHANGED[1]) == source_rows(server, CHANGED[0])
+
+
+@pytest.mark.timeout(600)
+def test_every_statement_reaches_the_lake_in_its_place(server: Server, tmp_path: Path, spark: Any) -> None:
+    fill(server)
+    wanted = settings(server, tmp_path, routes=[LOGGED])
+    with Running(spark, wanted) as running:
+        running.settled()
+        for number, statement in enumerate(STATEMENTS):
+            some_changes(server, 2 * number)
+            execute(server, statement)
+            some_changes(server, 2 * number + 1)
+            if number % 3 == 2:
+                running.settled()
+                compare(server, tmp_path)
+        running.settled()
+        compare(server, tmp_path)
+    # All of it once more, by one that starts when the statements lie behind.
+    some_changes(server, 1_000)
+    execute(server, "ALTER TABLE shop.orders ADD COLUMN last INT NULL", "TRUNCATE TABLE shop.events")
+    some_changes(server, 1_001)
+    with Running(spark, wanted) as running:
+        running.settled()
+    compare(server, tmp_path)
+
+
+@pytest.mark.timeout(600)
+def test_statements_while_tables_are_copied_lose_nothing(server: Server, tmp_path: Path, spark: Any) -> None:
+    fill(server)
+    with Running(spark, settings(server, tmp_path, routes=[LOGGED], rows_per_chunk=100, chunks_at_once=1)) as running:
+        for number, statement in enumerate(STATEMENTS):
+            some_changes(server, number)
+            epoch = running.pipeline.progress.epoch
+            running.wait_for(lambda before=epoch: running.pipeline.progress.epoch > before)
+            execute(server, statement)
+        some_changes(server, 99)
+        running.settled()
+    compare(server, tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_a_statement_that_rewrites_stored_rows_copies_the_table_again(server: Server, tmp_path: Path, spark: Any) -> None:
+    fill(server)
+    with Running(spark, settings(server, tmp_path)) as running:
+        running.settled()
+        execute(server, "ALTER TABLE shop.orders MODIFY k VARCHAR(20) NULL", "INSERT INTO shop.orders VALUES (-1, 'x', 'y')")
+        running.settled()
+    assert lake_rows(tmp_path, "ods.shop_orders") == source_rows(server, "shop.orders")
+
+
+@pytest.mark.timeout(300)
+def test_what_the_lake_can_not_hold_stops_with_the_statement(server: Server, tmp_path: Path, spark: Any) -> None:
+    fill(server)
+    with Running(spark, settings(server, tmp_path)) as running:
+        running.settled()
+        execute(server, "ALTER TABLE shop.orders DROP PRIMARY KEY, ADD PRIMARY KEY (id, k)")
+        error = running.stopped_by()
+    assert isinstance(error, SourceDrift)
+    assert "DROP PRIMARY KEY, ADD PRIMARY KEY (id, k)" in error.detail
+    assert "ods.shop_orders" in error.detail
+    assert error.hint
+
+
+@pytest.mark.timeout(300)
+def test_a_change_table_tells_each_change_with_its_kind_and_place(server: Server, tmp_path: Path, spark: Any) -> None:
+    fill(server)
+    with Running(spark, settings(server, tmp_path, routes=[LOGGED])) as running:
+        running.settled()
+        execute(
+            server,
+            "INSERT INTO shop.events VALUES (-1, 'a'), (-2, 'b')",
+            "UPDATE shop.events SET what = 'c' WHERE id = -1",
+            "UPDATE shop.events SET id = -3 WHERE id = -2",
+            "DELETE FROM shop.events WHERE id = -1",
+            "TRUNCATE TABLE shop.events",
+            "INSERT INTO shop.events VALUES (1, 'z')",
+        )
+        running.settled()
+    told = [(row["_op"], row["id"], row["what"]) for row in history(tmp_path, CHANGED[1])]
+    assert sorted(told[:ROWS], key=repr) == sorted((("read", i, f"event {i}") for i in range(ROWS)), key=repr)
+    assert told[ROWS:] == [
+        ("insert", -1, "a"),
+        ("insert", -2, "b"),
+        ("update_before", -1, "a"),
+        ("update_after", -1, "c"),
+        ("update_before", -2, "b"),
+        ("update_after", -3, "b"),
+        ("delete", -1, "c"),
+        ("truncate", None, None),
+        ("insert", 1, "z"),
+    ]
+    changes = history(tmp_path, CHANGED[1])[ROWS:]
+    places = [row["_position"] for row in changes if row["_op"] != "truncate"]
+    assert all(isinstance(place, str) and ":" in place for place in places)
+    assert all(row["_ts"] is not None for row in changes)
+    assert len({(row["_seq"], row["_ordinal"]) for row in changes}) == len(changes)
