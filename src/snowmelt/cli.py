@@ -240,7 +240,8 @@ def verify(
         list[str] | None, typer.Option("--table", "-t", help="Only these: database.table, with * and ?. Repeatable. Default: all.")
     ] = None,
     patience: Annotated[
-        float | None, typer.Option(help="How many seconds the lake may stand still behind the database. Default: 60, or three intervals.")
+        float | None,
+        typer.Option(min=0, help="How many seconds the lake may stand still behind the database. Default: 60, or three intervals."),
     ] = None,
     master: Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:7077, …")] = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
@@ -263,11 +264,13 @@ def verify(
 def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, master: str, as_json: bool, debug: bool) -> None:
     from snowmelt.config import read_pipeline
     from snowmelt.supervise import JsonLines, check_installed, spark_session
-    from snowmelt.verify import Outcome, Step, verify
+    from snowmelt.verify import Outcome, Step, open_state, verify
 
     config = read_pipeline(file)
-    # A wrong pattern is told before Spark is started.
+    settings = config.to_settings()
+    # What is wrong with these is told before Spark is started.
     match_tables(tables or [])
+    open_state(settings)
     check_installed()
     console = Console(stderr=True)
     told = JsonLines(_line)
@@ -280,7 +283,7 @@ def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, m
                 shown.update(Text(f"{step.table or 'all tables'}: {step.what}{of}"))
 
         spark = stack.enter_context(spark_session(config.pipeline.name, master=master, ui=False, debug=debug))
-        verdicts = verify(config.to_settings(), spark, tables, watch, patience_s=patience_s)
+        verdicts = verify(settings, spark, tables, watch, patience_s=patience_s)
     for verdict in verdicts:
         if as_json:
             told.tell("verdict", **_verdict_json(verdict))
@@ -300,7 +303,7 @@ def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, m
 
 def _print_verdict(verdict: TableVerdict) -> None:
     where = f"{verdict.table} -> {verdict.target}"
-    if verdict.reason:
+    if not verdict.position:
         _line(f"{where}: {verdict.outcome}: {verdict.reason}")
         return
     differing = f", rows that differ: {verdict.differing:,}" if verdict.differing else ""
@@ -311,6 +314,8 @@ def _print_verdict(verdict: TableVerdict) -> None:
         _line(f"  {difference.kind} {key}{columns}")
     if verdict.differing > len(verdict.differences):
         _line(f"  and {verdict.differing - len(verdict.differences):,} more")
+    if verdict.reason:
+        _line(f"  the rest is not verified: {verdict.reason}")
 
 
 def _verdict_json(verdict: TableVerdict) -> dict[str, Any]:
@@ -347,23 +352,29 @@ def status(
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
         return
-    console = Console()
-    table = Table()
-    for heading in ("table", "lake table", "mode", "phase", "copied", "lake snapshot", "complete up to"):
-        table.add_column(heading, overflow="fold")
     for one in found.tables:
-        copied = "" if one.chunks is None else f"{one.chunks} of {one.chunks_known or '?'} chunks"
-        upto = "" if one.watermark_ms is None else datetime.fromtimestamp(one.watermark_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        phase = "live" if one.phase in ("released", "streaming") else one.phase
-        table.add_row(*(Text(text) for text in (one.source, one.target, one.mode, phase, copied, str(one.snapshot or ""), upto)))
-    console.print(table)
+        told = [f"{one.source} -> {one.target} ({one.mode}): {'live' if one.phase in ('released', 'streaming') else one.phase}"]
+        if one.chunks is not None:
+            told.append(f"{one.chunks} of {one.chunks_known or '?'} chunks copied")
+        if one.snapshot is not None:
+            told.append(f"lake snapshot {one.snapshot}")
+        if one.watermark_ms is not None:
+            told.append(f"complete up to {datetime.fromtimestamp(one.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC")
+        _line(", ".join(told))
     under_way = ", another is under way" if found.under_way else ""
-    console.print(Text(f"{found.name}: epoch {found.epoch} is done{under_way}; {found.waiting_bytes:,} bytes of the log wait"))
+    _line(f"{found.name}: epoch {found.epoch} is done{under_way}; {found.waiting_bytes:,} bytes of the log wait")
 
 
 @app.command()
-def demo() -> None:
-    """Show it: a MariaDB of its own, changed all the while, read by chunks and by log, and the proof that both are right.
+def demo(
+    seconds: Annotated[float, typer.Option(min=2.0, help="How long the database is written to, at least.")] = 60.0,
+    rows: Annotated[int, typer.Option(min=10_000, help="How many rows it has to begin with.")] = 200_000,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with the pipeline, the lake and the logs.")] = False,
+) -> None:
+    """Show it: a MariaDB of its own, changed all the while, in the lake by `snowmelt run`, with kill -9 in the middle; then the proof.
+
+    Its last line is `verified` if every table of the lake is what the database has. Everything is in a temporary folder that goes
+    away with it. Ctrl-C ends it at any time.
 
     Example:
 
@@ -371,7 +382,7 @@ def demo() -> None:
     """
     from snowmelt.demo import run_demo
 
-    raise typer.Exit(run_demo())
+    run_demo(seconds=seconds, rows=rows, keep=keep)
 
 
 def _password(reference: str | None) -> Secret:

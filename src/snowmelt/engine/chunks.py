@@ -79,7 +79,8 @@ class Chunks:
     def _visible(self, shown: Position | MySqlGtidSet) -> int | None:
         relay, located = self._keeper.relay, self._keeper.located
         if isinstance(shown, Position):
-            return visible_cut(relay, shown)
+            # What a server does not show yet and has logged before capture began no epoch will ever bring.
+            return visible_cut(relay, shown) if shown >= relay.segments[0].begins else None
         for sealed in reversed(relay.segments):
             if _within(sealed.ends, shown):
                 return sealed.last

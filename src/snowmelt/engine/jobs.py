@@ -32,8 +32,10 @@ class Lane(StrEnum):
 class Jobs:
     """Of one driver. `submit` and `take` belong to one thread."""
 
-    def __init__(self, spark: Any, *, at_once: int) -> None:
+    def __init__(self, spark: Any, *, at_once: int, wake: Callable[[], None]) -> None:
+        """`wake` is called whenever there is something to `take`."""
         self._spark = spark
+        self._wake = wake
         self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="snowmelt-job")
         self._ended: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._failed = 0
@@ -48,20 +50,32 @@ class Jobs:
         failed: Callable[[SnowmeltError], None],
     ) -> None:
         def work() -> None:
-            try:
-                answers = self._collect(lane, place, list(tasks), run)
-            except Exception as error:
-                self._ended.put(lambda error=error: failed(_known(error)))  # type: ignore[misc]
-                return
-            errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
-            if errors:
-                # One that no repetition heals says more than one that passes.
-                worst = next((error for error in errors if not passes(error)), errors[0])
-                self._ended.put(lambda: failed(worst))
-            else:
-                self._ended.put(lambda: self._succeeded(done, answers))
+            self._ended.put(self._outcome(lane, place, list(tasks), run, done, failed))
+            self._wake()
 
         self._pool.submit(work)
+
+    def _outcome(
+        self,
+        lane: Lane,
+        place: Place,
+        tasks: list[Any],
+        run: Run,
+        done: Callable[[list[Any]], None],
+        failed: Callable[[SnowmeltError], None],
+    ) -> Callable[[], None]:
+        """Run a job; what is to be done about its end."""
+        try:
+            answers = self._collect(lane, place, tasks, run)
+        except Exception as error:
+            known = _known(error)
+            return lambda: failed(known)
+        errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
+        if errors:
+            # One that no repetition heals says more than one that passes.
+            worst = next((error for error in errors if not passes(error)), errors[0])
+            return lambda: failed(worst)
+        return lambda: self._succeeded(done, answers)
 
     def _collect(self, lane: Lane, place: Place, tasks: list[Any], run: Run) -> list[Any]:
         with contextlib.suppress(AttributeError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +67,9 @@ from snowmelt.store.objects import open_store
 
 log = logging.getLogger(__name__)
 
-_TURN_S: Final = 0.02
+_TURN_S: Final = 0.05
+"""How long nothing may come in before it is looked what time calls for."""
+_HANDOVER_LOOK_S: Final = 0.02
 _HANDOVER_S_MAX: Final = 60.0
 _SHARE_BYTES_MIN: Final = 4 << 20
 """Less than this of the log is not worth a task of its own."""
@@ -88,7 +91,7 @@ class Settings:
     """Of tables that no route matches."""
     interval_s: float = 5.0
     epoch_bytes: int = 256 << 20
-    rows_per_chunk: int = 100_000
+    rows_per_chunk: int = 250_000
     chunks_at_once: int = 2
     log_tasks: int = 2
     """How many tasks share an epoch's log at most."""
@@ -132,7 +135,8 @@ class Pipeline:
         self._settings = settings
         self._state = State(open_store(str(settings.state)))
         self._lake = PaimonLake(settings.warehouse, user=f"snowmelt-{settings.name}")
-        self._jobs = Jobs(spark, at_once=settings.chunks_at_once + 1)
+        self._awake = threading.Event()
+        self._jobs = Jobs(spark, at_once=settings.chunks_at_once + 1, wake=self._awake.set)
         self._splitter = Splitter(settings.source, rows_per_chunk=settings.rows_per_chunk)
         self._log_job: _LogJob | None = None
         self._staged: _LogJob | None = None
@@ -199,6 +203,7 @@ class Pipeline:
             generation=self._generation.number,
             start=start,
             server_id=settings.server_id or _server_id(settings.name),
+            wake=self._awake.set,
         )
         self._chunks = Chunks(self.ledger, self._keeper, self._jobs, self._place, at_once=settings.chunks_at_once, sourced=self._sourced)
         self._entries = Entries(self._lake, self.ledger, self._shapes, self._chunks, settings.types)
@@ -256,6 +261,7 @@ class Pipeline:
         return self._log_job is None and self._staged is None and self._coordinator.next_step() is None
 
     def _turn(self) -> None:
+        self._awake.clear()
         self._look_for_a_newer_driver()
         busy = self._keeper.take()
         busy |= self._jobs.take()
@@ -273,7 +279,7 @@ class Pipeline:
             if self._coordinator.may_plan:
                 self._chunks.launch()
         if not busy:
-            time.sleep(_TURN_S)
+            self._awake.wait(_TURN_S)
 
     def _look_for_a_newer_driver(self) -> None:
         """Every step that counts looks for itself; this is for a driver that has nothing to do."""
@@ -527,7 +533,7 @@ def _wait_for_the_last_driver(folder: Path) -> None:
                 detail=f"its capture holds {folder} since {_HANDOVER_S_MAX:.0f} s",
                 hint="end that process",
             )
-        time.sleep(_TURN_S)
+        time.sleep(_HANDOVER_LOOK_S)
 
 
 def _check_key(table: MySqlTable, target: Target) -> None:

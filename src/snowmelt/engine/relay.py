@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,17 +39,20 @@ class Keeper:
         generation: int,
         start: Start,
         server_id: int,
+        wake: Callable[[], None],
     ) -> None:
+        """`wake` is called whenever there is something to `take`."""
         self._state = state
         self.relay = relay
         self.located: Position | None = None
         """A place of the log, with every transaction up to there; set by the capture when it has come to where it goes on."""
         self._shapes = shapes
+        self._wake = wake
         self._folder = folder
         self._generation = generation
         self._sealed: queue.SimpleQueue[Segment] = queue.SimpleQueue()
         folder.mkdir(parents=True, exist_ok=True)
-        self._capture = Capture(options, folder, start=start, server_id=server_id, sealed=self._sealed.put, located=self._locate)
+        self._capture = Capture(options, folder, start=start, server_id=server_id, sealed=self._captured, located=self._locate)
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="snowmelt-capture", daemon=True)
@@ -65,6 +69,10 @@ class Keeper:
                 self._record(segment)
         self._thread.start()
 
+    def _captured(self, segment: Segment) -> None:
+        self._sealed.put(segment)
+        self._wake()
+
     def _locate(self, position: Position) -> None:
         self.located = position
 
@@ -73,6 +81,7 @@ class Keeper:
             self._capture.run(self._stop)
         except BaseException as error:
             self._error = error
+            self._wake()
 
     def take(self) -> bool:
         """Take up what was captured meanwhile; whether there was anything."""
