@@ -92,7 +92,7 @@ def read_extent(
 ) -> tuple[Extent, Mark]:
     """The least and the greatest key by one exact read, and its mark, which is also the tail's. `to_a_change` as in `read_chunk`."""
     check(bool(table.key), "a table without a key has no ends", str(table.id))
-    with _Exact(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads, to_a_change=to_a_change) as read:
+    with ExactRead(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads, to_a_change=to_a_change) as read:
         source = from_table(session, table)
         up = ", ".join(quote(name) for name in table.key)
         down = ", ".join(f"{quote(name)} DESC" for name in table.key)
@@ -130,7 +130,7 @@ def read_chunk(
     nothing open, as it may where rows have keys; what the server itself can't tell so exactly is settled by a lock for a moment.
     """
     check(chunk.table == table.id, "a chunk is read from its own table", f"{chunk.table} and {table.id}")
-    exact = _Exact(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads, to_a_change=to_a_change)
+    exact = ExactRead(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads, to_a_change=to_a_change)
     exact.open()
     try:
         if visible is not None and not at_least(exact.mark, visible):
@@ -158,7 +158,7 @@ def read_chunk(
 class ChunkRead:
     """A running read. It counts only when `complete`: all rows were taken and the table kept its shape meanwhile."""
 
-    def __init__(self, exact: _Exact, rows: Iterator[pa.RecordBatch], counters: Counters) -> None:
+    def __init__(self, exact: ExactRead, rows: Iterator[pa.RecordBatch], counters: Counters) -> None:
         self._exact = exact
         self._rows = rows
         self._taken = False
@@ -195,7 +195,7 @@ class ChunkRead:
         self.close()
 
 
-class _Exact:
+class ExactRead:
     """A transaction whose content is known, on a table of known shape."""
 
     def __init__(
@@ -301,7 +301,7 @@ class _Exact:
         if found.fingerprint() != self._table.fingerprint():
             raise SourceDrift(f"the schema of {self._table.id} changed {when} the read")
 
-    def __enter__(self) -> _Exact:
+    def __enter__(self) -> ExactRead:
         self.open()
         return self
 

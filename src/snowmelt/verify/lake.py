@@ -1,0 +1,221 @@
+"""The lake's side: one snapshot of a table, read and hashed by Spark tasks.
+
+A task reads its share of the snapshot's splits in Arrow, and answers with sums, or with the hashes of the rows that are asked for; rows
+themselves never leave it, but for the few that are named. A change table is folded: what was added since it was last emptied counts,
+what was taken away counts against it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
+from snowmelt.verify.classes import Classes, Parting, Sums
+from snowmelt.verify.digests import Hashes, digest_rows
+from snowmelt.verify.forms import RowForms, is_summed
+from snowmelt.verify.rounds import Rows
+from snowmelt.verify.source import Detail, text_of
+
+OPERATION = "_op"
+_ADDS, _TAKES, _EMPTIES = ("read", "insert", "update_after"), ("delete", "update_before"), "truncate"
+_BATCH_ROWS = 65_536
+_TASKS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a task is to read, and what of it is wanted."""
+
+    warehouse: str
+    target: str
+    snapshot: int
+    forms: RowForms
+    parting: Parting
+    keyed: bool
+    share: int = 0
+    shares: int = 1
+    since: int = -1
+    """Of a change table: the `_seq` at which it was last emptied."""
+    wanted: Classes | None = None
+    """Rows of these classes, instead of sums."""
+    named: Hashes | None = None
+    """Rows of these keys by name, instead of sums."""
+
+
+@dataclass(slots=True)
+class Answer:
+    sums: Sums
+    rows: Rows
+    details: dict[int, Detail]
+
+
+class LakeTable:
+    """One lake table at one snapshot; 0 is a table that nothing was ever committed to."""
+
+    def __init__(self, spark: Any, look: Look) -> None:
+        self._spark = spark
+        self._look = look
+
+    def sums(self) -> Sums:
+        total = Sums.zero(self._look.parting.count)
+        for answer in self._run(self._look):
+            total.merge(answer.sums)
+        return total
+
+    def rows(self, wanted: Classes) -> Rows:
+        return Rows.joined([answer.rows for answer in self._run(replace(self._look, wanted=wanted))])
+
+    def details(self, named: Hashes) -> dict[int, Detail]:
+        found: dict[int, Detail] = {}
+        for answer in self._run(replace(self._look, named=named)):
+            found |= answer.details
+        return found
+
+    def _run(self, look: Look) -> list[Answer]:
+        if not look.snapshot:
+            return []
+        with self._reading():
+            shares = max(1, min(_TASKS_MAX, len(_splits(look)[1])))
+            looks = [replace(look, share=share, shares=shares) for share in range(shares)]
+            if not look.keyed:
+                since = max(self._collect(looks, _last_emptied))
+                looks = [replace(one, since=since) for one in looks]
+            answers: list[Answer] = self._collect(looks, _answer)
+        return answers
+
+    def _collect(self, looks: list[Look], run: Callable[[Look], Any]) -> list[Any]:
+        frame = self._spark.range(0, len(looks), 1, len(looks)).mapInArrow(_each(looks, run), "answer binary")
+        return [pickle.loads(bytes(row.answer)) for row in frame.collect()]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What pypaimon or Spark raise, as an error of ours. A task's own error is a line of Spark's."""
+        try:
+            yield
+        except SnowmeltError:
+            raise
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            told = next((line for line in reversed(lines) if "snowmelt.errors." in line), lines[0] if lines else type(error).__name__)
+            detail = f"{self._look.target}, snapshot {self._look.snapshot}: {told.removeprefix('snowmelt.errors.')[:300]}"
+            raise Unavailable("a lake table can't be read", detail=detail) from error
+
+
+def _each(looks: list[Look], run: Callable[[Look], Any]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                answer = pickle.dumps(run(looks[index]))
+                yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], names=["answer"])
+
+    return work
+
+
+def _splits(look: Look, columns: list[str] | None = None) -> tuple[Any, list[Any]]:
+    """The reader of a pinned snapshot, and what there is to read: the same list in every task."""
+    table = PaimonLake(look.warehouse, user="snowmelt-verify").table(look.target)
+    # With the schema of today: a column that was added since the snapshot is NULL in it, as it is in the source.
+    table = table.copy_without_time_travel({"scan.snapshot-id": str(look.snapshot), "read.native.enabled": "true"})
+    names = columns or [column.name for column in look.forms.columns] + ([] if look.keyed else [OPERATION, SEQUENCE])
+    held = {field.name for field in table.fields}
+    missing = [name for name in names if name not in held]
+    if missing:
+        raise SourceDrift("a lake table lacks columns of its source", detail=f"{look.target}: {', '.join(missing)}")
+    if not look.keyed and int(table.table_schema.id) > 0:
+        # Rows of before keep the shape that they had, and those that take them away have the new one.
+        hint = "read its history by the shapes that its source had"
+        raise SourceDrift("a change table that was altered can't be folded", detail=look.target, hint=hint)
+    builder = table.new_read_builder().with_projection(names)
+    return builder.new_read(), builder.new_scan().plan().splits()
+
+
+def _batches(look: Look, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    reader, splits = _splits(look, columns)
+    mine = splits[look.share :: look.shares]
+    if not mine:
+        return
+    for batch in reader.to_arrow_batch_reader(mine):
+        for at in range(0, batch.num_rows, _BATCH_ROWS):
+            yield batch.slice(at, _BATCH_ROWS)
+
+
+def _last_emptied(look: Look) -> int:
+    last = -1
+    for batch in _batches(look, [OPERATION, SEQUENCE]):
+        emptied = batch.column(SEQUENCE).filter(pc.equal(batch.column(OPERATION), _EMPTIES))
+        if len(emptied):
+            last = max(last, pc.max(emptied).as_py())
+    return last
+
+
+def _answer(look: Look) -> Answer:
+    sums = Sums.zero(look.parting.count if look.wanted is None and look.named is None else 0)
+    parts: list[Rows] = []
+    details: dict[int, Detail] = {}
+    for held in _batches(look):
+        batch, counts = _folded(look, held)
+        keys, rows = look.forms.hash(batch)
+        if look.named is not None:
+            details |= _details(look, batch, keys, rows, look.named)
+            continue
+        classes = look.parting.classes(batch, keys)
+        if look.wanted is None:
+            sums.add(classes, rows, counts)
+        else:
+            mask = np.isin(classes, look.wanted)
+            parts.append(Rows(keys[mask], rows[mask], counts[mask] if counts is not None else np.ones(int(mask.sum()), np.int64)))
+    return Answer(sums, Rows.joined(parts), details)
+
+
+def _folded(look: Look, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None]:
+    """The rows that count, and how: a table with a key holds its rows as they are."""
+    if look.keyed:
+        return batch, None
+    operations = batch.column(OPERATION)
+    counts = np.zeros(batch.num_rows, np.int64)
+    for names, sign in ((_ADDS, 1), (_TAKES, -1)):
+        counts[pc.is_in(operations, pa.array(names, operations.type)).to_numpy(zero_copy_only=False)] = sign
+    known = (counts != 0) | pc.equal(operations, _EMPTIES).to_numpy(zero_copy_only=False)
+    if not known.all():
+        raise InvariantBroken("a change table holds an operation that is not known", detail=look.target)
+    kept = (counts != 0) & (batch.column(SEQUENCE).to_numpy() > look.since)
+    return batch.filter(pa.array(kept)), counts[kept]
+
+
+def _details(look: Look, batch: pa.RecordBatch, keys: Hashes, rows: Hashes, named: Hashes) -> dict[int, Detail]:
+    at = np.flatnonzero(np.isin(keys, named))
+    if not len(at):
+        return {}
+    few = look.forms.texts(batch.take(pa.array(at)))
+    digests = {name: digest_rows([texts], len(texts)) for name, texts in few.items()}
+    found = {}
+    for index, place in enumerate(at.tolist()):
+        columns = tuple(
+            digests[column.name][index].tobytes() if is_summed(column) else few[column.name][index].as_py() or b""
+            for column in look.forms.columns
+        )
+        key = tuple(_key_text(column.base, few[column.name][index].as_py()) for column in look.forms.named)
+        found[int(keys[place])] = Detail(int(rows[place]), key, columns)
+    return found
+
+
+def _key_text(base: str, value: str | bytes | None) -> str:
+    if base in ("float", "double") and isinstance(value, bytes):
+        return str(float(np.frombuffer(value, "<f8")[0]))
+    return text_of(value.encode() if isinstance(value, str) else value)
+
+
+def row_name(row: int) -> str:
+    """What a row without a key is called."""
+    return hashlib.sha256(str(row).encode()).hexdigest()[:12]

@@ -1,0 +1,78 @@
+"""What the source's log did to a table between two places, read from the server itself into a folder that is gone afterwards."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from snowmelt.databases.mysql.capture import capture_until
+from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
+from snowmelt.databases.mysql.connect import MySqlOptions, Server
+from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch, LogReader
+from snowmelt.databases.mysql.rows import DELETE, UPDATE_BEFORE
+from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.errors import SourceDrift
+from snowmelt.model.position import Position
+from snowmelt.model.table import SchemaHistory
+from snowmelt.verify.forms import RowForms
+from snowmelt.verify.rounds import Rows
+
+_TIMEOUT_S = 600.0
+
+
+def read_changes(
+    options: MySqlOptions,
+    server: Server,
+    table: MySqlTable,
+    forms: RowForms,
+    types: TypeOptions,
+    after: Position,
+    upto: Position,
+    *,
+    keyed: bool,
+    lower_case_names: bool,
+) -> Rows:
+    """What happened in (after, upto], as `rounds.World.changes` has it."""
+    parts: list[Rows] = []
+    with tempfile.TemporaryDirectory(prefix="snowmelt-verify-") as folder:
+        # A name of its own at the server: two connections of one name end each other.
+        capture_until(options, Path(folder), after, upto, server_id=2**31 + secrets.randbelow(2**30), timeout_s=_TIMEOUT_S)
+        schemas: SchemaHistory[MySqlTable] = SchemaHistory()
+        schemas.put(table.id, Position(0, 0), table)
+        reader = LogReader(
+            flavour=server.flavour,
+            version=server.version,
+            schemas=schemas,
+            captured=lambda name: name == table.id,
+            lower_case_names=lower_case_names,
+            options=types,
+        )
+        for segment in list_segments(Path(folder)):
+            for item in reader.read_segment(segment):
+                if isinstance(item, ChangeBatch):
+                    parts.append(_part(item, forms, upto, segment.log.number))
+                elif item.changes and item.position <= upto:
+                    raise SourceDrift("a statement changed the table while it was verified", detail=str(table.id), hint="verify it again")
+    rows = Rows.joined(parts)
+    return _last_of_each(rows) if keyed else rows
+
+
+def _part(item: ChangeBatch, forms: RowForms, upto: Position, file: int) -> Rows:
+    if ABSENT in item.rows.schema.names:
+        raise SourceDrift("the log holds partial rows", detail=str(item.table.id), hint="set binlog_row_image to FULL")
+    keys, rows = forms.hash(item.rows)
+    operations = item.rows.column("_op").to_numpy()
+    counts = np.where((operations == DELETE) | (operations == UPDATE_BEFORE), -1, 1)
+    ends = item.rows.column("_position").to_numpy()
+    inside = np.full(len(keys), file < upto.file) if file != upto.file else ends <= upto.offset
+    return Rows(keys, rows, counts.astype(np.int64)).where(np.asarray(inside, np.bool_))
+
+
+def _last_of_each(rows: Rows) -> Rows:
+    """The last state of each key: a before-image takes its key away, and the after-image behind it brings its own."""
+    _, backwards = np.unique(rows.keys[::-1], return_index=True)
+    last = len(rows.keys) - 1 - backwards
+    return Rows(rows.keys[last], rows.rows[last], np.maximum(rows.counts[last], 0))
