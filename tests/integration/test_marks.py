@@ -279,16 +279,16 @@ def test_a_read_is_given_back_when_in_the_moment_its_snapshot_opens(
 ) -> None:
     with open_session(any_server) as session, open_session(any_server) as admin:
         table = _two_tables(admin)
-        pin = reads._Exact._pin
+        pin = reads.ExactRead._pin
         changing = threading.Thread(target=admin.execute, args=(CHANGES[change],))
 
-        def change_first(exact: reads._Exact) -> None:
+        def change_first(exact: reads.ExactRead) -> None:
             changing.start()
             if read_method(session) is not Method.LOCK:
                 changing.join()
             pin(exact)
 
-        monkeypatch.setattr(reads._Exact, "_pin", change_first)
+        monkeypatch.setattr(reads.ExactRead, "_pin", change_first)
         if read_method(session) is Method.LOCK:
             # Nobody gets in between here. Whoever tries waits for us, or we for him until we give up.
             monkeypatch.setattr(reads, "LOCK_WAIT_S", 1)

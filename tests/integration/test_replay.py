@@ -193,16 +193,16 @@ def create(server: Server, name: str, columns: str, *rows: str) -> TableId:
 @contextmanager
 def at_the_first_chunk(act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Act once, when the snapshot of a table's first chunk is open and neither the table was touched nor the log's end read."""
-    pin, pins = reads._Exact._pin, itertools.count(1)
+    pin, pins = reads.ExactRead._pin, itertools.count(1)
 
-    def act_and_pin(exact: reads._Exact) -> None:
+    def act_and_pin(exact: reads.ExactRead) -> None:
         # The first exact read is that of the table's ends.
         if next(pins) == 2:
             act()
         pin(exact)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reads._Exact, "_pin", act_and_pin)
+        patch.setattr(reads.ExactRead, "_pin", act_and_pin)
         yield
 
 
@@ -320,7 +320,7 @@ def test_a_read_in_the_shape_of_after_its_mark_has_values_in_the_wrong_columns(
     """The planted bug: rows come by their new names at a mark below the statement, which then swaps them again."""
     server: Server = request.getfixturevalue(kind)
     table = create(server, *SWAP)
-    monkeypatch.setattr(reads._Exact, "_check_shape", lambda *_: None)
+    monkeypatch.setattr(reads.ExactRead, "_check_shape", lambda *_: None)
     monkeypatch.setattr(FollowedLog, "altered", lambda *_: False)
     with Source(server, tmp_path / "segments", "swap") as swap:
         with at_the_first_chunk(lambda: write(server, SWAP_NAMES), monkeypatch):

@@ -13,8 +13,7 @@ from snowmelt.databases.mysql.bounds import from_table, key_condition, plan_chun
 from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.marks import GtidMark, Mark
-from snowmelt.databases.mysql.reads import Method, log_end, read_extent, read_method
-from snowmelt.databases.mysql.reads import ExactRead as Exact
+from snowmelt.databases.mysql.reads import ExactRead, Method, log_end, read_extent, read_method
 from snowmelt.databases.mysql.resultset import Counters, select
 from snowmelt.errors import InvalidConfig, Unavailable
 from snowmelt.model.position import Position
@@ -149,8 +148,8 @@ class SourceTable:
                 key.insert(self._forms.named.index(column), str(value[0].as_py()))
         return Detail(int(rows.rows[at]), tuple(key), tuple(digests[column.name] or b"" for column in self._forms.columns))
 
-    def _exact(self, session: Session) -> Exact:
-        return Exact(
+    def _exact(self, session: Session) -> ExactRead:
+        return ExactRead(
             session, self._table, identity=self._identity, era=self._era, allow_locked_reads=False, to_a_change=not self._forms.key
         )
 
