@@ -1,194 +1,396 @@
-"""`snowmelt demo`: a live MariaDB as Arrow, two ways, and the proof that they agree.
+"""`snowmelt demo`: the product as a user meets it, on a MariaDB of its own that never stands still, and the proof that nothing went wrong.
 
-Chunks of every table are read exactly while writers go on; the log is captured and decoded beside it. Chunk rows carry the
-position that they were read at, changes that of their commit, and for each key the later one wins. What comes out must be what
-SELECT gives when all is quiet.
+Laws:
+- The pipeline runs as `snowmelt run` in processes of their own, by a pipeline file that is shown; nothing of it is called from here.
+- `verified` is the last line only if `snowmelt verify` says so of every table, and the change table has each change exactly once.
+- However it ends, nothing stays behind: no process, and no folder unless it was asked for, or something was wrong that is worth a look.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
+import contextlib
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from rich.console import Console
+from rich.syntax import Syntax
 from rich.table import Table
 
-from snowmelt.databases.mysql.bounds import plan_chunks
-from snowmelt.databases.mysql.capture import Capture
-from snowmelt.databases.mysql.catalog import match_tables, read_tables
-from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
+from snowmelt.config import read_pipeline
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.databases.mysql.decode import ChangeBatch, LogReader, warm
-from snowmelt.databases.mysql.preflight import inspect
-from snowmelt.databases.mysql.quoting import quote, quote_table
-from snowmelt.databases.mysql.reads import log_end, read_chunk, read_extent
-from snowmelt.databases.mysql.resultset import Counters, select
-from snowmelt.databases.mysql.rows import DELETE, UPDATE_BEFORE
-from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.databases.mysql.decode import warm
+from snowmelt.databases.mysql.reads import log_end
+from snowmelt.demo.history import History, prove
+from snowmelt.demo.process import Command, running
 from snowmelt.demo.server import local_mariadb
-from snowmelt.demo.shop import DATABASE, Writer, at_work, create
-from snowmelt.errors import Unavailable, check
+from snowmelt.demo.shop import (
+    DATABASE,
+    EMPTIED,
+    HISTORY,
+    LARGE,
+    NEW_COLUMN,
+    NEW_COLUMN_FILLED,
+    TABLES,
+    USER,
+    WRITERS,
+    Shop,
+    Sizes,
+    Statement,
+    Writer,
+    at_work,
+    create,
+)
+from snowmelt.demo.show import Show
+from snowmelt.engine.pipeline import Settings
+from snowmelt.engine.state import State
+from snowmelt.errors import InvariantBroken, Unavailable
 from snowmelt.model.position import Position
-from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.model.table import TableId
+from snowmelt.source.tables import Phase
+from snowmelt.status import read_status
+from snowmelt.store.objects import open_store
+from snowmelt.verify.standing import Standings
 
-WRITERS = 3
-ROWS_PER_CHUNK = 5_000
-ROWS_SHOWN = 3
-COLUMNS_SHOWN = 4
-_OPTIONS = TypeOptions()
-_KINDS = ("insert", "update before", "update after", "delete")
-
-
-def run_demo(*, seconds: float = 5.0) -> int:
-    """Run the demo with writers at work for at least so long; 0 if everything agreed, else 1."""
-    console = Console()
-    console.print("Compiling (the first time only), starting MariaDB, filling a shop …")
-    warm()
-    with local_mariadb() as (options, folder):
-        create(options)
-        with Session(options) as session:
-            tables = read_tables(session, match_tables([f"{DATABASE}.*"]))
-            findings = inspect(session, tables.values())
-            console.print(f"{session.server} with {len(tables)} tables; preflight: {len(findings)} findings")
-            for finding in findings:
-                console.print(f"  {finding.level}: {finding.fact}", highlight=False)
-            start = log_end(session, era=0)
-        return _copy_and_prove(console, options, folder / "segments", tables, start, seconds)
+SECONDS = 60.0
+ROWS = 200_000
+WAIT_S_MAX = 300.0
+"""For anything that the demo waits for."""
+_LOOK_S = 0.2
+_WHILE = 0.08
+"""Between two events, as a share of the load."""
+_FILE = "pipeline.yaml"
+_HISTORY_TARGET = f"{DATABASE}.payment_changes"
+_ROWS_SHOWN = 6
+_VERIFY_ENDS = (0, 1, 3)
+"""Exit codes of `snowmelt verify` that come with verdicts."""
 
 
-def _copy_and_prove(
-    console: Console, options: MySqlOptions, folder: Path, tables: dict[TableId, MySqlTable], start: Position, seconds: float
-) -> int:
-    capture = Capture(options, folder, start=start, server_id=4_711)
-    stop, failed = threading.Event(), []
+@dataclass(slots=True)
+class _Story:
+    """What happened, for the summary."""
 
-    def run_capture() -> None:
-        try:
-            capture.run(stop)
-        except Exception as error:  # shown by the main thread, which waits for what was captured
-            failed.append(error)
+    copy_s: float = 0.0
+    copied: int = 0
+    lag_s_max: float = 0.0
+    killed: str = ""
+    back_s: float = 0.0
+    current_s: float = 0.0
+    load_s: float = 0.0
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
 
-    capturing = threading.Thread(target=run_capture)
-    writers = [Writer(options, seed) for seed in range(1, WRITERS + 1)]
-    capturing.start()
+
+def run_demo(*, seconds: float = SECONDS, rows: int = ROWS, keep: bool = False) -> None:
+    """The demo with a load of at least so many seconds. It returns if everything is verified."""
+    show = Show()
+    with _interruptible(), _folder(show, keep=keep) as folder:
+        _Demo(show, folder, Sizes(rows), seconds, kept=keep).run()
+
+
+@contextlib.contextmanager
+def _folder(show: Show, *, keep: bool) -> Iterator[Path]:
+    """What went wrong is worth a look; what was interrupted is not."""
+    # A socket's path may have some hundred bytes only, so it lies close to the root.
+    folder = Path(tempfile.mkdtemp(prefix="snowmelt-"))
     try:
-        console.print(f"\n{WRITERS} writers change the shop. Chunks are read exactly meanwhile, each with its place in the log:")
-        with at_work(writers):
-            chunks = {table.id: _read_chunks(console, options, table) for table in tables.values()}
-            writers[0].stop.wait(seconds)
-        with Session(options) as session:
-            end = log_end(session, era=0)
-        if not capture.wait(end, 60):
-            raise failed[0] if failed else Unavailable("the log was not captured in time", detail=str(capture.end))
+        yield folder
+    except Exception:
+        keep = keep or (folder / _FILE).exists()
+        if keep:
+            show.say(f"What it was doing, and what the runs said, is in {folder}")
+        raise
     finally:
-        stop.set()
-        capturing.join()
-    console.print(f"\n{sum(writer.transactions for writer in writers):,} transactions later the log is captured up to {end}.")
-    changes = _read_log(console, folder, tables)
-    return _prove(console, options, tables, chunks, changes)
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read_chunks(console: Console, options: MySqlOptions, table: MySqlTable) -> list[pa.Table]:
-    """All chunks of a table, each row with the sequence of its read."""
-    shown = Table("chunk", "rows", "read at", title=f"{table.id} by ({', '.join(table.key)})", title_justify="left")
-    parts: list[pa.Table] = []
-    with Session(options) as session:
-        identity = session.server.identity
-        extent, _ = read_extent(session, table, identity=identity, era=0)
-        for chunk in plan_chunks(session, table, extent, rows_per_chunk=ROWS_PER_CHUNK):
-            with read_chunk(session, table, chunk, _OPTIONS, identity=identity, era=0) as read:
-                rows = pa.Table.from_batches(list(read.batches()), table.arrow_schema(_OPTIONS))
-            parts.append(_with_sequence(rows, np.full(len(rows), 2 * _flat(read.high) + 1), np.zeros(len(rows), np.int8)))
-            shown.add_row(str(chunk.index), f"{len(rows):,}", str(read.high))
-    console.print(shown)
-    return parts
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does, and neither disturbs what is done then."""
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def end(*_: object) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])
 
 
-def _read_log(console: Console, folder: Path, tables: dict[TableId, MySqlTable]) -> dict[TableId, list[pa.Table]]:
-    """The changes of each table out of the captured segments."""
-    history: SchemaHistory[MySqlTable] = SchemaHistory()
-    for table in tables.values():
-        history.put(table.id, Position(0, 0), table)
-    segments = list_segments(folder)
-    check(bool(segments), "a captured log has segments")
-    server = segments[0].server
-    reader = LogReader(flavour=server.flavour, version=server.version, schemas=history, captured=tables.__contains__)
-    changes: dict[TableId, list[pa.Table]] = {table: [] for table in tables}
-    kinds: dict[TableId, Counter[int]] = {table: Counter() for table in tables}
-    sample: dict[TableId, pa.RecordBatch] = {}
-    for segment in segments:
-        for item in reader.read_segment(segment):
-            if isinstance(item, ChangeBatch):
-                name = item.table.id
-                ops = item.rows.column("_op").to_numpy()
-                kinds[name].update(dict(zip(*(found.tolist() for found in np.unique(ops, return_counts=True)), strict=True)))
-                sample.setdefault(name, item.rows)
-                positions = item.rows.column("_position").to_numpy() + (np.int64(segment.log.number) << 40)
-                rows = pa.Table.from_batches([item.rows]).select(item.table.arrow_schema(_OPTIONS).names)
-                changes[name].append(_with_sequence(rows, 2 * positions, ops))
-    for name, rows in sample.items():
-        console.print(_changes_table(name, rows))
-    counts = Table("changes of", *_KINDS, title="The log, decoded", title_justify="left")
-    for name in tables:
-        counts.add_row(str(name), *(f"{kinds[name][kind]:,}" for kind in range(4)))
-    console.print(counts)
-    return changes
+class _Demo:
+    def __init__(self, show: Show, folder: Path, sizes: Sizes, seconds: float, *, kept: bool) -> None:
+        self._show = show
+        self._kept = kept
+        self._folder = folder
+        self._sizes = sizes
+        self._seconds = seconds
+        self._file = folder / _FILE
+        self._story = _Story()
+        self._writers: list[Writer] = []
+        self._doing = ""
+        self._load_began = 0.0
+        self._heard = 0
+
+    def run(self) -> None:
+        show = self._show
+        show.say("Compiling (the first time only), starting MariaDB, filling a shop …")
+        warm()
+        show.times.part("compiling or loading what is compiled")
+        with local_mariadb(self._folder) as root:
+            user = create(root, self._sizes, self._folder)
+            self._shop = Shop(root, self._sizes)
+            with Session(root) as session:
+                start, server = log_end(session, era=0), str(session.server)
+            show.times.part("starting MariaDB, making its rows")
+            self._introduce(server, root)
+            with show:
+                end = self._carry(root)
+                self._verify()
+            history = self._prove(user, start, end)
+            show.times.part("proving the change table")
+        self._conclude(history)
+
+    def _introduce(self, server: str, root: MySqlOptions) -> None:
+        self._file.write_text(_pipeline(root.port, self._sizes))
+        self._show.title(f"{server}, {len(TABLES)} tables, {self._sizes.rows:,} rows. The pipeline, pipeline.yaml:")
+        self._show.picture(Syntax(self._file.read_text(), "yaml", background_color="default"))
+        self._show.title(f"{WRITERS} writers change the shop while `snowmelt run pipeline.yaml` copies it.")
+
+    # ---- the load
+
+    def _carry(self, root: MySqlOptions) -> Position:
+        """The load, the kill and what follows; the end of the log that the lake has then."""
+        story, times = self._story, self._show.times
+        self._writers = [Writer(self._shop, number) for number in range(WRITERS)]
+        self._load_began = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            with at_work(self._writers):
+                first = stack.enter_context(running(self._folder, self._folder / "run-1.log", "run", str(self._file)))
+                self._first_run(first)
+                epoch = self._kill(first)
+                second = stack.enter_context(running(self._folder, self._folder / "run-2.log", "run", str(self._file)))
+                self._second_run(second, epoch)
+                story.load_s = time.monotonic() - self._load_began
+            times.part("the load behind the kill")
+            with Session(root) as session:
+                end = log_end(session, era=0)
+            self._doing = "catching up"
+            standings = Standings(State(open_store(str(self._settings().state))), patience_s=WAIT_S_MAX)
+            self._wait(lambda: _is_current(standings, end), second, "the lake to have everything")
+            story.current_s = times.part("until the lake has the last change")
+            self._show.note(f"The writers have stopped; {story.current_s:.1f} s later the lake has all of it. Ctrl-C (SIGINT) to the run:")
+            second.interrupt()
+            self._show.note(f"{second.told[-1].get('text', '')}, exit code 0")
+            times.part("the clean end of the run")
+        return end
+
+    def _first_run(self, first: Command) -> None:
+        story, show = self._story, self._show
+        self._doing = "copying"
+        self._wait(lambda: bool(first.progress), first, "the first run to begin")
+        began = time.monotonic()
+        show.times.part("starting the run: Python, Spark")
+        self._wait(lambda: self._all_live(first), first, "the copy")
+        story.copy_s, story.copied = time.monotonic() - began, first.rows
+        show.times.part("the copy, under load")
+        show.note(f"All {len(TABLES)} tables are live: {first.rows:,} rows in {story.copy_s:.1f} s, changes of that time among them.")
+        self._doing = "load"
+        self._statement(NEW_COLUMN)
+        self._load_until(0.3, first)
+        self._statement(EMPTIED)
+        self._statement(LARGE)
+        self._load_until(0.5, first)
+        show.times.part("the load up to the kill")
+
+    def _kill(self, first: Command) -> int:
+        """The last epoch that was done then."""
+        story, show = self._story, self._show
+        first.kill()
+        status = read_status(self._settings())
+        under_way = "another one decided on and not yet in all tables" if status.under_way else "none decided on"
+        story.killed = (
+            f"epoch {status.epoch} was done, {under_way}, {status.waiting_bytes / 1e6:.1f} MB of the log captured and not in the lake"
+        )
+        show.note("kill -9 of the run, Spark and all.")
+        show.note(f"When it died {story.killed}. The writers go on; `snowmelt run pipeline.yaml` again:")
+        return status.epoch
+
+    def _second_run(self, second: Command, epoch: int) -> None:
+        story, show = self._story, self._show
+        self._doing = "load, after kill -9"
+        self._heard = 0
+        self._wait(lambda: bool(second.progress), second, "the second run to begin")
+        again = [table for table, phase in second.phases.items() if phase != "live"]
+        self._wait(lambda: second.epoch > epoch, second, "the second run to go on")
+        story.back_s = show.times.part("after kill -9: until the next epoch is done")
+        copies = f"it goes on with the copy of {', '.join(again)}" if again else "every table is live as before, none is copied again"
+        show.note(f"Epoch {second.epoch} is done {story.back_s:.1f} s after the kill; {copies}.")
+        self._load_until(0.75, second)
+        self._statement(NEW_COLUMN_FILLED)
+        self._load_until(1.0, second)
+
+    def _statement(self, statement: Statement) -> None:
+        self._shop.run(statement)
+        self._show.note(f"{statement.sql}   (the writers go on)")
+
+    def _load_until(self, share: float, command: Command) -> None:
+        """Until so much of the load is over; and for a while in any case, because on a slow machine the copy alone took longer."""
+        ends = max(self._load_began + share * self._seconds, time.monotonic() + _WHILE * self._seconds)
+        self._wait(lambda: time.monotonic() >= ends, command, "the load")
+
+    def _wait(self, condition: Callable[[], bool], command: Command, what: str) -> None:
+        """Wait, and show what goes on. Whoever ends by itself meanwhile ends the demo too."""
+        deadline = time.monotonic() + WAIT_S_MAX + self._seconds
+        while not condition():
+            command.check_alive()
+            for writer in self._writers:
+                if writer.error is not None:
+                    raise writer.error
+            if time.monotonic() > deadline:
+                raise Unavailable(f"waited too long for {what}", detail=f"{WAIT_S_MAX + self._seconds:.0f} s")
+            self._hear(command)
+            self._show.look(self._doing, command, self._shop)
+            time.sleep(_LOOK_S)
+
+    def _hear(self, command: Command) -> None:
+        if self._all_live(command):
+            self._story.lag_s_max = max(self._story.lag_s_max, command.progress["lag_s"] or 0.0)
+        told, self._heard = command.told[self._heard :], len(command.told)
+        for event in told:
+            if event["event"] in ("warning", "error"):
+                self._show.note(f"{event['event']}: {event['text']}")
+
+    def _all_live(self, command: Command) -> bool:
+        return len(command.phases) == len(TABLES) and set(command.phases.values()) == {"live"}
+
+    def _settings(self) -> Settings:
+        return read_pipeline(self._file).to_settings()
+
+    # ---- the proof
+
+    def _verify(self) -> None:
+        self._show.note("`snowmelt verify pipeline.yaml`: every table, row by row where checksums differ")
+        with running(self._folder, self._folder / "verify.log", "verify", str(self._file)) as command:
+            self._doing = "verifying"
+            self._wait(lambda: command.ended, command, "the comparison")
+            command.finish(allowed=_VERIFY_ENDS)
+        self._story.verdicts = [event for event in command.told if event["event"] == "verdict"]
+        self._show.times.part("verifying")
+
+    def _prove(self, user: MySqlOptions, start: Position, end: Position) -> History:
+        self._show.note("the change table, against the server's log and what the writers counted")
+        table = TableId(DATABASE, HISTORY)
+        counted = self._shop.changed[HISTORY]
+        return prove(user, str(self._settings().warehouse), _HISTORY_TARGET, table, after=start, upto=end, counted=counted)
+
+    def _conclude(self, history: History) -> None:
+        story, show, shop = self._story, self._show, self._shop
+        verdicts = {verdict["table"]: verdict for verdict in story.verdicts}
+        table = Table("table", "lake table", "rows", "rows changed", "verdict", title="Database and lake", title_justify="left")
+        for name in TABLES:
+            said = verdicts.get(f"{DATABASE}.{name}", {"target": "", "rows": 0, "outcome": "not verified", "reason": "no verdict"})
+            outcome = f"{said['outcome']}: {said['reason']}" if said["reason"] else said["outcome"]
+            table.add_row(name, said["target"], f"{said['rows']:,}", f"{shop.changed[name]:,}", outcome)
+        show.title("What came out")
+        show.picture(table)
+        rows = verdicts.get(f"{DATABASE}.{HISTORY}", {}).get("rows")
+        wrong = [*history.wrong]
+        if history.left != rows:
+            wrong.append(f"its changes leave {history.left:,} rows")
+        self._tell_history(history, wrong)
+        self._sum_up()
+        not_right = [name for name in TABLES if verdicts.get(f"{DATABASE}.{name}", {}).get("outcome") != "verified"]
+        if wrong or not_right:
+            raise InvariantBroken("the lake is not verified", detail=", ".join([*not_right, *wrong]))
+        _tell_what_next(show, self._folder if self._kept else None)
+        show.say("verified")
+
+    def _tell_history(self, history: History, wrong: list[str]) -> None:
+        show = self._show
+        if wrong:
+            show.say(f"{_HISTORY_TARGET} is wrong: {'; '.join(wrong)}")
+        else:
+            show.say(
+                f"{_HISTORY_TARGET} is the history of {HISTORY}: {history.read:,} rows that were copied and {history.carried:,} changes "
+                f"behind the copy, each exactly once and fitting what was there before it. The server's log, read again, has just these; "
+                f"{history.covered:,} more are in the copy, and the writers counted the same."
+            )
+        names = ("_op", "_position", "id", "amount", "state", "version")
+        table = Table(*names, title="The newest changes of one payment, as the lake has them", title_justify="left")
+        for row in history.longest(_ROWS_SHOWN).select(list(names)).to_pylist():
+            table.add_row(*(str(row[name]) for name in names))
+        show.picture(table)
+
+    def _sum_up(self) -> None:
+        story, show, shop = self._story, self._show, self._shop
+        made = sum(shop.changed.values())
+        show.title("In numbers")
+        show.say(f"copied   {story.copied:,} rows in {story.copy_s:.1f} s, {story.copied / story.copy_s:,.0f} rows/s, under load")
+        rate = f"{made / story.load_s:,.0f} rows/s"
+        show.say(f"changed  {made:,} rows in {shop.committed:,} transactions, {rate}; {shop.rolled_back:,} more were rolled back")
+        show.say(
+            f"lag      at most {story.lag_s_max:.1f} s, with kill -9 in it; {story.current_s:.1f} s after the last change all was there"
+        )
+        show.say(f"kill -9  {story.killed}; the next epoch was done {story.back_s:.1f} s later")
+        show.title("Where the time went")
+        for what, took in [*show.times.parts, ("in all", show.times.total_s)]:
+            show.say(f"{took:6.1f} s  {what}")
 
 
-def _changes_table(name: TableId, rows: pa.RecordBatch) -> Table:
-    names = rows.schema.names[:COLUMNS_SHOWN]
-    shown = Table("kind", "commit at", *names, title=f"First changes of {name}", title_justify="left")
-    for row in rows.slice(0, ROWS_SHOWN).to_pylist():
-        shown.add_row(_KINDS[row["_op"]], str(row["_position"]), *(str(row[column])[:30] for column in names))
-    return shown
+def _is_current(standings: Standings, end: Position) -> bool:
+    """Whether the lake has the log up to a position, and no table is still being copied."""
+    standing = standings.look()
+    if standing.place is None or standing.place < end:
+        return False
+    return all(table.phase is Phase.RELEASED and table.copy is None for table in standing.ledger.tables)
 
 
-def _prove(
-    console: Console,
-    options: MySqlOptions,
-    tables: dict[TableId, MySqlTable],
-    chunks: dict[TableId, list[pa.Table]],
-    changes: dict[TableId, list[pa.Table]],
-) -> int:
-    """Chunks and changes, the later of each key, against SELECT."""
-    wrong = 0
-    for name, table in tables.items():
-        ours = _latest(pa.concat_tables([*chunks[name], *changes[name]]), table)
-        with Session(options) as session:
-            sql = f"SELECT {', '.join(quote(column.name) for column in table.columns)} FROM {quote_table(name)}"
-            batches = select(session, sql, table.columns, _OPTIONS, counters=Counters())
-            theirs = pa.Table.from_batches(list(batches), ours.schema).sort_by([(key, "ascending") for key in table.key])
-        same = ours.equals(theirs)
-        wrong += not same
-        console.print(f"{'verified' if same else 'DIFFERS '}  {name}: {len(ours):,} rows by chunks and log, {len(theirs):,} by SELECT")
-    console.print("Both ways agree with the database." if not wrong else f"{wrong} tables differ.")
-    return 1 if wrong else 0
+def _pipeline(port: int, sizes: Sizes) -> str:
+    return f"""\
+source:
+  type: mysql                  # MariaDB too
+  host: 127.0.0.1
+  port: {port}
+  username: {USER}
+  password: file:password      # by reference, never in the clear
+  tables: [{DATABASE}.*]
+sink:
+  type: paimon
+  warehouse: lake
+routes:                        # all others keep their names
+  - {{source: {DATABASE}.{HISTORY}, target: {_HISTORY_TARGET}, mode: changelog}}
+pipeline:
+  name: demo
+  state: state
+  interval: 1s
+  rows_per_chunk: {sizes.rows_per_chunk}
+"""
 
 
-def _flat(position: Position) -> int:
-    return position.file << 40 | position.offset
+def _tell_what_next(show: Show, folder: Path | None) -> None:
+    show.title("How the lake is read" + ("" if folder else " (`snowmelt demo --keep` leaves one to try it on)"))
+    code = f"""\
+lake = "{folder / "lake" if folder else "/data/lake"}"
 
+# A Spark DataFrame, without any jar.
+orders = snowmelt.read(spark, "{DATABASE}.orders", warehouse=lake)
+orders.groupBy("channel").count().show()
 
-def _with_sequence(rows: pa.Table, sequence: np.ndarray, ops: np.ndarray) -> pa.Table:
-    gone = (ops == DELETE) | (ops == UPDATE_BEFORE)
-    return rows.append_column("_seq", pa.array(sequence, pa.int64())).append_column("_gone", pa.array(gone))
-
-
-def _latest(rows: pa.Table, table: MySqlTable) -> pa.Table:
-    """The last state of each key, without the keys whose last state is gone; sorted by key."""
-    order = pa.array(np.arange(len(rows)))
-    keys = [(key, "ascending") for key in table.key]
-    rows = rows.append_column("_order", order).sort_by([*keys, ("_seq", "ascending"), ("_order", "ascending")])
-    last = np.ones(len(rows), np.bool_)
-    if len(rows) > 1:
-        same = np.ones(len(rows) - 1, np.bool_)
-        for key in table.key:
-            column = rows.column(key).combine_chunks()
-            same &= pc.equal(column.slice(1), column.slice(0, len(rows) - 1)).to_numpy(zero_copy_only=False)
-        last[:-1] = ~same
-    gone = rows.column("_gone").to_numpy()
-    return rows.filter(pa.array(last & ~gone)).select([column.name for column in table.columns]).combine_chunks()
+# DuckDB reads Arrow as it is.
+changes = snowmelt.read(spark, "{_HISTORY_TARGET}", warehouse=lake).toArrow()
+duckdb.sql("SELECT _op, count(*) FROM changes GROUP BY _op").show()
+"""
+    show.picture(Syntax(code, "python", background_color="default"))
+    if folder is not None:
+        show.say(f"The folder with all of it is {folder}")
+    show.say("Next: README.md has a pipeline for a server of yours, docs/guide.md every key and command, `snowmelt run --help` an example.")

@@ -1,4 +1,4 @@
-"""A MariaDB of one's own: in a folder that goes away with it, on loopback, with a password that nobody else knows."""
+"""A MariaDB of one's own: in a folder that is its caller's, on loopback, with a password that nobody else knows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,44 +25,44 @@ _SETTINGS = (
 
 
 @contextlib.contextmanager
-def local_mariadb() -> Iterator[tuple[MySqlOptions, Path]]:
-    """Start it, lend how to connect and a folder for whatever else, and remove all of it."""
+def local_mariadb(folder: Path) -> Iterator[MySqlOptions]:
+    """Start it with its data below a folder, lend how its root connects, and end it. Its path must be short: a socket lies in it."""
     server, install = _program("mariadbd"), _program("mariadb-install-db")
-    # A socket's path may have some hundred bytes only, so the folder lies close to the root.
-    with tempfile.TemporaryDirectory(prefix="snowmelt-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        password = folder / "password"
-        password.touch(mode=0o600)
-        password.write_text(secrets.token_hex(16))
-        options = MySqlOptions(port=_free_port(), username="root", password=Secret(f"file:{password}"))
-        as_root = ["--user=root"] if os.geteuid() == 0 else []
-        _install(
+    password = write_secret(folder / "root-password", secrets.token_hex(16))
+    options = MySqlOptions(port=_free_port(), username="root", password=Secret(f"file:{password}"))
+    as_root = ["--user=root"] if os.geteuid() == 0 else []
+    _install(
+        [
+            install, "--no-defaults", f"--datadir={folder / 'data'}", "--auth-root-authentication-method=normal", "--skip-test-db",
+            *as_root,
+        ]
+    )  # fmt: skip
+    first = write_secret(folder / "first.sql", f"ALTER USER root@localhost IDENTIFIED BY '{password.read_text()}';\n")
+    with open(folder / "mariadb.log", "wb") as log:
+        process = subprocess.Popen(
             [
-                install, "--no-defaults", f"--datadir={folder / 'data'}", "--auth-root-authentication-method=normal", "--skip-test-db",
-                *as_root,
-            ]
+                server, "--no-defaults", *as_root, *_SETTINGS, f"--datadir={folder / 'data'}", f"--socket={folder / 'socket'}",
+                f"--port={options.port}", f"--pid-file={folder / 'pid'}", f"--init-file={first}",
+            ],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-        first = folder / "first.sql"
-        first.touch(mode=0o600)
-        first.write_text(f"ALTER USER root@localhost IDENTIFIED BY '{password.read_text()}';\n")
-        with open(folder / "server.log", "wb") as log:
-            process = subprocess.Popen(
-                [
-                    server, "--no-defaults", *as_root, *_SETTINGS, f"--datadir={folder / 'data'}", f"--socket={folder / 'socket'}",
-                    f"--port={options.port}", f"--pid-file={folder / 'pid'}", f"--init-file={first}",
-                ],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+    try:
+        _wait_until_it_answers(process, options, folder / "mariadb.log")
+        yield options
+    finally:
+        process.terminate()
         try:
-            _wait_until_it_answers(process, options, folder / "server.log")
-            yield options, folder
-        finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def write_secret(path: Path, text: str) -> Path:
+    """A file that nobody else may read."""
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path
 
 
 def _install(command: list[str]) -> None:
@@ -101,7 +100,10 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], options: MySqlOptio
 def _program(name: str) -> str:
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if found is None:
-        raise InvalidConfig(f"{name} is not installed", hint="./run setup, or apt-get install mariadb-server")
+        raise InvalidConfig(
+            f"{name} is not installed",
+            hint="`./run setup` installs it, or your package manager does: mariadb-server-core and mariadb-client-core on Debian",
+        )
     return found
 
 

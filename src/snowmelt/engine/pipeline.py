@@ -52,7 +52,7 @@ from snowmelt.engine.routes import Mode, Route, Router, Target, assign_targets, 
 from snowmelt.engine.rows import CHANGE_FIELDS, Sourced, lake_schema
 from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.splitting import Splitter
-from snowmelt.engine.state import Shape, State
+from snowmelt.engine.state import Owner, Shape, State
 from snowmelt.engine.tasks import LogAnswer, LogTask, Place, run_log
 from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.lakes.paimon import PaimonLake
@@ -91,7 +91,8 @@ class Settings:
     """Of tables that no route matches."""
     interval_s: float = 5.0
     epoch_bytes: int = 256 << 20
-    rows_per_chunk: int = 250_000
+    rows_per_chunk: int = 500_000
+    """At most; fewer where rows are long."""
     chunks_at_once: int = 2
     log_tasks: int = 2
     """How many tasks share an epoch's log at most."""
@@ -161,6 +162,7 @@ class Pipeline:
         for table in catalogue.tables.values():
             _check_key(table, self._router.of(table.id))
         assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
+        self._state.bind(Owner(settings.name, catalogue.server.identity))
         self._generation = take_generation(self._state.store, uuid.uuid4().hex)
         _wait_for_the_last_driver(settings.state / "log")
         self.ledger = self._state.load()

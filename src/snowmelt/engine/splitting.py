@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from snowmelt.databases.mysql.bounds import Chunk, Extent, plan_chunks
+from snowmelt.databases.mysql.catalog import row_bytes
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.engine.keys import pack_bound, unpack_bound
@@ -20,6 +21,9 @@ from snowmelt.source.facts import Incarnation, Split
 from snowmelt.source.tables import Copy, Phase, Table
 
 BOUNDS_AT_ONCE: Final = 200
+CHUNK_BYTES: Final = 128 << 20
+"""About so much a chunk has at most, by what the database thinks of its rows: a job of its own is worth its while, and a read that has
+to be done again is no great loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,8 @@ class Splitter:
 
     def _look(self, sought: _Sought, shape: MySqlTable, extent: Extent, after: Chunk | None) -> Split:
         with Session(self._options) as session:
-            chunks = list(islice(plan_chunks(session, shape, extent, rows_per_chunk=self._rows, after=after), BOUNDS_AT_ONCE))
+            rows = min(self._rows, max(1, CHUNK_BYTES // max(1, row_bytes(session, shape.id))))
+            chunks = list(islice(plan_chunks(session, shape, extent, rows_per_chunk=rows, after=after), BOUNDS_AT_ONCE))
         highs = [chunk.high for chunk in chunks if chunk.high is not None]
         complete = not highs or highs[-1] == extent.greatest
         return Split(sought.incarnation, sought.first, tuple(pack_bound(high) for high in highs), complete=complete)

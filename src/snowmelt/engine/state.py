@@ -1,5 +1,6 @@
 """The pipeline's records in its store, and how a driver that starts folds them.
 
+    owner/1          whose records these are; never trimmed
     generation/<g>   who drives; never trimmed
     intent/<n>       epoch n
     done/<n>         epoch n is in the lake
@@ -20,7 +21,7 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Done, Intent
 from snowmelt.commit.summary import Summary, restore, summarise
 from snowmelt.databases.mysql.columns import MySqlTable
-from snowmelt.errors import Corrupt, Unavailable
+from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
 from snowmelt.relay.retention import Relay, Sealed, needs_before, take_over
 from snowmelt.store.contract import Store, numbered
 from snowmelt.store.numbered import Lost, newest
@@ -38,6 +39,15 @@ class Shape:
     """Its text, for an error; empty where the shape is the catalogue's."""
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The pipeline that a store belongs to, and the server whose log its numbers count."""
+
+    pipeline: str
+    server: str
+
+
+OWNER: Final = Kind("owner", 1, Owner)
 INTENT: Final = Kind("intent", 1, Intent)
 DONE: Final = Kind("done", 1, Done)
 SUMMARY: Final = Kind("summary", 1, Summary)
@@ -53,6 +63,24 @@ class State:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+
+    def bind(self, owner: Owner) -> None:
+        """Make the store this pipeline's, or find that it is another's. To be asked before a generation is taken, so that a mistake
+        fences nobody."""
+        result = settle_record(self.store, numbered("owner", 1), OWNER, owner)
+        found = result.value if isinstance(result, Lost) else owner
+        if found.pipeline != owner.pipeline:
+            raise InvalidConfig(
+                "the state is another pipeline's",
+                detail=f"it was begun by {found.pipeline}, this is {owner.pipeline}",
+                hint="give this pipeline a state of its own, or the name that it had",
+            )
+        if found.server != owner.server:
+            raise SourceDrift(
+                "the state is of another server",
+                detail=f"it was begun with {found.server}, this is {owner.server}",
+                hint="point the pipeline at the server that it was started with, or begin with a new state",
+            )
 
     def load(self) -> Ledger:
         """Fold the newest summary and what lies behind it. If that summary is not the newest any more, begin again."""

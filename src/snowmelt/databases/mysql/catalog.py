@@ -91,6 +91,13 @@ def read_collations(session: Session) -> dict[str, str]:
     return {str(database): str(collation) for database, collation in rows}
 
 
+def row_bytes(session: Session, table: TableId) -> int:
+    """About how long a row of a table is, as the server has last counted; 0 where it does not know."""
+    where = "WHERE table_schema = %s AND table_name = %s"
+    found = _rows(session, "SELECT avg_row_length FROM information_schema.tables", where, [table.database, table.name])
+    return int(found[0][0] or 0) if found else 0
+
+
 def read_tables(session: Session, wanted: TablePredicate | Iterable[TableId]) -> dict[TableId, MySqlTable]:
     """The wanted tables that exist, keyed and sorted by the server's own spelling. A table that is not there is left out.
 
