@@ -382,7 +382,8 @@ def spark_session(name: str, *, master: str, ui: bool, debug: bool) -> Iterator[
     with tempfile.TemporaryFile() as said:
         try:
             conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-            gateway = launch_gateway(conf, popen_kwargs=None if debug else {"stderr": said, "stdout": said})  # type: ignore[no-untyped-call]
+            with _on_loopback() if master.startswith("local") else contextlib.nullcontext():
+                gateway = launch_gateway(conf, popen_kwargs=None if debug else {"stderr": said, "stdout": said})  # type: ignore[no-untyped-call]
             context = SparkContext(conf=conf, gateway=gateway)
         except Exception as error:
             if debug:
@@ -395,6 +396,18 @@ def spark_session(name: str, *, master: str, ui: bool, debug: bool) -> Iterator[
                 context.cancelAllJobs()
             with contextlib.suppress(Exception):
                 context.stop()
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """What a JVM that is started inside serves is seen by this machine alone: of the web page Spark asks nothing but this variable."""
+    before = os.environ.get("SPARK_LOCAL_IP")
+    os.environ["SPARK_LOCAL_IP"] = before or "127.0.0.1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SPARK_LOCAL_IP"]
 
 
 def _not_started(error: Exception, said: Any) -> SnowmeltError:

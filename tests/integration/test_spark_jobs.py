@@ -169,3 +169,24 @@ def test_a_task_that_is_repeated_is_another_run_and_only_one_of_the_two_answers(
     assert sorted(answer[0] for answer in answers) == ["0", "1", "2", "3"]
     assert set(answers) < set(runs)
     assert len([run for run in runs if run.startswith("1-")]) >= 2
+
+
+_SERVE = """
+from pathlib import Path
+from snowmelt.supervise import spark_session
+
+with spark_session("ui", master="local[1]", ui=True, debug=False) as spark:
+    port = int(spark.sparkContext.uiWebUrl.rpartition(":")[2])
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            place, state = line.split()[1], line.split()[3]
+            if state == "0A" and int(place.rpartition(":")[2], 16) == port:
+                print(place.rpartition(":")[0])
+"""
+
+
+@pytest.mark.timeout(120)
+def test_what_spark_serves_is_seen_by_this_machine_alone() -> None:
+    told = subprocess.run([sys.executable, "-c", _SERVE], capture_output=True, text=True, check=True).stdout.split()
+    assert told, "nobody listens"
+    assert set(told) <= {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}

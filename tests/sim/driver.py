@@ -532,6 +532,7 @@ class Driver:
             case RunListeners(intent):
                 machine.apply(ListenersRan((yield from self.world.tell_listeners(intent))))
             case PutDone(done):
+                self.world.claim_watermarks(done.epoch, self.ledger.decide_watermarks())
                 machine.apply(DonePut((yield from store.settle("done", done.epoch, done))))
                 yield from self.let_go()
 

@@ -159,6 +159,7 @@ class World:
         self.published: dict[tuple[str, int], str] = {}
         self.heard: set[int] = set()
         self.watermarks: dict[str, int] = {}
+        self.claimed: dict[int, dict[str, int]] = {}
         self.counts: Counter[str] = Counter()
 
     # ---- running
@@ -573,13 +574,18 @@ class World:
                 raise Violation(f"epoch {done.epoch} holds greater sequences than it says")
         if done.epoch not in self.heard or done.listeners != f"heard {done.epoch}":
             raise Violation(f"epoch {done.epoch} is done and a listener does not know")
-        for watermark in done.watermarks:
-            before = self.watermarks.get(watermark.target)
-            if before is not None and watermark.time_ms < before:
-                raise Violation(f"the watermark of {watermark.target} went back")
-            if before is None or watermark.time_ms > before:
-                self.check_watermark(watermark.target, watermark.time_ms, intent)
-            self.watermarks[watermark.target] = watermark.time_ms
+        for target, time_ms in self.claimed[done.epoch].items():
+            before = self.watermarks.get(target)
+            if before is not None and time_ms < before:
+                raise Violation(f"the watermark of {target} went back")
+            if before is None or time_ms > before:
+                self.check_watermark(target, time_ms, intent)
+            self.watermarks[target] = time_ms
+
+    def claim_watermarks(self, epoch: int, watermarks: dict[str, int]) -> None:
+        """What a driver takes them to be once the epoch is done. Every driver that closes it must see the same."""
+        if self.claimed.setdefault(epoch, watermarks) != watermarks:
+            raise Violation(f"two drivers see other watermarks in epoch {epoch}")
 
     def check_watermark(self, target: str, time_ms: int, intent: Intent) -> None:
         """Where it moved, every source of the table is in the lake up to then."""

@@ -85,7 +85,7 @@ def refused(machine: Coordinator, kind: type[Exception] = InvariantBroken, text:
 TO_COMMITTING = (IntentPut(True), GenerationRead(3))
 TO_LISTENING = (*TO_COMMITTING, TableCommitted(1, "ods.orders", 5))
 TO_CLOSING = (*TO_LISTENING, ListenersRan("heard 1"))
-DONE = Done(1, "3-n1", (Committed("ods.orders", 5),), (), "heard 1")
+DONE = Done(1, "3-n1", (Committed("ods.orders", 5),), "heard 1")
 
 
 class TestOneEpoch:
@@ -250,7 +250,7 @@ class TestStarting:
         assert machine.next_step() == CommitTables(OLDER, OLDER.entries)
         for outcome in (TableCommitted(1, "ods.orders", 5), ListenersRan("heard")):
             machine.apply(outcome)
-        assert machine.next_step() == PutDone(Done(1, OLDER.identity, (Committed("ods.orders", 5),), (), "heard"))
+        assert machine.next_step() == PutDone(Done(1, OLDER.identity, (Committed("ods.orders", 5),), "heard"))
 
     def test_an_open_intent_without_files_goes_straight_to_the_listeners(self) -> None:
         ledger = Ledger()

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Committed, Done, Entry, Intent, StagedName, Watermark
+from snowmelt.commit.records import Committed, Done, Entry, Intent, StagedName
 from snowmelt.errors import Corrupt, InvariantBroken
 from snowmelt.model.table import TableId
 from snowmelt.source.facts import OUTSIDE, Adopted, Durable, Extent, Found, Gone, Incarnation, Launched, Reborn, Recopied, Reported, Split
@@ -258,10 +258,13 @@ class TestWatermarks:
     def test_before_the_first_transaction_there_is_none(self) -> None:
         assert self.mark(Ledger(), None, found(), adopted(OUTSIDE)) == {}
 
-    def test_it_is_written_with_the_epoch(self) -> None:
+    def test_it_follows_from_the_epoch_and_no_record_names_it(self) -> None:
+        """What an epoch writes does not grow with the tables that nothing happened to."""
         ledger = Ledger()
         win(ledger, found(), adopted(OUTSIDE), time_ms=10)
-        assert ledger.decide_done((), "") == Done(1, "1-n1", (), (Watermark("ods.orders", 10),), "")
+        assert ledger.decide_done((), "") == Done(1, "1-n1", (), "")
+        assert ledger.decide_watermarks() == {"ods.orders": 10}
+        assert ledger.watermarks == {}
 
 
 class TestStagedNames:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from snowmelt.commit.records import Committed, Done, Intent, Watermark
+from snowmelt.commit.records import Committed, Done, Intent
 from snowmelt.commit.watermarks import advance
 from snowmelt.errors import check
 from snowmelt.source.facts import Covered, Incarnation
@@ -56,30 +56,31 @@ class Ledger:
     def decide_done(self, snapshots: Iterable[Committed], listeners: str) -> Done:
         """The record that closes the open epoch, once every lake table has it."""
         check(self.open is not None, "no epoch is open", f"{self.epoch}")
-        return Done(self.epoch, self.identity, tuple(snapshots), tuple(self._watermarks()), listeners)
+        return Done(self.epoch, self.identity, tuple(snapshots), listeners)
 
     def apply_done(self, done: Done) -> list[Incarnation]:
         """The open epoch is done. Returns the tables whose metadata is let go of by it."""
         check(self.open is not None, "an epoch is done that is not open", f"{done.epoch}")
         check(done.epoch == self.epoch, "another epoch is done than the open one", f"{done.epoch}, not {self.epoch}")
         check(done.identity == self.identity, "another intent is done than the one that was won", f"{done.identity}, not {self.identity}")
+        watermarks = self.decide_watermarks()
         self.open, self.done_upto, self.done_segment, self.listeners = None, self.upto, self.segment, done.listeners
         self.snapshots.update((committed.target, committed.snapshot) for committed in done.snapshots)
         self.marks.update((committed.target, done.identity) for committed in done.snapshots)
-        self.watermarks.update((watermark.target, watermark.time_ms) for watermark in done.watermarks)
+        self.watermarks.update(watermarks)
         self.tables.apply(Covered(done.epoch, self.upto))
         released = self.tables.releasable()
         for fact in released:
             self.tables.apply(fact)
         return [fact.incarnation for fact in released]
 
-    def _watermarks(self) -> Iterable[Watermark]:
+    def decide_watermarks(self) -> dict[str, int]:
+        """Those that move, or stay, with the open epoch. They follow from what is known, so that no record has to name every table that
+        nothing happened to."""
         time_ms = self.open.time_ms if self.open is not None else None
         sources: dict[str, list[int | None]] = {}
         for table in self.tables:
             if table.phase is not Phase.GONE:
                 sources.setdefault(table.target, []).append(time_ms if table.live else None)
-        for target, times_ms in sources.items():
-            now = advance(self.watermarks.get(target), times_ms)
-            if now is not None:
-                yield Watermark(target, now)
+        moved = {target: advance(self.watermarks.get(target), times_ms) for target, times_ms in sources.items()}
+        return {target: now for target, now in moved.items() if now is not None}

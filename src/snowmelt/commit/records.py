@@ -98,7 +98,6 @@ class Done:
     epoch: int
     identity: str
     snapshots: tuple[Committed, ...]
-    watermarks: tuple[Watermark, ...]
     listeners: str
     """The listeners' own state."""
 

@@ -34,6 +34,8 @@ class Catalogue:
     tables: Mapping[TableId, MySqlTable]
     began: Position
     ended: Position
+    time_ms: int
+    """By the server's clock, before `ended` was read: whatever was committed until then lies before it."""
     server: Server
     log: LogFile
     """The file that the server wrote to."""
@@ -49,10 +51,12 @@ def read_catalogue(options: MySqlOptions, wanted: Callable[[bool], TablePredicat
         ignore_case = ignores_case(session)
         began = log_end(session, era=era)
         tables = read_tables(session, wanted(ignore_case))
+        time_ms = 1000 * int(session.value("SELECT UNIX_TIMESTAMP()"))
         return Catalogue(
             tables=tables,
             began=began,
             ended=log_end(session, era=era),
+            time_ms=time_ms,
             server=session.server,
             log=session.log_end()[0],
             ignores_case=ignore_case,

@@ -171,7 +171,7 @@ class Pipeline:
         self._step()
         # Says so if that step found a newer driver.
         self._coordinator.next_step()
-        start = self._begin_chain(relay, catalogue.ended)
+        start = self._begin_chain(relay, catalogue)
         self._check_tables(catalogue, captured)
         self._place = Place(
             generation=self._generation.number,
@@ -232,12 +232,13 @@ class Pipeline:
                 marker, _ = self._lake.newest_marker(target)
                 check_start(target, marker, epoch=ledger.epoch, identity=ledger.identity)
 
-    def _begin_chain(self, relay: Relay, start: Position) -> Position:
+    def _begin_chain(self, relay: Relay, catalogue: Catalogue) -> Position:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
         a database that nobody writes to would never be copied, because no cut would ever be proven visible."""
         if relay.newest is None:
-            name = str(self._settings.state / "log" / f"{0:020d}.json")
-            relay.apply(self._state.seal(relay.decide_seal(self._generation.number, name, start, start, (Cut(relay.end, 0),))))
+            name, start = str(self._settings.state / "log" / f"{0:020d}.json"), catalogue.ended
+            head = relay.decide_seal(self._generation.number, name, start, start, (Cut(relay.end, catalogue.time_ms),))
+            relay.apply(self._state.seal(head))
         newest = relay.newest
         if newest is None:
             raise InvariantBroken("a chain that was begun is empty")
