@@ -28,8 +28,8 @@ from snowmelt.engine.tasks import ChunkAnswer, Place
 from snowmelt.errors import Fenced
 from snowmelt.source.facts import OUTSIDE, Adopted
 from tests.integration.dump import Dump, await_that
+from tests.integration.killed import Process, fill, finish_and_compare, under_load
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
-from tests.integration.test_pipeline import Process, fill, finish_and_compare, under_load
 from tests.servers import Fresh, Server, start_mariadb
 
 ROWS = 1_000
@@ -427,7 +427,7 @@ def test_executors_that_are_lost_while_tasks_run_lose_nothing(
     fresh_mariadb: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C7, L8: what they read and wrote is no part of any epoch; the tasks that run instead have other names."""
-    monkeypatch.setattr("tests.integration.test_pipeline.ROWS", 6_000)
+    monkeypatch.setattr("tests.integration.killed.ROWS", 6_000)
     server = fresh_mariadb()
     fill(server)
 

@@ -32,10 +32,10 @@ from snowmelt.verify.digests import digest_rows, from_raw
 from snowmelt.verify.forms import float_bits, is_summed, lake_text, sql_digest, sql_float
 from snowmelt.verify.rounds import Kind
 from snowmelt.verify.source import shown_place
+from tests.integration.killed import ROWS, fill, under_load
 from tests.integration.logs import open_session
 from tests.integration.running import Running, settings
 from tests.integration.test_marks import DURABLE, Observation, create, missing, observe
-from tests.integration.test_pipeline import ROWS, fill, under_load
 from tests.integration.test_types import FAMILIES, Typed
 from tests.servers import Fresh, Server
 

@@ -1,0 +1,155 @@
+"""A pipeline that is killed again and again under load, and what must hold in the end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from snowmelt.engine.failpoints import FILES_STAGED, IN_TASKS, NAMES
+from tests.integration.running import folded, history, lake_rows, source_rows
+from tests.servers import Server
+
+ROWS = 30_000
+START_S_MAX = 240
+
+
+def fill(server: Server) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+        cursor.execute("CREATE TABLE shop.orders (id INT NOT NULL PRIMARY KEY, k INT, c VARCHAR(120), amount DECIMAL(12,2))")
+        cursor.execute("CREATE TABLE shop.names (name VARCHAR(50) NOT NULL PRIMARY KEY, v INT)")
+        cursor.execute("CREATE TABLE shop.pairs (a INT NOT NULL, b VARCHAR(20) NOT NULL, v BIGINT, PRIMARY KEY (a, b))")
+        cursor.execute("CREATE TABLE shop.nothing (id BIGINT NOT NULL PRIMARY KEY, v TEXT)")
+        cursor.execute("CREATE TABLE shop.journal (id INT NOT NULL PRIMARY KEY, change_number BIGINT NOT NULL)")
+        cursor.executemany(
+            "INSERT INTO shop.orders VALUES (%s, %s, %s, %s)", [(i, i % 1000, f"order {i}", i / 100) for i in range(1, ROWS + 1)]
+        )
+        cursor.executemany("INSERT INTO shop.names VALUES (%s, %s)", [(f"Näme {i}", i) for i in range(1000)])
+        cursor.executemany("INSERT INTO shop.pairs VALUES (%s, %s, %s)", [(i % 7, f"b{i}", i) for i in range(2000)])
+        cursor.executemany("INSERT INTO shop.journal VALUES (%s, %s)", [(i, -i) for i in range(1, 5001)])
+        connection.commit()
+
+
+@contextmanager
+def under_load(server: Server) -> Iterator[None]:
+    stop, changes = threading.Event(), itertools.count(1)
+
+    def write(seed: int) -> None:
+        rng = random.Random(seed)
+        with server.connect() as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                for _ in range(rng.choice((1, 1, 5))):
+                    number, chance = rng.randrange(1, 2 * ROWS), rng.random()
+                    if chance < 0.4:
+                        cursor.execute("REPLACE INTO shop.orders VALUES (%s, %s, 'new', 1.5)", (number, rng.randrange(100)))
+                    elif chance < 0.55:
+                        cursor.execute("DELETE FROM shop.orders WHERE id = %s", (number,))
+                    elif chance < 0.7:
+                        cursor.execute("UPDATE IGNORE shop.orders SET id = id + 1000000 WHERE id = %s", (number,))
+                    elif chance < 0.8:
+                        cursor.execute("UPDATE shop.names SET v = v + 1 WHERE name = %s", (f"Näme {number % 1000}",))
+                    elif chance < 0.9:
+                        cursor.execute("REPLACE INTO shop.pairs VALUES (%s, %s, %s)", (number % 9, f"b{number % 3000}", number))
+                    else:
+                        cursor.execute("REPLACE INTO shop.nothing VALUES (%s, 'something')", (number - ROWS,))
+                    # Each change of the journal has a number that no other has.
+                    number, chance = rng.randrange(1, 10_000), rng.random()
+                    if chance < 0.5:
+                        cursor.execute("UPDATE shop.journal SET change_number = %s WHERE id = %s", (next(changes), number))
+                    elif chance < 0.7:
+                        cursor.execute(
+                            "UPDATE IGNORE shop.journal SET id = id + 20000, change_number = %s WHERE id = %s", (next(changes), number)
+                        )
+                    elif chance < 0.85:
+                        cursor.execute("DELETE FROM shop.journal WHERE id = %s", (number,))
+                    else:
+                        cursor.execute("INSERT IGNORE INTO shop.journal VALUES (%s, %s)", (number, next(changes)))
+                (connection.commit if rng.random() < 0.9 else connection.rollback)()
+                stop.wait(0.005)
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in (1, 2)]
+    for writer in writers:
+        writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+
+
+class Process:
+    """A driver with its workers, in a group of their own."""
+
+    def __init__(self, server: Server, folder: Path, *failpoints: str, master: str = "local[3]") -> None:
+        environment = {**os.environ, "PIPELINE_PASSWORD": server.password, "PYSPARK_PYTHON": sys.executable}
+        self.died = [folder / f"died-{failpoint}-{time.monotonic_ns()}" for failpoint in failpoints]
+        environment["SNOWMELT_FAILPOINT"] = ",".join(f"{name}:{path}" for name, path in zip(failpoints, self.died, strict=True))
+        self.log = folder / "log.txt"
+        command = [sys.executable, "-m", "tests.integration.pipeline_process", server.host, str(server.port), str(folder), master]
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+    def wait_for(self, *paths: Path) -> None:
+        deadline = time.monotonic() + START_S_MAX
+        while not any(path.exists() for path in paths):
+            if self._process.poll() is not None and not any(path.exists() for path in paths):
+                pytest.fail(f"the driver ended by itself:\n{self.log.read_text(errors='replace')[-6000:]}")
+            if time.monotonic() > deadline:
+                pytest.fail(f"nothing happened:\n{self.log.read_text(errors='replace')[-6000:]}")
+            time.sleep(0.05)
+
+    def wait_for_all(self, *paths: Path) -> None:
+        for path in paths:
+            self.wait_for(path)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def finish_and_compare(server: Server, folder: Path, process: Process) -> None:
+    (folder / "stop").touch()
+    process.wait_for(folder / "current")
+    process.kill()
+    for table in ("orders", "names", "pairs", "nothing"):
+        assert lake_rows(folder, f"ods.shop_{table}") == source_rows(server, f"shop.{table}"), table
+    # Every change once: each fits what was there before it, and what comes of them all is the source.
+    assert folded(folder, "ods.journal") == source_rows(server, "shop.journal")
+    made = [row["change_number"] for row in history(folder, "ods.journal") if row["_op"] in ("insert", "update_after")]
+    assert len(made) == len(set(made)) > 0
+
+
+def die_at_every_failpoint(server: Server, tmp_path: Path, master: str) -> None:
+    """Kill driver or worker at each of them, while tables are copied and when they are live; then the lake is the source."""
+    fill(server)
+    with under_load(server):
+        for phase in ("snapshot", "stream"):
+            # Workers die, and their driver lives on.
+            process = Process(server, tmp_path, *(IN_TASKS if phase == "snapshot" else (FILES_STAGED,)), master=master)
+            process.wait_for_all(*process.died)
+            process.kill()
+            for failpoint in NAMES:
+                if failpoint not in IN_TASKS:
+                    process = Process(server, tmp_path, failpoint, master=master)
+                    process.wait_for(*process.died)
+                    process.kill()
+            if phase == "snapshot":
+                process = Process(server, tmp_path, master=master)
+                process.wait_for(tmp_path / "released")
+                process.kill()
+        process = Process(server, tmp_path, master=master)
+        process.wait_for(tmp_path / "released")
+    finish_and_compare(server, tmp_path, process)
