@@ -182,6 +182,7 @@ def _run(file: Path, *, until_current: bool, master: str, ui: bool, as_json: boo
     watcher: Watcher = JsonLines(_line) if as_json else Screen(console, config.pipeline.name) if console.is_terminal else Lines(_line)
     interrupts = Interrupts(watcher)
     interrupts.install()
+    watcher.note("note", "starting Spark")
     with spark_session(config.pipeline.name, master=master, ui=ui, debug=debug) as spark, notes_of_log(watcher, debug=debug):
         interrupts.install()
         settings = config.to_settings()

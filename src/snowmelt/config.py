@@ -315,6 +315,7 @@ class PipelineConfig(_Section):
             rows_per_chunk=self.pipeline.rows_per_chunk,
             chunks_at_once=self.pipeline.chunks_at_once,
             buckets=self.sink.buckets,
+            refuse_cascades=self.source.cascades is Cascades.REFUSE,
             server_id=self.source.server_id,
             types=self.source.types(),
         )

@@ -411,6 +411,12 @@ class TestLaunching:
         assert decide_launches(tables, captured(), visible=50, job=1, running_max=9) == [launched(OUTSIDE, 1, 50, incarnation=ITEMS)]
         assert decide_launches(tables, captured(), visible=60, job=1, running_max=9)[0] == launched(OUTSIDE, 1, 60, incarnation=AGAIN)
 
+    def test_a_table_that_waits_keeps_no_other_waiting(self) -> None:
+        tables = book(FOUND, Found(ITEMS, "ods.items", True, 1))
+        waiting = {ORDERS.table}
+        launches = decide_launches(tables, captured(), visible=50, job=1, running_max=9, waiting=waiting)
+        assert launches == [launched(OUTSIDE, 1, 50, incarnation=ITEMS)]
+
     def test_a_limit_on_reads_holds_over_all_tables(self) -> None:
         tables = book(*COPYING, Found(ITEMS, "ods.items", True, 1), launched(2, 1, 20))
         first = decide_launches(tables, captured(), visible=50, job=2, running_max=3)

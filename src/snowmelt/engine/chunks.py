@@ -10,21 +10,23 @@ Memory. Per chunk under way one record and, once it is read, its staged files' m
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.databases.mysql.bounds import Bound
-from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.marks import Mark, exact
 from snowmelt.databases.mysql.reads import newest_visible
-from snowmelt.engine.jobs import Jobs, Lane, passes
+from snowmelt.engine.jobs import Jobs, Lane
 from snowmelt.engine.keys import chunked, unpack_bound
 from snowmelt.engine.relay import Keeper
+from snowmelt.engine.retries import Retries
 from snowmelt.engine.rows import Sourced
 from snowmelt.engine.tasks import ChunkAnswer, ChunkTask, Place, run_chunk
-from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift
+from snowmelt.errors import InvariantBroken, SnowmeltError
 from snowmelt.lakes.paimon import Staged
 from snowmelt.model.gtid import MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
@@ -32,14 +34,20 @@ from snowmelt.model.table import TableId
 from snowmelt.source.facts import OUTSIDE, Launched, Reported
 from snowmelt.source.planning import Rule, decide_launches, lower, visible_cut
 
-_PAUSE_S_MAX: Final = 5.0
-
 
 class Chunks:
     """Of one driver; used by the thread that owns the machines. `sourced` gives a table's shape and target as of the ledger."""
 
     def __init__(
-        self, ledger: Ledger, keeper: Keeper, jobs: Jobs, place: Place, *, at_once: int, sourced: Callable[[TableId], Sourced]
+        self,
+        ledger: Ledger,
+        keeper: Keeper,
+        jobs: Jobs,
+        place: Place,
+        retries: Retries,
+        *,
+        at_once: int,
+        sourced: Callable[[TableId], Sourced],
     ) -> None:
         self._ledger = ledger
         self._keeper = keeper
@@ -50,28 +58,45 @@ class Chunks:
         self._answers: dict[str, ChunkAnswer] = {}
         """Of reports, by nonce."""
         self._waiting: list[ChunkAnswer] = []
-        self._not_before = 0.0
+        self._asking = ThreadPoolExecutor(1, thread_name_prefix="snowmelt-visible")
+        self._asked: tuple[TableId, Future[Position | MySqlGtidSet]] | None = None
+        self._retries = retries
         self.newest_job = 0
 
     # ---- reading
 
     def launch(self) -> None:
-        """Start as many reads as there is room for."""
+        """Start as many reads as there is room for. What the server shows is asked in the background: it may take a lock."""
         tables, relay = self._ledger.tables, self._keeper.relay
         running = sum(1 for _ in tables.readings())
         free = self._at_once - sum(1 for reading in tables.readings() if reading.report is None)
-        if free <= 0 or relay.newest is None or time.monotonic() < self._not_before:
+        if free <= 0 or relay.newest is None:
             return
-        # Whether anything could be launched if all that is captured were visible, before the server is asked what is.
-        wanted = decide_launches(tables, relay, visible=relay.end, job=0, running_max=running + 1)
-        if not wanted:
+        if self._asked is None:
+            # Whether anything could be launched if all that is captured were visible.
+            waiting = self._retries.waiting
+            wanted = decide_launches(tables, relay, visible=relay.end, job=0, running_max=running + 1, waiting=waiting)
+            if wanted:
+                table = self._sourced(wanted[0].incarnation.table).table
+                self._asked = table.id, self._asking.submit(_ask, self._place.source, table, relay.era)
             return
-        with Session(self._place.source) as session:
-            shown = newest_visible(session, self._sourced(wanted[0].incarnation.table).table, era=relay.era)
+        name, answer = self._asked
+        if not answer.done():
+            return
+        self._asked = None
+        error = answer.exception()
+        if error is not None:
+            self._retries.failed(name, error)
+            return
+        shown = answer.result()
         visible = self._visible(shown)
         if visible is None:
             return
-        for launch in decide_launches(tables, relay, visible=visible, job=self.newest_job + 1, running_max=running + free):
+        waiting = self._retries.waiting
+        if isinstance(shown, Position) and self._place.server.flavour == "mysql":
+            # Proven by a lock, and so of this table alone.
+            waiting |= {table.incarnation.table for table in tables if table.incarnation.table != name}
+        for launch in decide_launches(tables, relay, visible=visible, job=self.newest_job + 1, running_max=running + free, waiting=waiting):
             self.newest_job = launch.job
             tables.apply(launch)
             self._start(launch, shown if isinstance(shown, Position) else None)
@@ -110,10 +135,7 @@ class Chunks:
     def _failed(self, launch: Launched, error: SnowmeltError) -> None:
         for fact in self._ledger.tables.decide_give_back(launch.incarnation, launch.ordinal, launch.job, str(error)):
             self._ledger.tables.apply(fact)
-        # A table that is not what it was is told of by the log as well, in a moment.
-        if not (passes(error) or isinstance(error, SourceDrift)):
-            raise error
-        self._not_before = time.monotonic() + min(_PAUSE_S_MAX, 0.1 * 2 ** self._jobs.count_failure(error))
+        self._retries.failed(launch.incarnation.table, error)
 
     # ---- reports
 
@@ -131,6 +153,7 @@ class Chunks:
             for fact in tables.decide_report(report):
                 tables.apply(fact)
                 self._answers[answer.nonce] = answer
+                self._retries.succeeded(launch.incarnation.table)
         self._waiting[:] = waiting
 
     @property
@@ -160,10 +183,18 @@ class Chunks:
         under_way = {reading.report.nonce for reading in self._ledger.tables.readings() if reading.report is not None}
         self._answers = {nonce: answer for nonce, answer in self._answers.items() if nonce in under_way}
 
+    def close(self) -> None:
+        self._asking.shutdown(wait=False, cancel_futures=True)
+
     @property
     def under_way(self) -> set[int]:
         """Jobs whose files may still be adopted."""
         return {reading.launch.job for reading in self._ledger.tables.readings()}
+
+
+def _ask(options: MySqlOptions, table: MySqlTable, era: int) -> Position | MySqlGtidSet:
+    with Session(options) as session:
+        return newest_visible(session, table, era=era)
 
 
 def _within(place: Position, shown: Any) -> bool:

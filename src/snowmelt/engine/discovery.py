@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.databases.mysql.catalog import TablePredicate, ignores_case, match_tables, read_collations, read_tables
+from snowmelt.databases.mysql.catalog import TablePredicate, ignores_case, match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.reads import log_end
@@ -41,8 +41,6 @@ class Catalogue:
     """The file that the server wrote to."""
     ignores_case: bool
     lower_case_names: bool
-    collations: Mapping[str, str]
-    """Of databases, which tables that are made later inherit."""
 
 
 def read_catalogue(options: MySqlOptions, wanted: Callable[[bool], TablePredicate], *, era: int) -> Catalogue:
@@ -61,7 +59,6 @@ def read_catalogue(options: MySqlOptions, wanted: Callable[[bool], TablePredicat
             log=session.log_end()[0],
             ignores_case=ignore_case,
             lower_case_names=session.variable("lower_case_table_names") == "1",
-            collations=read_collations(session),
         )
 
 
@@ -80,7 +77,6 @@ class Discovery:
         self._catalogue = catalogue
         self._since: int | None = None
         self._upto: int | None = None
-        self._shapes.found(catalogue.tables)
 
     def look(self) -> None:
         """Read the catalogue again where statements call for it."""

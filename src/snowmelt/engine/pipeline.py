@@ -48,6 +48,7 @@ from snowmelt.engine.entries import Entries
 from snowmelt.engine.failpoints import BEFORE_DONE, BETWEEN_TABLES, INTENT_WRITTEN, reach
 from snowmelt.engine.jobs import Jobs, Lane, passes
 from snowmelt.engine.relay import Keeper
+from snowmelt.engine.retries import Retries
 from snowmelt.engine.routes import Mode, Route, Router, Target, assign_targets, check_unchanged
 from snowmelt.engine.rows import CHANGE_FIELDS, Sourced, lake_schema
 from snowmelt.engine.shapes import Shapes
@@ -98,6 +99,8 @@ class Settings:
     """How many tasks share an epoch's log at most."""
     buckets: int = 2
     summary_every: int = 20
+    refuse_cascades: bool = True
+    """Whether a foreign key that changes rows without a word in the log stops the pipeline when it is added."""
     server_id: int | None = None
     """What the capture calls itself; one that follows from the name, unless it is given."""
     types: TypeOptions = field(default_factory=TypeOptions)
@@ -138,7 +141,8 @@ class Pipeline:
         self._lake = PaimonLake(settings.warehouse, user=f"snowmelt-{settings.name}")
         self._awake = threading.Event()
         self._jobs = Jobs(spark, at_once=settings.chunks_at_once + 1, wake=self._awake.set)
-        self._splitter = Splitter(settings.source, rows_per_chunk=settings.rows_per_chunk)
+        self._retries = Retries()
+        self._splitter = Splitter(settings.source, self._retries, rows_per_chunk=settings.rows_per_chunk)
         self._log_job: _LogJob | None = None
         self._staged: _LogJob | None = None
         self._planned_at = self._fence_due = self._catalogue_due = 0.0
@@ -165,6 +169,9 @@ class Pipeline:
         self._state.bind(Owner(settings.name, catalogue.server.identity))
         self._generation = take_generation(self._state.store, uuid.uuid4().hex)
         _wait_for_the_last_driver(settings.state / "log")
+        # What the last driver recorded meanwhile may not be in what was read before.
+        catalogue = read_catalogue(settings.source, wanted, era=_ERA)
+        self._began = catalogue.ended
         self.ledger = self._state.load()
         relay = self._state.take_over_relay(self.ledger)
         self._coordinator = Coordinator(self._generation.number, self.ledger)
@@ -191,7 +198,7 @@ class Pipeline:
             captured=captured,
             keyed=lambda name: self._router.of(name).keyed,
             lower_case_names=catalogue.lower_case_names,
-            collations=catalogue.collations,
+            refuse_cascades=settings.refuse_cascades,
         )
         schemas = {table.incarnation.table: table.schema for table in self.ledger.tables if table.phase is not Phase.GONE}
         self._shapes.begin(schemas, relay.statements(self.ledger.upto, relay.end))
@@ -207,7 +214,15 @@ class Pipeline:
             server_id=settings.server_id or _server_id(settings.name),
             wake=self._awake.set,
         )
-        self._chunks = Chunks(self.ledger, self._keeper, self._jobs, self._place, at_once=settings.chunks_at_once, sourced=self._sourced)
+        self._chunks = Chunks(
+            self.ledger,
+            self._keeper,
+            self._jobs,
+            self._place,
+            self._retries,
+            at_once=settings.chunks_at_once,
+            sourced=self._sourced,
+        )
         self._entries = Entries(self._lake, self.ledger, self._shapes, self._chunks, settings.types)
         self._keeper.start()
         self._booted = True
@@ -254,6 +269,7 @@ class Pipeline:
         finally:
             self._keeper.stop()
             self._jobs.close()
+            self._chunks.close()
             self._splitter.close()
 
     def stop(self) -> None:
@@ -474,10 +490,12 @@ class Pipeline:
         match machine.next_step():
             case PutIntent(intent):
                 machine.apply(IntentPut(self._state.put_intent(intent)))
+                self._learn()
                 if intent.entries:
                     reach(INTENT_WRITTEN)
             case ReadIntent(epoch):
                 machine.apply(IntentRead(self._state.intent(epoch)))
+                self._learn()
             case ReadGeneration():
                 machine.apply(GenerationRead(newest_generation(self._state.store, self._generation.number)))
             case CommitTables(intent, entries):
@@ -495,6 +513,12 @@ class Pipeline:
                 self._let_go()
             case None:
                 pass
+
+    def _learn(self) -> None:
+        """Tables that the newest intent found are known where capture is."""
+        for fact in self.ledger.open.facts if self.ledger.open is not None else ():
+            if isinstance(fact, Found):
+                self._shapes.found(fact.incarnation.table, fact.schema, self.ledger.upto)
 
     def _let_go(self) -> None:
         """What the done epoch covers is asked for by nobody any more."""

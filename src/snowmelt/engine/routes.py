@@ -15,7 +15,7 @@ from snowmelt.model.table import TableId
 SAME_NAME: Final = "{database}.{table}"
 
 _PLACE: Final = re.compile(r"\{(database|table)\}")
-_TARGET: Final = re.compile(r"[^\s./\\${}]+\.[^\s./\\${}]+")
+_TARGET: Final = re.compile(r"[^\s./\\${}`]+\.[^\s./\\${}`]+")
 """`$` parts a Paimon table from its system tables, the dot its database from its name; the rest is a path's."""
 
 

@@ -5,7 +5,10 @@ Laws:
   (its generation is in them), so none is ever given to another shape, and one that was let go of never comes back.
 - Statements are read once, when their segment gets its record, against the shapes where capture is; the record holds the outcome.
   Whoever reads the log later reads it with these numbers, and never the statements again.
-- A statement whose outcome can't be told sends its table to the catalogue: it is gone here, found there, and copied again.
+- What a statement does is told only from shapes that the log itself gives: those of the ledger's tables and what later statements made
+  of them. A catalogue's shape is of another moment, and a statement applied to it might be in it already; a new table's text leaves out
+  what it inherits. So a table whose shape is not known, or that is created, is sent to the catalogue: it is gone here, found there, and
+  copied.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ class Shapes:
         captured: TablePredicate,
         keyed: TablePredicate,
         lower_case_names: bool,
-        collations: Mapping[str, str],
+        refuse_cascades: bool,
     ) -> None:
         self._state = state
         self._generation = generation
@@ -72,10 +75,10 @@ class Shapes:
         self._count = 0
         self._known: dict[int, Shape] = {}
         self._now: dict[TableId, MySqlTable] = {}
-        self._collations = dict(collations)
         self._lower_case = lower_case_names
+        self._refuse_cascades = refuse_cascades
         self.touched: dict[TableId, int] = {}
-        """Where the last statement that concerned a table lies, of those that this driver recorded."""
+        """Where the last statement that concerned a table lies, of those that are held or that this driver recorded."""
 
     # ---- numbers
 
@@ -108,12 +111,12 @@ class Shapes:
         """The tables of the ledger with their numbers, and what the chain says behind it."""
         self._now = {table: self.of(number).table for table, number in schemas.items()}
         self.follow(statements)
-        self.touched.clear()
 
-    def found(self, tables: Mapping[TableId, MySqlTable]) -> None:
-        """Tables as the catalogue has them; of those that are known the log has told."""
-        for name, table in tables.items():
-            self._now.setdefault(name, table)
+    def found(self, name: TableId, number: int, upto: int) -> None:
+        """A table is in the ledger, which is at `upto`, with this shape. If a statement lies ahead, that one was read without it and says
+        so already."""
+        if self.touched.get(name, upto) <= upto:
+            self._now[name] = self.of(number).table
 
     def follow(self, statements: Iterable[Statement]) -> None:
         """Take up statements as they were recorded, by whomever."""
@@ -136,7 +139,7 @@ class Shapes:
                 logged,
                 schemas=self._now.get,
                 captured=self._captured,
-                defaults=self._collations,
+                defaults={},
                 server=self._server,
                 lower_case_names=self._lower_case,
             )
@@ -153,9 +156,11 @@ class Shapes:
     def _outcomes(self, change: SchemaChange, logged: LoggedStatement, where: str) -> Iterator[_Outcome]:
         text = _told(logged.sql)
         match change:
-            case CreateTable(table):
-                yield table.id, Effect.MAKES, Shape(table, statement=text)
-            case AlterColumns(name, before, after, renamed, filled):
+            case CreateTable(table, cascades):
+                self._check_cascades(table.id, cascades, text, where)
+                yield table.id, Effect.DROPS, None
+            case AlterColumns(name, before, after, renamed, filled, cascades):
+                self._check_cascades(name, cascades, text, where)
                 # One that is dropped and added by one statement is another column of the same name.
                 dropped = {column.name: "" for column in before.columns if column.name in filled and column.name not in renamed}
                 shape = Shape(after, tuple(sorted({**dropped, **renamed}.items())), text)
@@ -172,7 +177,7 @@ class Shapes:
                     yield (new, Effect.DROPS, None) if after is None else (new, Effect.MAKES, Shape(after, statement=text))
             case Truncate(name):
                 now = self._now.get(name)
-                yield name, Effect.EMPTIES, None if now is None else Shape(now, statement=text)
+                yield (name, Effect.DROPS, None) if now is None else (name, Effect.EMPTIES, Shape(now, statement=text))
             case Rewrites(name, after, reason, statement):
                 if statement in ROWS:
                     raise _as_text(f"{statement} that names {name}", where)
@@ -186,14 +191,18 @@ class Shapes:
                 for name in tables:
                     log.warning("a statement can't be understood, and its table is copied again", extra={"table": str(name), "why": reason})
                     yield name, Effect.DROPS, None
-            case DatabaseDefaults(database, collation):
-                self._collations.pop(database, None)
-                if collation is not None:
-                    self._collations[database] = collation
             case RowsAsText(verb):
                 raise _as_text(f"{verb} that may reach a captured table by a view, trigger or function", where)
-            case Ignored():
+            case DatabaseDefaults() | Ignored():
                 pass
+
+    def _check_cascades(self, name: TableId, cascades: bool, text: str, where: str) -> None:
+        if cascades and self._refuse_cascades:
+            raise SourceDrift(
+                "a foreign key was added that changes rows without a word in the log",
+                detail=f"{name}, at {where}: {text}",
+                hint="take the key away and begin with a new state; or set cascades: ignore, and its rows will differ",
+            )
 
 
 def _told(sql: str) -> str:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from snowmelt.databases.mysql.bounds import Chunk, Extent, plan_chunks
+from snowmelt.databases.mysql.bounds import Chunk, plan_chunks
+from snowmelt.databases.mysql.bounds import Extent as Ends
 from snowmelt.databases.mysql.catalog import row_bytes
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.engine.keys import pack_bound, unpack_bound
-from snowmelt.source.facts import Incarnation, Split
+from snowmelt.engine.retries import Retries
+from snowmelt.source.facts import Extent, Incarnation, Split
 from snowmelt.source.tables import Copy, Phase, Table
 
 BOUNDS_AT_ONCE: Final = 200
@@ -29,36 +31,45 @@ to be done again is no great loss."""
 @dataclass(frozen=True, slots=True)
 class _Sought:
     incarnation: Incarnation
+    extent: Extent
+    """A table that is read again is the same incarnation, with other ends."""
     first: int
 
 
 class Splitter:
     """Of one driver; used by the thread that owns the machines."""
 
-    def __init__(self, options: MySqlOptions, *, rows_per_chunk: int) -> None:
+    def __init__(self, options: MySqlOptions, retries: Retries, *, rows_per_chunk: int) -> None:
         self._options = options
         self._rows = rows_per_chunk
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="snowmelt-split")
         self._sought: dict[_Sought, Future[Split]] = {}
+        self._retries = retries
 
     def next(self, table: Table, shape: MySqlTable) -> Iterator[Split]:
-        """The next bounds of a table that is being split, once they are found. Raises what looking for them met."""
+        """The next bounds of a table that is being split, once they are found."""
         copy = table.copy
         if table.phase is not Phase.SPLITTING or copy is None or copy.extent is None:
             return
-        sought = _Sought(table.incarnation, copy.bounds.last + 1)
+        sought = _Sought(table.incarnation, copy.extent, copy.bounds.last + 1)
         for old in [one for one in self._sought if one.incarnation.table == table.incarnation.table and one != sought]:
             self._sought.pop(old).cancel()
         if sought not in self._sought:
-            extent = Extent(unpack_bound(copy.extent.least), unpack_bound(copy.extent.greatest))
-            self._sought[sought] = self._pool.submit(self._look, sought, shape, extent, _last(copy, shape))
+            if self._retries.may(table.incarnation.table):
+                ends = Ends(unpack_bound(copy.extent.least), unpack_bound(copy.extent.greatest))
+                self._sought[sought] = self._pool.submit(self._look, sought, shape, ends, _last(copy, shape))
+            return
         future = self._sought[sought]
         if future.done():
-            if future.exception() is not None:
+            error = future.exception()
+            if error is None:
+                self._retries.succeeded(table.incarnation.table)
+                yield future.result()
+            else:
                 del self._sought[sought]
-            yield future.result()
+                self._retries.failed(table.incarnation.table, error)
 
-    def _look(self, sought: _Sought, shape: MySqlTable, extent: Extent, after: Chunk | None) -> Split:
+    def _look(self, sought: _Sought, shape: MySqlTable, extent: Ends, after: Chunk | None) -> Split:
         with Session(self._options) as session:
             rows = min(self._rows, max(1, CHUNK_BYTES // max(1, row_bytes(session, shape.id))))
             chunks = list(islice(plan_chunks(session, shape, extent, rows_per_chunk=rows, after=after), BOUNDS_AT_ONCE))

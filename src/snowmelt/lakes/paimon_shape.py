@@ -156,4 +156,4 @@ def _text(kind: Any) -> str:
 
 
 def _drift(fact: str, detail: str) -> SourceDrift:
-    return SourceDrift(fact, detail=detail, hint="change it back, or name another lake table and snapshot the table into it")
+    return SourceDrift(fact, detail=detail, hint="begin with a new state, and with another lake table for it")

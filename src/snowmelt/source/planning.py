@@ -18,6 +18,7 @@ lies in (V, e] and is not covered by the read's mark; later epochs emit everythi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -290,8 +291,11 @@ def span_of(copy: Copy, ordinal: int) -> Span | None:
     return None if ordinal == OUTSIDE else Span(lower(copy, ordinal), copy.bounds.upper(ordinal))
 
 
-def decide_launches(tables: Tables, relay: Relay, *, visible: int, job: int, running_max: int) -> list[Launched]:
-    """The next chunks to read, with `visible` as the newest durable cut that was proven so. Jobs are numbered from `job` on.
+def decide_launches(
+    tables: Tables, relay: Relay, *, visible: int, job: int, running_max: int, waiting: AbstractSet[TableId] = frozenset()
+) -> list[Launched]:
+    """The next chunks to read, with `visible` as the newest durable cut that was proven so. Jobs are numbered from `job` on. Tables
+    that are `waiting` are left alone for now.
 
     A cut below the floor is too old: what lies above it may be gone from the relay. It will be newer soon.
     """
@@ -304,7 +308,7 @@ def decide_launches(tables: Tables, relay: Relay, *, visible: int, job: int, run
     for table in sorted(unfinished, key=lambda one: tables.failures(one.incarnation.table)):
         if len(launches) >= free:
             break
-        if table.copy is None or visible < table.since:
+        if table.copy is None or visible < table.since or table.incarnation.table in waiting:
             continue
         for ordinal in unread(tables, table, table.copy, free - len(launches)):
             launches.append(Launched(table.incarnation, ordinal, job + len(launches), visible, relay.era))

@@ -149,6 +149,9 @@ class _Comparison:
             self.lower_case = ignores_case(session)
             chosen = _choose(standing, wanted, ignore_case=self.lower_case)
             shapes = read_tables(session, [known.incarnation.table for known in chosen])
+            captured = match_tables(self.settings.tables, self.settings.exclude, ignore_case=self.lower_case)
+            there = read_tables(session, captured) if wanted is None else {}
+            missing = [table for table in there if standing.ledger.tables.get(table) is None]
         verdicts: dict[TableId, TableVerdict] = {}
         pairs: list[_Pair] = []
         for known in chosen:
@@ -163,7 +166,9 @@ class _Comparison:
         with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="snowmelt-verify") as pool:
             for pair, verdict in zip(pairs, pool.map(self._compare_rows, pairs, unequal), strict=True):
                 verdicts[pair.shape.id] = verdict
-        return [verdicts[known.incarnation.table] for known in chosen]
+        told = [verdicts[known.incarnation.table] for known in chosen]
+        absent = "the pipeline does not have it yet"
+        return told + [TableVerdict(table=table, target="", outcome=Outcome.NOT_VERIFIED, reason=absent) for table in missing]
 
     def _open(self, known: Table, shape: MySqlTable) -> _Pair:
         """Read the sums of a table from the database."""

@@ -85,12 +85,6 @@ def _compile(pattern: str, ignore_case: bool) -> TablePredicate:
     return matches
 
 
-def read_collations(session: Session) -> dict[str, str]:
-    """The default collation of each database, which tables that are made there inherit."""
-    rows = session.query("SELECT schema_name, default_collation_name FROM information_schema.schemata")
-    return {str(database): str(collation) for database, collation in rows}
-
-
 def row_bytes(session: Session, table: TableId) -> int:
     """About how long a row of a table is, as the server has last counted; 0 where it does not know."""
     where = "WHERE table_schema = %s AND table_name = %s"

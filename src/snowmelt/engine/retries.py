@@ -1,0 +1,53 @@
+"""Reads of a table that failed: when it is tried again, and when that is enough.
+
+A table that is not what it was when a read was planned is told of by the log as well, in a moment; a database may be away for a while.
+So a table whose reads fail waits, longer each time, while all others go on. One that never comes right stops the pipeline with its error.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from snowmelt.engine.jobs import passes
+from snowmelt.errors import SnowmeltError, SourceDrift
+from snowmelt.model.table import TableId
+
+log = logging.getLogger(__name__)
+
+FAILED_MAX: Final = 15
+_PAUSE_S: Final = 0.2
+_PAUSE_S_MAX: Final = 5.0
+
+
+class Retries:
+    """Of one driver; used by the thread that owns the machines."""
+
+    def __init__(self) -> None:
+        self._failed: dict[TableId, int] = {}
+        self._not_before: dict[TableId, float] = {}
+
+    def failed(self, table: TableId, error: BaseException) -> None:
+        """Raises the error if it is none that passes, or has come too often."""
+        if not isinstance(error, SnowmeltError) or not (passes(error) or isinstance(error, SourceDrift)):
+            raise error
+        count = self._failed.get(table, 0) + 1
+        if count >= FAILED_MAX:
+            raise type(error)(error.fact, detail=f"{error.detail}; {count} times in a row, {table}".removeprefix("; "), hint=error.hint)
+        log.warning("a read of a table failed and is done again", extra={"table": str(table), "why": error.fact, "times": count})
+        self._failed[table] = count
+        self._not_before[table] = time.monotonic() + min(_PAUSE_S_MAX, _PAUSE_S * 2 ** (count - 1))
+
+    def succeeded(self, table: TableId) -> None:
+        self._failed.pop(table, None)
+        self._not_before.pop(table, None)
+
+    def may(self, table: TableId) -> bool:
+        return table not in self.waiting
+
+    @property
+    def waiting(self) -> set[TableId]:
+        """Tables whose time has not come yet."""
+        now = time.monotonic()
+        return {table for table, due in self._not_before.items() if due > now}

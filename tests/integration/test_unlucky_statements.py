@@ -1,0 +1,143 @@
+"""Statements at the worst moment: each of these lost rows, mixed up columns or stopped a pipeline for ever once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snowmelt.engine import pipeline as engine
+from snowmelt.errors import SourceDrift
+from snowmelt.model.table import TableId
+from tests.integration.running import Running, lake_rows, settings, source_rows
+from tests.servers import Server
+
+
+class Stage:
+    """A database of its own, with a table that is always there."""
+
+    def __init__(self, server: Server, name: str, folder: Path, spark: Any) -> None:
+        self.server, self.name, self.folder, self.spark = server, name, folder, spark
+        self.execute("CREATE TABLE {}.s (id INT NOT NULL PRIMARY KEY)", "INSERT INTO {}.s VALUES (1)")
+
+    def execute(self, *statements: str) -> None:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement.replace("{}", self.name))
+            connection.commit()
+
+    def run(self, **more: Any) -> Running:
+        return Running(self.spark, settings(self.server, self.folder, tables=[f"{self.name}.*"], **more))
+
+    def compare(self, *tables: str) -> None:
+        for table in tables:
+            assert lake_rows(self.folder, f"ods.{self.name}_{table}") == source_rows(self.server, f"{self.name}.{table}"), table
+
+
+@pytest.fixture
+def stage(mariadb: Server, database: Callable[[Server], str], tmp_path: Path, spark: Any) -> Stage:
+    return Stage(mariadb, database(mariadb), tmp_path, spark)
+
+
+@pytest.fixture
+def elsewhere(stage: Stage, database: Callable[[Server], str]) -> str:
+    """A table of a database that is not captured."""
+    other = database(stage.server)
+    stage.execute(f"CREATE TABLE {other}.t (id INT NOT NULL PRIMARY KEY, a INT, b INT)", f"INSERT INTO {other}.t VALUES (1, 1, 2)")
+    return other
+
+
+@pytest.mark.timeout(300)
+def test_a_table_that_is_made_while_one_driver_takes_over_from_another_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = engine._wait_for_the_last_driver
+
+    def make_first(folder: Path) -> None:
+        stage.execute("CREATE TABLE {}.late (id INT NOT NULL PRIMARY KEY)", "INSERT INTO {}.late VALUES (1), (2)")
+        wait(folder)
+
+    with stage.run(interval_s=5) as one:
+        one.settled()
+        monkeypatch.setattr(engine, "_wait_for_the_last_driver", make_first)
+        with stage.run() as two:
+            two.settled()
+            stage.execute("INSERT INTO {}.late VALUES (3)")
+            two.settled()
+    stage.compare("s", "late")
+
+
+@pytest.mark.timeout(300)
+def test_columns_that_are_swapped_before_their_table_is_found_are_not_swapped_twice(stage: Stage, elsewhere: str) -> None:
+    with stage.run(interval_s=5) as one:
+        one.settled()
+        stage.execute(f"RENAME TABLE {elsewhere}.t TO {{}}.t")
+        one.wait_for(lambda: TableId(stage.name, "t") in one.pipeline._shapes.touched)
+    stage.execute("ALTER TABLE {}.t RENAME COLUMN a TO b, RENAME COLUMN b TO a")
+    with stage.run() as two:
+        two.settled()
+        stage.execute("ALTER TABLE {}.t ADD COLUMN n INT NULL", "INSERT INTO {}.t (id, a, b, n) VALUES (2, 1, 2, 3)")
+        stage.execute("UPDATE {}.t SET n = 1 WHERE id = 1")
+        two.settled()
+    stage.compare("t")
+
+
+@pytest.mark.timeout(300)
+def test_a_table_that_came_while_no_driver_ran_can_be_truncated_while_it_is_copied(stage: Stage, elsewhere: str) -> None:
+    stage.execute(f"INSERT INTO {elsewhere}.t SELECT seq, seq, seq FROM {elsewhere}.seq_2_to_4000")
+    with stage.run() as one:
+        one.settled()
+    stage.execute(f"RENAME TABLE {elsewhere}.t TO {{}}.t")
+    with stage.run(rows_per_chunk=200, chunks_at_once=1) as two:
+        two.wait_for(lambda: two.pipeline.progress.phases.get(f"{stage.name}.t") == "snapshotting")
+        stage.execute("TRUNCATE TABLE {}.t", "INSERT INTO {}.t VALUES (1, 2, 3)")
+        two.settled()
+    stage.compare("t", "s")
+
+
+@pytest.mark.timeout(300)
+def test_a_table_is_read_again_with_the_ends_that_it_has_now(stage: Stage) -> None:
+    with stage.run() as running:
+        running.settled()
+        stage.execute("INSERT INTO {}.s VALUES (50)")
+        running.settled()
+        stage.execute("ALTER TABLE {}.s ADD COLUMN n INT NOT NULL DEFAULT 7")
+        running.settled()
+    stage.compare("s")
+
+
+@pytest.mark.timeout(300)
+def test_a_table_that_is_dropped_while_it_is_split_stops_nobody(stage: Stage) -> None:
+    stage.execute("CREATE TABLE {}.b (id INT NOT NULL PRIMARY KEY)", "INSERT INTO {}.b SELECT seq FROM {}.seq_1_to_40000")
+    with stage.run(rows_per_chunk=100) as running:
+        running.wait_for(lambda: running.pipeline.progress.phases.get(f"{stage.name}.b") == "splitting")
+        stage.execute("DROP TABLE {}.b", "INSERT INTO {}.s VALUES (2)")
+        running.settled()
+    stage.compare("s")
+
+
+@pytest.mark.timeout(300)
+def test_a_foreign_key_that_changes_rows_in_silence_stops_when_it_is_added(stage: Stage) -> None:
+    stage.execute("CREATE TABLE {}.k (id INT NOT NULL PRIMARY KEY, p INT)")
+    with stage.run() as running:
+        running.settled()
+        stage.execute("ALTER TABLE {}.k ADD CONSTRAINT f FOREIGN KEY (p) REFERENCES {}.s (id) ON DELETE CASCADE")
+        error = running.stopped_by()
+    assert isinstance(error, SourceDrift)
+    assert "ON DELETE CASCADE" in error.detail
+    with stage.run(refuse_cascades=False) as running:
+        running.settled()
+    stage.compare("s", "k")
+
+
+@pytest.mark.timeout(300)
+def test_text_of_a_table_that_inherits_another_character_set_stays_what_it_is(stage: Stage) -> None:
+    stage.execute("ALTER DATABASE {} CHARACTER SET latin1")
+    with stage.run() as running:
+        running.settled()
+        stage.execute("CREATE TABLE {}.t (id INT NOT NULL PRIMARY KEY, s VARCHAR(20))", "ALTER TABLE {}.t ADD COLUMN n INT")
+        stage.execute("INSERT INTO {}.t VALUES (1, 'Ã©', 1)")
+        running.settled()
+        stage.execute("ALTER TABLE {}.t ADD COLUMN m INT", "INSERT INTO {}.t VALUES (2, 'xé', 1, 2)")
+        running.settled()
+    stage.compare("t")
