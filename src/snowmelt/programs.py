@@ -94,36 +94,31 @@ class _Teller:
 def read(spark: Any, table: str, *, warehouse: str, snapshot: int | None = None) -> Any:
     """A lake table as a DataFrame, at its newest snapshot or at the one that is named, read by Spark's workers and without any jar.
 
-    The snapshot is fixed when this is called: what the pipeline commits later does not show. `_seq` is there too; change tables have
-    further columns of ours, see the user guide.
+    The snapshot is fixed when this is called: what the pipeline commits later does not show. Columns are those of today, NULL in rows that
+    are older than a column; `_seq` is there too, and change tables have further columns of ours (see the user guide). Workers need the
+    driver's Python and this package: PYSPARK_PYTHON says which.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     lake = PaimonLake(warehouse, user=_READER)
+    if table.count(".") != 1 or not lake.exists(table):
+        hint = "a name is database.table; is the warehouse the right one?"
+        raise InvalidConfig("there is no such lake table", detail=f"{table} in {warehouse}", hint=hint)
     number = snapshot if snapshot is not None else lake.standing(table)[3]
     schema = lake.columns(table)
-    shares = len(_splits(warehouse, table, number)[1]) if number else 0
+    shares = len(lake.pinned(table, number)[1]) if number else 0
     if not shares:
         return spark.createDataFrame([], from_arrow_schema(schema))
     frame = spark.range(0, shares, 1, shares)
-    return frame.mapInArrow(_share(warehouse, table, number), from_arrow_schema(schema))
+    return frame.mapInArrow(_share(warehouse, table, number, schema.names), from_arrow_schema(schema))
 
 
-def _share(warehouse: str, table: str, snapshot: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _share(warehouse: str, table: str, snapshot: int, names: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                reader, splits = _splits(warehouse, table, snapshot)
+                # By name: the table may be altered before this runs.
+                reader, splits = PaimonLake(warehouse, user=_READER).pinned(table, snapshot, names)
                 yield from reader.to_arrow_batch_reader([splits[index]])
 
     return work
-
-
-def _splits(warehouse: str, table: str, snapshot: int) -> tuple[Any, list[Any]]:
-    """The reader of a snapshot, and what there is to read: the same list in every process."""
-    pinned = {"scan.snapshot-id": str(snapshot), "read.native.enabled": "true"}
-    found = PaimonLake(warehouse, user=_READER).table(table).copy(pinned)
-    if found.snapshot_manager().get_snapshot_by_id(snapshot) is None:
-        raise InvalidConfig("a lake table has no such snapshot", detail=f"{table}: {snapshot}", hint="it may be expired")
-    builder = found.new_read_builder()
-    return builder.new_read(), builder.new_scan().plan().splits()

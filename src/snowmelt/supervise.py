@@ -224,6 +224,9 @@ def bar(done: int, of: int, width: int = 20) -> str:
     return "━" * full + "╌" * (width - full)
 
 
+_PLAIN_RECORD: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
+
+
 @contextlib.contextmanager
 def notes_of_log(watcher: Watcher, *, debug: bool) -> Iterator[None]:
     """What our modules log is told by the watcher, so that it neither gets lost nor breaks a screen."""
@@ -231,7 +234,8 @@ def notes_of_log(watcher: Watcher, *, debug: bool) -> Iterator[None]:
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             with contextlib.suppress(Exception):
-                watcher.note(record.levelname.lower(), record.getMessage())
+                fields = ", ".join(f"{name} {value}" for name, value in vars(record).items() if name not in _PLAIN_RECORD)
+                watcher.note(record.levelname.lower(), f"{record.getMessage()}: {fields}" if fields else record.getMessage())
 
     handler, log = Handler(), logging.getLogger("snowmelt")
     before = log.level, log.propagate

@@ -52,6 +52,17 @@ def test_a_pipeline_in_a_program_and_its_tables_as_dataframes(fresh_mariadb: Fre
     assert orders.count() == 3000
     kinds = snowmelt.read(spark, "ods.events", warehouse=wanted.warehouse).select("_op", "what").collect()
     assert [tuple(kind) for kind in kinds] == [("read", "a")]
+    # Columns that moved, came or went since the last row was written: each value stays under its name.
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE shop.orders MODIFY total DECIMAL(10,2) AFTER at, ADD COLUMN note VARCHAR(9) FIRST")
+    pipeline.run_until_current()
+    altered = snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.warehouse)
+    (row,) = altered.where("id = 3").collect()
+    assert (str(row.total), row["at"].microsecond, row.note) == ("0.75", 600_000, None)
+    first = snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.warehouse, snapshot=1)
+    assert first.columns == altered.columns
+    with pytest.raises(InvalidConfig, match=r"no such lake table: ods\.order in"):
+        snowmelt.read(spark, "ods.order", warehouse=wanted.warehouse)
     with pytest.raises(InvalidConfig, match=r"has no such snapshot: ods\.shop_orders: 4711"):
         snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.warehouse, snapshot=4711)
 

@@ -119,7 +119,7 @@ def check_start(target: str, marker: Marker | None, *, epoch: int, identity: str
     raise SourceDrift(
         "the lake is ahead of the store",
         detail=f"{target} has epoch {marker.epoch}, the store ends with {epoch}",
-        hint="the state was lost or restored; start anew with another state and a snapshot that replaces what the lake has",
+        hint="a state that was lost or restored can't go on with these lake tables; begin anew with a new state and other lake tables",
     )
 
 

@@ -167,6 +167,9 @@ class Shapes:
                 yield name, Effect.RESHAPES, shape
                 # Rows that are stored have a value in the new column, and no event says so.
                 if self._keyed(name) and any(value is not None for value in filled.values()):
+                    log.warning(
+                        "stored rows got a value in a new column, and the table is read again", extra={"table": str(name), "at": where}
+                    )
                     yield name, Effect.REWRITES, shape
             case DropTable(name):
                 yield name, Effect.DROPS, None

@@ -167,6 +167,24 @@ class PaimonLake:
             schema: pa.Schema = PyarrowFieldParser.from_paimon_schema(table.fields)
             return schema
 
+    def pinned(self, target: str, snapshot: int, names: Sequence[str] | None = None) -> tuple[Any, list[Any]]:
+        """A reader of one snapshot, and what there is to read: the same list in every process.
+
+        With the columns that the table has today, or some of them: one that was added since is NULL in older rows. `InvalidConfig`:
+        there is no such snapshot.
+        """
+        table = self.table(target)
+        with _ours(target):
+            if table.snapshot_manager().get_snapshot_by_id(snapshot) is None:
+                raise InvalidConfig("a lake table has no such snapshot", detail=f"{target}: {snapshot}", hint="it may be expired")
+            table = table.copy_without_time_travel({"scan.snapshot-id": str(snapshot), "read.native.enabled": "true"})
+            held = [field.name for field in table.fields]
+            missing = [name for name in names or () if name not in held]
+            if missing:
+                raise SourceDrift("a lake table lacks columns of its source", detail=f"{target}: {', '.join(missing)}")
+            builder = table.new_read_builder().with_projection(list(names or held))
+            return builder.new_read(), builder.new_scan().plan().splits()
+
     def standing(self, target: str) -> tuple[str, int, int, int]:
         """What an intent holds of a table: its identity, number of buckets, schema and newest snapshot."""
         table = _fitting(self.table(target))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
 from snowmelt.verify.classes import Classes, Parting, Sums
 from snowmelt.verify.digests import Hashes, digest_rows
@@ -124,20 +124,16 @@ def _each(looks: list[Look], run: Callable[[Look], Any]) -> Callable[[Iterator[p
 
 def _splits(look: Look, columns: list[str] | None = None) -> tuple[Any, list[Any]]:
     """The reader of a pinned snapshot, and what there is to read: the same list in every task."""
-    table = PaimonLake(look.warehouse, user="snowmelt-verify").table(look.target)
-    # With the schema of today: a column that was added since the snapshot is NULL in it, as it is in the source.
-    table = table.copy_without_time_travel({"scan.snapshot-id": str(look.snapshot), "read.native.enabled": "true"})
-    names = columns or [column.name for column in look.forms.columns] + ([] if look.keyed else [OPERATION, SEQUENCE])
-    held = {field.name for field in table.fields}
-    missing = [name for name in names if name not in held]
-    if missing:
-        raise SourceDrift("a lake table lacks columns of its source", detail=f"{look.target}: {', '.join(missing)}")
-    if not look.keyed and int(table.table_schema.id) > 0:
+    lake = PaimonLake(look.warehouse, user="snowmelt-verify")
+    if not look.keyed and int(lake.table(look.target).table_schema.id) > 0:
         # Rows of before keep the shape that they had, and those that take them away have the new one.
         hint = "read its history by the shapes that its source had"
         raise SourceDrift("a change table that was altered can't be folded", detail=look.target, hint=hint)
-    builder = table.new_read_builder().with_projection(names)
-    return builder.new_read(), builder.new_scan().plan().splits()
+    names = columns or [column.name for column in look.forms.columns] + ([] if look.keyed else [OPERATION, SEQUENCE])
+    try:
+        return lake.pinned(look.target, look.snapshot, names)
+    except InvalidConfig as error:
+        raise Unavailable(error.fact, detail=error.detail, hint=error.hint) from None
 
 
 def _batches(look: Look, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:

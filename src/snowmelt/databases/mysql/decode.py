@@ -575,7 +575,7 @@ class LogReader:
             raise SourceDrift(
                 "an XA transaction was committed whose rows were not captured",
                 detail=f"{xid} at {position}",
-                hint="it was prepared before the capture began; snapshot the captured tables again",
+                hint="it was prepared before what was read here began; begin with a new state",
             )
         if committed:
             # Its places, statements and compression were dealt with when it was prepared.
