@@ -129,7 +129,7 @@ def finish_and_compare(server: Server, folder: Path, process: Process) -> None:
     # Every change once: each fits what was there before it, and what comes of them all is the source.
     assert folded(folder, "ods.journal") == source_rows(server, "shop.journal")
     made = [row["change_number"] for row in history(folder, "ods.journal") if row["_op"] in ("insert", "update_after")]
-    assert len(made) == len(set(made)) > 0
+    assert len(made) == len(set(made)), "a change came twice"
 
 
 def die_at_every_failpoint(server: Server, tmp_path: Path, master: str) -> None:
