@@ -348,13 +348,14 @@ def status(
     """
     from snowmelt.config import read_pipeline
     from snowmelt.status import read_status
+    from snowmelt.supervise import phase_of
 
     found = read_status(read_pipeline(file).to_settings())
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
         return
     for one in found.tables:
-        told = [f"{one.source} -> {one.target} ({one.mode}): {'live' if one.phase in ('released', 'streaming') else one.phase}"]
+        told = [f"{one.source} -> {one.target} ({one.mode}): {phase_of(one.phase)}"]
         if one.chunks is not None:
             told.append(f"{one.chunks} of {one.chunks_known or '?'} chunks copied")
         if one.snapshot is not None:

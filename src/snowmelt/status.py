@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.engine.pipeline import Settings
+from snowmelt.engine.routes import Mode
 from snowmelt.engine.state import State
 from snowmelt.errors import InvalidConfig
 from snowmelt.source.tables import Table
@@ -53,7 +54,7 @@ def read_status(settings: Settings) -> Status:
     return Status(
         name=settings.name,
         generation=ledger.generation,
-        epoch=ledger.epoch - (ledger.open is not None),
+        epoch=ledger.done_epoch,
         under_way=ledger.open is not None,
         waiting_bytes=max(0, relay.end - ledger.done_upto),
         tables=tuple(_table(ledger, table) for table in tables),
@@ -61,14 +62,14 @@ def read_status(settings: Settings) -> Status:
 
 
 def _table(ledger: Ledger, table: Table) -> TableStatus:
-    copy = table.copy
+    chunks, chunks_known = (None, None) if table.copy is None else table.copy.progress
     return TableStatus(
         source=str(table.incarnation.table),
         target=table.target,
-        mode="upsert" if table.keyed else "changelog",
+        mode=Mode.of(keyed=table.keyed).value,
         phase=table.phase.value,
-        chunks=None if copy is None else sum(last - first + 1 for first, last in copy.adopted),
-        chunks_known=None if copy is None or not copy.complete else copy.bounds.last + 1,
+        chunks=chunks,
+        chunks_known=chunks_known,
         snapshot=ledger.snapshots.get(table.target),
         watermark_ms=ledger.watermarks.get(table.target),
     )

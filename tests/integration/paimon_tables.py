@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from snowmelt.commit.records import Entry, Intent, StagedName
 from snowmelt.errors import Fenced
@@ -184,6 +185,24 @@ def snapshots(lake: PaimonLake, target: str) -> list[Any]:
 def epochs_of(lake: PaimonLake, target: str) -> list[int]:
     """The epochs that the snapshots tell of, in their order. One that is there twice is listed twice."""
     return [int(snapshot.properties["snowmelt.epoch"]) for snapshot in snapshots(lake, target) if snapshot.properties]
+
+
+def watch_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is synced and linked from now on, in order, by path."""
+    taken: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def watched_fsync(descriptor: int) -> None:
+        taken.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def watched_link(source: str, target: str, **options: Any) -> None:
+        taken.append(f"link {target}")
+        link(source, target, **options)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "link", watched_link)
+    return taken
 
 
 # ---- what others do

@@ -57,6 +57,7 @@ from tests.integration.paimon_tables import (
     snapshots,
     stage,
     stop_before_publish,
+    watch_steps,
 )
 
 
@@ -839,21 +840,7 @@ def test_a_snapshot_names_files_in_the_order_of_the_intent(lake: PaimonLake) -> 
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is synced and linked, in order, by path."""
-    taken: list[str] = []
-    fsync, link = os.fsync, os.link
-
-    def watched_fsync(descriptor: int) -> None:
-        taken.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        fsync(descriptor)
-
-    def watched_link(source: str, target: str, **options: Any) -> None:
-        taken.append(f"link {target}")
-        link(source, target, **options)
-
-    monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(os, "link", watched_link)
-    return taken
+    return watch_steps(monkeypatch)
 
 
 @pytest.mark.parametrize("target", [KEYED, PLAIN])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -39,6 +38,7 @@ from tests.integration.paimon_tables import (
     snapshots,
     stage_columns,
     stop_before_schema,
+    watch_steps,
 )
 
 ID = pa.field("id", pa.int64(), nullable=False)
@@ -536,19 +536,7 @@ def test_an_intent_that_does_not_say_what_a_schema_is_to_be_is_a_bug(lake: Paimo
 
 def test_a_change_is_durable_and_behind_its_snapshot(lake: PaimonLake, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, _ = _changing(lake, KEYED, 1, "rows")
-    steps: list[str] = []
-    fsync, link = os.fsync, os.link
-
-    def watched_fsync(descriptor: int) -> None:
-        steps.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        fsync(descriptor)
-
-    def watched_link(source: str, target: str, **options: Any) -> None:
-        steps.append(f"link {target}")
-        link(source, target, **options)
-
-    monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(os, "link", watched_link)
+    steps = watch_steps(monkeypatch)
     lake.commit(intent_of(1, entry), entry)
     root = folder(lake, KEYED)
     published, made = steps.index("link snapshot-1"), steps.index("link schema-1")

@@ -149,11 +149,11 @@ class TestDone:
         ledger = Ledger()
         win(ledger, found(), adopted(OUTSIDE, high=5))
         assert ledger.tables.known(ORDERS).phase is Phase.CATCHING_UP
-        assert (ledger.done_upto, ledger.done_segment) == (0, 0)
+        assert (ledger.done_epoch, ledger.done_upto, ledger.done_segment) == (0, 0, 0)
         assert ledger.tables.copy_of(ORDERS).high == 5
         assert close(ledger) == [ORDERS]
         assert ledger.tables.known(ORDERS).phase is Phase.RELEASED
-        assert (ledger.done_upto, ledger.done_segment) == (10, 1)
+        assert (ledger.done_epoch, ledger.done_upto, ledger.done_segment) == (1, 10, 1)
 
     def test_nothing_is_let_go_of_by_an_epoch_that_leaves_a_chunk_to_read(self) -> None:
         ledger = Ledger()

@@ -35,6 +35,9 @@ class TestOrdinals:
         ordinals = of(2, 3)
         assert [ordinals.first_missing(start) for start in range(6)] == [0, 1, 4, 4, 4, 5]
 
+    def test_it_counts_numbers_and_not_ranges(self) -> None:
+        assert [ordinals.count for ordinals in (of(), of(5), of(0, 1, 3, 4, 9))] == [0, 1, 5]
+
     def test_an_empty_set_has_nothing(self) -> None:
         assert 0 not in Ordinals()
         assert list(Ordinals()) == []

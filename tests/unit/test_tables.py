@@ -125,6 +125,11 @@ class TestRelease:
         assert phase(tables) is Phase.SNAPSHOTTING
         assert tables.releasable() == []
 
+    def test_how_far_a_copy_is_has_an_end_once_all_bounds_are_found(self) -> None:
+        beginning = (found(), outside())
+        assert book(*beginning, split(b"\x04", complete=False), adopted(1)).copy_of(ORDERS).progress == (2, None)
+        assert book(*beginning, split(b"\x04", b"\x09"), adopted(2)).copy_of(ORDERS).progress == (2, 3)
+
     def test_while_bounds_are_still_being_found_nothing_is_let_go_of(self) -> None:
         """Everything that has a bound is adopted, and yet it is not the whole table."""
         tables = book(found(), outside(), split(b"\x04", complete=False), adopted(1))

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions
+from snowmelt.engine.keys import chunked
 from snowmelt.model.table import TableId
-from snowmelt.verify.classes import Parting, Sums, has_ranges
+from snowmelt.verify.classes import Parting, Sums
 from snowmelt.verify.digests import digest_rows, digest_values, from_raw, hashes, hexadecimal, raw
 from snowmelt.verify.forms import RowForms, lake_text
 
@@ -80,7 +81,7 @@ def test_a_row_is_in_the_class_of_its_range_and_its_hash() -> None:
 @pytest.mark.parametrize(("base", "unsigned", "ranges"), [("int", True, True), ("bigint", False, True), ("bigint", True, False)])
 def test_only_keys_that_fit_64_bits_have_ranges(base: str, unsigned: bool, ranges: bool) -> None:
     column = MySqlColumn(name="id", base=base, unsigned=unsigned, nullable=False)
-    assert has_ranges(MySqlTable(id=TableId("d", "t"), columns=(column,), key=("id",))) is ranges
+    assert chunked(MySqlTable(id=TableId("d", "t"), columns=(column,), key=("id",))) is ranges
 
 
 def test_sums_tell_what_was_added_and_taken_away() -> None:

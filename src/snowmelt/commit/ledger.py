@@ -41,6 +41,11 @@ class Ledger:
         """Per lake table the intent whose commit is the last of ours there."""
         self.watermarks: dict[str, int] = {}
 
+    @property
+    def done_epoch(self) -> int:
+        """The last that is done."""
+        return self.epoch - (self.open is not None)
+
     def apply_intent(self, intent: Intent) -> None:
         """An intent was won, by whomever."""
         check(intent.epoch == self.epoch + 1, "an intent does not follow by its number", f"{intent.epoch} after {self.epoch}")

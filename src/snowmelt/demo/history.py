@@ -30,7 +30,7 @@ from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.decode import ChangeBatch, LogReader
 from snowmelt.databases.mysql.segments import list_segments
-from snowmelt.engine.rows import KINDS, OP, ORDINAL, POSITION, READ
+from snowmelt.engine.rows import KINDS, OP, ORDINAL, POSITION, READ, TAKES
 from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
@@ -150,7 +150,7 @@ def compare(carried: pa.Table, wanted: pa.Table) -> list[str]:
 
 def _arrivals(rows: pa.Table) -> Any:
     """Which changes bring a row; the others take one away."""
-    away = pc.is_in(rows.column(OP), pa.array(["delete", "update_before"]))
+    away = pc.is_in(rows.column(OP), pa.array(TAKES))
     return pc.invert(away).to_numpy()
 
 

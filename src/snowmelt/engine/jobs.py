@@ -7,16 +7,18 @@ owns the machines, when it asks for it (`take`). A job that fails is nothing: wh
 from __future__ import annotations
 
 import contextlib
-import pickle
 import queue
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
-from snowmelt.engine.tasks import Place, Run, each
+from snowmelt.engine.tasks import Place, run_on_spark
 from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
+
+Run = Callable[[Place, Any], Any]
 
 FAILED_MAX: Final = 10
 """So many jobs in a row may fail for reasons that pass by themselves."""
@@ -81,8 +83,7 @@ class Jobs:
         with contextlib.suppress(AttributeError):
             # A client of Spark Connect has no context.
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", lane.value)
-        frame = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(each(place, tasks, run), "answer binary")
-        return [pickle.loads(bytes(row.answer)) for row in frame.collect()]
+        return run_on_spark(self._spark, tasks, partial(run, place))
 
     def _succeeded(self, done: Callable[[list[Any]], None], answers: list[Any]) -> None:
         self._failed = 0
@@ -97,13 +98,12 @@ class Jobs:
                 took = True
         return took
 
-    def count_failure(self, error: SnowmeltError) -> int:
-        """How many failed in a row. Failing for ever stops the pipeline."""
+    def count_failure(self, error: SnowmeltError) -> None:
+        """One more failed in a row. Failing for ever stops the pipeline."""
         self._failed += 1
         if self._failed >= FAILED_MAX:
             told = f"{self._failed} in a row, the last: {error.fact}: {error.detail}"
             raise type(error)("Spark jobs fail again and again", detail=told[:600], hint=error.hint)
-        return self._failed
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -145,11 +145,11 @@ class Pipeline:
         self._splitter = Splitter(settings.source, self._retries, rows_per_chunk=settings.rows_per_chunk)
         self._log_job: _LogJob | None = None
         self._staged: _LogJob | None = None
-        self._planned_at = self._fence_due = self._catalogue_due = 0.0
+        self._planned_at = self._fence_due = 0.0
         self._booted = self._stopping = False
         self._rows = self._rows_offered = 0
         self._found_shapes: dict[TableId, int] = {}
-        """Numbers of shapes that a `Found` was proposed with and that the ledger may not have yet."""
+        """Numbers of shapes that a `Found` was proposed with and that the ledger does not have yet."""
         self.ledger = Ledger()
 
     # ---- beginning
@@ -159,7 +159,6 @@ class Pipeline:
         wanted = patterns(settings.tables, settings.exclude)
         catalogue = read_catalogue(settings.source, wanted, era=_ERA)
         captured = wanted(catalogue.ignores_case)
-        self._began = catalogue.ended
         self._router = Router(settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
         if not catalogue.tables:
             raise InvalidConfig("no table matches", detail=", ".join(settings.tables))
@@ -239,7 +238,7 @@ class Pipeline:
                     detail=str(name),
                     hint="if it was excluded by mistake, include it again; to leave it out begin with a new state",
                 )
-        before = {known.incarnation.table: Target(known.target, Mode.UPSERT if known.keyed else Mode.CHANGELOG) for known in ledger.tables}
+        before = {known.incarnation.table: Target(known.target, Mode.of(keyed=known.keyed)) for known in ledger.tables}
         check_unchanged(before, {name: self._router.of(name) for name in before})
         targets = {known.target for known in ledger.tables} | {self._router.of(name).name for name in catalogue.tables}
         for target in sorted(targets):
@@ -333,9 +332,9 @@ class Pipeline:
         ledger = self.ledger
         if not self._booted:
             return Progress()
-        relay, copies = self._keeper.relay, {str(table.incarnation.table): table.copy for table in ledger.tables}
+        relay = self._keeper.relay
         return Progress(
-            epoch=ledger.epoch - (ledger.open is not None),
+            epoch=ledger.done_epoch,
             upto=ledger.upto,
             done_upto=ledger.done_upto,
             captured=relay.end,
@@ -343,11 +342,7 @@ class Pipeline:
             rows=self._rows,
             phases={str(table.incarnation.table): table.phase.value for table in ledger.tables},
             targets={str(table.incarnation.table): table.target for table in ledger.tables},
-            chunks={
-                name: (sum(last - first + 1 for first, last in copy.adopted), copy.bounds.last + 1 if copy.complete else None)
-                for name, copy in copies.items()
-                if copy is not None
-            },
+            chunks={str(table.incarnation.table): table.copy.progress for table in ledger.tables if table.copy is not None},
         )
 
     # ---- tables
@@ -432,6 +427,7 @@ class Pipeline:
         if emptied and not shares:
             shares.append(((plan.after, plan.after), {}))
         marks = self._chunks.marks(plan.rules.values())
+        sourced = {name: self._sourced(name) for name in emitting}
         tasks = [
             LogTask(
                 epoch=plan.epoch,
@@ -441,7 +437,7 @@ class Pipeline:
                 segments=tuple(self._keeper.relay.covering(after, upto)) if after < upto else (),
                 rules=chosen,
                 marks=marks,
-                tables={name: self._sourced(name) for name in chosen},
+                tables={name: sourced[name] for name in chosen},
                 emptied=emptied if writer == 0 else (),
             )
             for writer, ((after, upto), chosen) in enumerate(shares)
@@ -540,11 +536,10 @@ class Pipeline:
             state = (self._generation.number, ledger.epoch, ledger.generation, self._chunks.newest_job, self._chunks.under_way)
             standing = Standing(*state, self._coordinator.named | self._lake.referenced(target))
             self._lake.delete(target, [name for name in staged if deletable(StagedName.parse(name), standing)])
+        self._found_shapes = {name: number for name, number in self._found_shapes.items() if ledger.tables.get(name) is None}
         statements = self._keeper.relay.statements(ledger.upto, self._keeper.relay.end)
-        needed = (
-            {table.schema for table in ledger.tables} | {statement.schema for statement in statements} | set(self._found_shapes.values())
-        )
-        self._shapes.forget(needed, ledger.generation)
+        needed = {table.schema for table in ledger.tables} | {statement.schema for statement in statements}
+        self._shapes.forget(needed | set(self._found_shapes.values()), ledger.generation)
 
 
 def _wait_for_the_last_driver(folder: Path) -> None:

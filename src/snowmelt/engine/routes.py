@@ -27,6 +27,10 @@ class Mode(StrEnum):
     CHANGELOG = "changelog"
     """Its history: each change as a row, with its kind, position and time. Nothing is ever taken away."""
 
+    @staticmethod
+    def of(*, keyed: bool) -> Mode:
+        return Mode.UPSERT if keyed else Mode.CHANGELOG
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -25,12 +25,16 @@ from snowmelt.databases.mysql.rows import UPDATE_BEFORE
 from snowmelt.engine.keys import Mask
 from snowmelt.errors import SourceDrift
 from snowmelt.lakes.paimon import DELETE, INSERT, KIND, SEQUENCE
+from snowmelt.lakes.paimon_shape import of_source
 from snowmelt.model import sequence
 
 OP, POSITION, TIME, ORDINAL = "_op", "_position", "_ts", "_ordinal"
 KINDS: Final = pa.array(["insert", "update_before", "update_after", "delete"])
 """By the log reader's numbers."""
 READ, TRUNCATE = "read", "truncate"
+ADDS: Final = (READ, "insert", "update_after")
+TAKES: Final = ("delete", "update_before")
+"""What a change brings to its table, and takes from it."""
 CHANGE_FIELDS: Final = pa.schema(
     [
         pa.field(OP, pa.string()),
@@ -53,8 +57,7 @@ class Sourced:
 
 def lake_schema(table: MySqlTable, options: TypeOptions, *, keyed: bool) -> pa.Schema:
     """The source's columns in the lake. All but the key can be NULL there: a delete has no values, and neither has `truncate`."""
-    key = table.key if keyed else ()
-    return pa.schema([field.with_nullable(field.name not in key) for field in table.arrow_schema(options)])
+    return of_source(table.arrow_schema(options), table.key if keyed else ())
 
 
 def chunk_rows(batch: pa.RecordBatch, source: Sourced, options: TypeOptions, *, visible: int, place: str, time_us: int) -> pa.RecordBatch:

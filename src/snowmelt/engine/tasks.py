@@ -14,10 +14,10 @@ from __future__ import annotations
 import pickle
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,9 @@ from snowmelt.source.facts import OUTSIDE, Extent, Launched
 from snowmelt.source.planning import Adopting, Rule
 from snowmelt.store.generations import check_shared
 from snowmelt.store.objects import open_store
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,19 +285,18 @@ def _keys(item: ChangeBatch) -> Longs | None:
     return column.to_numpy().astype(np.int64) if pa.types.is_integer(column.type) else None
 
 
-Run = Callable[[Place, Any], Any]
-
-
-def each(place: Place, tasks: list[Any], run: Run) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What Spark maps over the numbers of tasks. Answers come back pickled, through Spark and never through the store."""
+def run_on_spark(spark: Any, tasks: Sequence[Task], run: Callable[[Task], Answer]) -> list[Answer | SnowmeltError]:
+    """Run each as a task of one Spark job. Answers, of which an error of ours is one, come back pickled, and never through the store."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
+                answer: Answer | SnowmeltError
                 try:
-                    answer = run(place, tasks[index])
+                    answer = run(tasks[index])
                 except SnowmeltError as error:
                     answer = error
                 yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)], pa.binary())], names=["answer"])
 
-    return work
+    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, "answer binary")
+    return [pickle.loads(bytes(row.answer)) for row in frame.collect()]

@@ -39,6 +39,7 @@ from snowmelt.commit.publish import Files, Marker, There, View, judge, judge_sch
 from snowmelt.commit.records import Entry, Intent
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable, check
 from snowmelt.lakes import paimon_shape
+from snowmelt.model.table import SYSTEM_COLUMNS
 from snowmelt.store.contract import Store
 from snowmelt.store.objects import open_store
 
@@ -134,7 +135,7 @@ class PaimonLake:
         from pypaimon import Schema
 
         ours = pa.schema([*(system or ()), pa.field(SEQUENCE, pa.int64(), nullable=False)])
-        check(paimon_shape.SYSTEM.issuperset(ours.names), "a system column has a name that is not ours", target)
+        check(SYSTEM_COLUMNS.issuperset(ours.names), "a system column has a name that is not ours", target)
         if wrong := paimon_shape.wrong_name(schema.names):
             raise InvalidConfig("a column can't be brought to the lake", detail=f"{target}: {wrong}", hint="rename it or exclude it")
         fields = pa.schema([*paimon_shape.of_source(schema, keys), *ours])

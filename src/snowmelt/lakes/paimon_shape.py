@@ -19,10 +19,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from snowmelt.errors import InvalidConfig, SourceDrift, check
+from snowmelt.model.table import SYSTEM_COLUMNS
 
 SEQUENCE: Final = "_seq"
-SYSTEM: Final = frozenset({SEQUENCE, "_op", "_ts", "_position", "_event", "_ordinal", "_absent"})
-"""Columns of ours, where a table has them."""
 _PAIMON: Final = frozenset({"_sequence_number", "_value_kind", "_level", "_row_id", "rowkind"})
 _PAIMON_KEY: Final = "_key_"
 _DIGITS: Final = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
@@ -38,7 +37,7 @@ def wrong_name(names: Iterable[str]) -> str:
     seen: dict[str, str] = {}
     for name in names:
         folded = name.lower()
-        if folded in SYSTEM or folded in _PAIMON or folded.startswith(_PAIMON_KEY):
+        if folded in SYSTEM_COLUMNS or folded in _PAIMON or folded.startswith(_PAIMON_KEY):
             return f"column {name} has a name that we or Paimon need"
         if folded in seen:
             return f"columns {seen[folded]} and {name} differ in case alone"
@@ -97,7 +96,7 @@ def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], r
             "a column can't be brought to the lake", detail=f"{target}: {wrong}", hint="rename it in the source or exclude it"
         )
 
-    source = [field for field in old.fields if field.name not in SYSTEM]
+    source = [field for field in old.fields if field.name not in SYSTEM_COLUMNS]
     before = {field.name: field for field in source if field.name not in renamed}
     # Behind the others: a column may get the name of one that was dropped.
     before |= {renamed[field.name]: field for field in source if field.name in renamed}
@@ -121,7 +120,7 @@ def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], r
                 else "a column's type was changed to one that old files can't be read in"
             )
             raise _drift(fact, f"{target}.{want.name}: from {_text(was.type)} to {_text(want.type)}")
-    fields += [field for field in old.fields if field.name in SYSTEM]
+    fields += [field for field in old.fields if field.name in SYSTEM_COLUMNS]
     if fields == old.fields:
         return None
     return TableSchema(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from snowmelt.errors import SourceDrift, check
 from snowmelt.model.position import Position
@@ -20,6 +20,9 @@ class TableId:
     def __str__(self) -> str:
         return f"{self.database}.{self.name}"
 
+
+SYSTEM_COLUMNS: Final = frozenset({"_seq", "_op", "_position", "_ts", "_event", "_ordinal", "_absent"})
+"""Columns of ours, in lake tables and in batches of changes: no column of a source can have such a name."""
 
 Schema = TypeVar("Schema")
 

@@ -25,6 +25,11 @@ class Ordinals:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self.starts, self.ends, strict=True)
 
+    @property
+    def count(self) -> int:
+        """How many numbers there are."""
+        return sum(last - first + 1 for first, last in self)
+
     def add(self, ordinal: int) -> None:
         """Adding what is there changes nothing."""
         if ordinal in self:

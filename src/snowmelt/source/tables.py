@@ -142,6 +142,11 @@ class Copy:
         return ChunkState.PLANNED if OUTSIDE <= ordinal <= self.bounds.last else None
 
     @property
+    def progress(self) -> tuple[int, int | None]:
+        """How many chunks the lake has, and of how many, once all are found. OUTSIDE is one of them."""
+        return self.adopted.count, self.bounds.last + 1 if self.complete else None
+
+    @property
     def finished(self) -> bool:
         return self.complete and self.adopted.first_missing(OUTSIDE) > self.bounds.last
 

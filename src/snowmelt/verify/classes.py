@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from snowmelt.databases.mysql.columns import INTEGER_BITS, MySqlTable
 from snowmelt.verify.digests import Hashes
 
 RANGE_ROWS = 200_000
@@ -23,14 +22,6 @@ CLASSES_MAX = 1 << 14
 """Of one range: the server counts as many groups at once."""
 
 Classes = npt.NDArray[np.int64]
-
-
-def has_ranges(table: MySqlTable) -> bool:
-    """Whether ranges of the key can be told by numpy as the database tells them."""
-    if len(table.key) != 1:
-        return False
-    column = table.column(table.key[0])
-    return column.base in INTEGER_BITS and not (column.base == "bigint" and column.unsigned)
 
 
 @dataclass(frozen=True, slots=True)

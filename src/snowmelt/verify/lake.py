@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snowmelt.engine.rows import ADDS, OP, TAKES, TRUNCATE
+from snowmelt.engine.tasks import run_on_spark
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
 from snowmelt.verify.classes import Classes, Parting, Sums
@@ -27,8 +28,7 @@ from snowmelt.verify.forms import RowForms, is_summed
 from snowmelt.verify.rounds import Rows
 from snowmelt.verify.source import Detail, text_of
 
-OPERATION = "_op"
-_ADDS, _TAKES, _EMPTIES = ("read", "insert", "update_after"), ("delete", "update_before"), "truncate"
+_Answer = TypeVar("_Answer")
 _BATCH_ROWS = 65_536
 _TASKS_MAX = 64
 
@@ -94,32 +94,26 @@ class LakeTable:
             answers: list[Answer] = self._collect(looks, _answer)
         return answers
 
-    def _collect(self, looks: list[Look], run: Callable[[Look], Any]) -> list[Any]:
-        frame = self._spark.range(0, len(looks), 1, len(looks)).mapInArrow(_each(looks, run), "answer binary")
-        return [pickle.loads(bytes(row.answer)) for row in frame.collect()]
+    def _collect(self, looks: list[Look], run: Callable[[Look], _Answer]) -> list[_Answer]:
+        answers = run_on_spark(self._spark, looks, run)
+        for error in answers:
+            if isinstance(error, SnowmeltError):
+                raise self._unreadable(f"{type(error).__name__}: {error}") from error
+        return [answer for answer in answers if not isinstance(answer, SnowmeltError)]
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """What pypaimon or Spark raise, as an error of ours. A task's own error is a line of Spark's."""
+        """What pypaimon or Spark raise, as an error of ours."""
         try:
             yield
         except SnowmeltError:
             raise
         except Exception as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            told = next((line for line in reversed(lines) if "snowmelt.errors." in line), lines[0] if lines else type(error).__name__)
-            detail = f"{self._look.target}, snapshot {self._look.snapshot}: {told.removeprefix('snowmelt.errors.')[:300]}"
-            raise Unavailable("a lake table can't be read", detail=detail) from error
+            raise self._unreadable(lines[0] if lines else type(error).__name__) from error
 
-
-def _each(looks: list[Look], run: Callable[[Look], Any]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                answer = pickle.dumps(run(looks[index]))
-                yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], names=["answer"])
-
-    return work
+    def _unreadable(self, why: str) -> Unavailable:
+        return Unavailable("a lake table can't be read", detail=f"{self._look.target}, snapshot {self._look.snapshot}: {why[:300]}")
 
 
 def _splits(look: Look, columns: list[str] | None = None) -> tuple[Any, list[Any]]:
@@ -129,7 +123,7 @@ def _splits(look: Look, columns: list[str] | None = None) -> tuple[Any, list[Any
         # Rows of before keep the shape that they had, and those that take them away have the new one.
         hint = "read its history by the shapes that its source had"
         raise SourceDrift("a change table that was altered can't be folded", detail=look.target, hint=hint)
-    names = columns or [column.name for column in look.forms.columns] + ([] if look.keyed else [OPERATION, SEQUENCE])
+    names = columns or [column.name for column in look.forms.columns] + ([] if look.keyed else [OP, SEQUENCE])
     try:
         return lake.pinned(look.target, look.snapshot, names)
     except InvalidConfig as error:
@@ -148,8 +142,8 @@ def _batches(look: Look, columns: list[str] | None = None) -> Iterator[pa.Record
 
 def _last_emptied(look: Look) -> int:
     last = -1
-    for batch in _batches(look, [OPERATION, SEQUENCE]):
-        emptied = batch.column(SEQUENCE).filter(pc.equal(batch.column(OPERATION), _EMPTIES))
+    for batch in _batches(look, [OP, SEQUENCE]):
+        emptied = batch.column(SEQUENCE).filter(pc.equal(batch.column(OP), TRUNCATE))
         if len(emptied):
             last = max(last, pc.max(emptied).as_py())
     return last
@@ -178,11 +172,11 @@ def _folded(look: Look, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, npt.NDAr
     """The rows that count, and how: a table with a key holds its rows as they are."""
     if look.keyed:
         return batch, None
-    operations = batch.column(OPERATION)
+    operations = batch.column(OP)
     counts = np.zeros(batch.num_rows, np.int64)
-    for names, sign in ((_ADDS, 1), (_TAKES, -1)):
+    for names, sign in ((ADDS, 1), (TAKES, -1)):
         counts[pc.is_in(operations, pa.array(names, operations.type)).to_numpy(zero_copy_only=False)] = sign
-    known = (counts != 0) | pc.equal(operations, _EMPTIES).to_numpy(zero_copy_only=False)
+    known = (counts != 0) | pc.equal(operations, TRUNCATE).to_numpy(zero_copy_only=False)
     if not known.all():
         raise InvariantBroken("a change table holds an operation that is not known", detail=look.target)
     kept = (counts != 0) & (batch.column(SEQUENCE).to_numpy() > look.since)

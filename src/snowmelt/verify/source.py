@@ -15,9 +15,10 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.marks import GtidMark, Mark
 from snowmelt.databases.mysql.reads import ExactRead, Method, log_end, read_extent, read_method
 from snowmelt.databases.mysql.resultset import Counters, select
+from snowmelt.engine.keys import chunked
 from snowmelt.errors import InvalidConfig, Unavailable
 from snowmelt.model.position import Position
-from snowmelt.verify.classes import RANGE_ROWS, Classes, Parting, Sums, has_ranges, remainders_for
+from snowmelt.verify.classes import RANGE_ROWS, Classes, Parting, Sums, remainders_for
 from snowmelt.verify.digests import Hashes, from_raw, hashes
 from snowmelt.verify.forms import RowForms, float_bits, is_summed, sql_digest, sql_float, sql_text, with_floats
 from snowmelt.verify.rounds import Reading, Rows
@@ -52,7 +53,7 @@ class SourceTable:
     def part(self) -> Parting:
         """Look for ranges and their number; sizes are estimates, which nothing relies on."""
         with Session(self._options) as session:
-            if has_ranges(self._table):
+            if chunked(self._table):
                 extent, _ = read_extent(session, self._table, identity=self._identity, era=self._era)
                 chunks = list(plan_chunks(session, self._table, extent, rows_per_chunk=RANGE_ROWS))
                 bounds = tuple(int(chunk.high[0]) for chunk in chunks[:-1] if chunk.high is not None)

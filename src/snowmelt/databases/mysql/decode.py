@@ -206,8 +206,6 @@ class LogReader:
         self._lower_case_names = lower_case_names
         self._trust_statements = trust_statements
         self._step_over = step_over_statements
-        # What sessions have where the log doesn't say: the servers' own defaults.
-        self._explicit_timestamps = version >= ((10, 10, 0) if flavour == "mariadb" else (8, 0, 2))
         self._collations = dict(collations or {})
         self._schemas = schemas
         self._captured = captured
@@ -503,11 +501,11 @@ class LogReader:
             )
         if self._step_over or not walk.takes_effect():
             return
-        rules = Rules(
+        rules = Rules.of_event(
             flavour=self._flavour,
             version=self._version,
             sql_mode=query.sql_mode,
-            explicit_timestamps=self._explicit_timestamps if query.explicit_timestamps is None else query.explicit_timestamps,
+            explicit_timestamps=query.explicit_timestamps,
             lower_case_names=self._lower_case_names,
         )
         changes = read_statement(

@@ -21,10 +21,7 @@ from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions, ZeroDates,
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.errors import InvalidConfig, SourceDrift
-from snowmelt.model.table import TableId
-
-SYSTEM_COLUMNS = frozenset({"_seq", "_op", "_position", "_ts", "_event", "_ordinal"})
-"""Columns that we add to lake and change tables."""
+from snowmelt.model.table import SYSTEM_COLUMNS, TableId
 
 RETENTION_SECONDS_MIN = 24 * 3600
 

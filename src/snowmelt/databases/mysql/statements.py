@@ -142,15 +142,11 @@ def changes_of(
 ) -> tuple[SchemaChange, ...]:
     """What a statement does to captured tables, as the decoder reads it. `schemas` gives the shapes right before it, `defaults` the
     databases' default collations where they are known."""
-    explicit = statement.explicit_timestamps
-    if explicit is None:
-        # The servers' own defaults.
-        explicit = server.version >= ((10, 10, 0) if server.flavour == "mariadb" else (8, 0, 2))
-    rules = Rules(
+    rules = Rules.of_event(
         flavour=server.flavour,
         version=server.version,
         sql_mode=statement.sql_mode,
-        explicit_timestamps=explicit,
+        explicit_timestamps=statement.explicit_timestamps,
         lower_case_names=lower_case_names,
     )
     return read_statement(

@@ -41,6 +41,21 @@ class Rules:
     collations: Mapping[str, str] = field(default_factory=dict)
     """The session's own default collations by character set (default_collation_for_utf8mb4, character_set_collations)."""
 
+    @staticmethod
+    def of_event(
+        *, flavour: Flavour, version: tuple[int, int, int], sql_mode: int, explicit_timestamps: bool | None, lower_case_names: bool
+    ) -> Rules:
+        """As a logged statement's event tells them. Where it does not tell `explicit_timestamps`, the server's own default holds."""
+        if explicit_timestamps is None:
+            explicit_timestamps = version >= ((10, 10, 0) if flavour == "mariadb" else (8, 0, 2))
+        return Rules(
+            flavour=flavour,
+            version=version,
+            sql_mode=sql_mode,
+            explicit_timestamps=explicit_timestamps,
+            lower_case_names=lower_case_names,
+        )
+
     @property
     def mariadb(self) -> bool:
         return self.flavour == "mariadb"
