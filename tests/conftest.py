@@ -10,7 +10,9 @@ MariaDB must be there. A MySQL that can't be fetched is reported as not run, by 
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,18 @@ import pytest
 
 from snowmelt.supervise import spark_session
 from tests.servers import Fresh, NotRun, Server, Setting, start_mariadb, start_mysql8, start_mysql56
+
+# A JVM that lives for seconds is done before its second compiler has paid for itself.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests ask for the most time go first, so that none of them is still running when all the others are done."""
+    asked: Counter[Path] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("timeout"):
+            asked[item.path] += mark.args[0]
+    items.sort(key=lambda item: -asked[item.path])
 
 
 def _remove(server: Server) -> None:
