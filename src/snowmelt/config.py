@@ -287,7 +287,7 @@ class Run(_Section):
     state: Annotated[Path, BeforeValidator(_state)]
     interval: Annotated[float, _amount(_SECONDS, "100ms", "1h", "500ms, 5s or 1m")] = 5.0
     rows_per_chunk: Annotated[int, _whole(100, 100_000_000)] = 500_000
-    chunks_at_once: Annotated[int, _whole(1, 1024)] = 2
+    chunks_at_once: Annotated[int, _whole(1, 1024)] | None = None
     epoch_bytes: Annotated[float, _amount(_BYTES, "1MiB", "64GiB", "64MiB or 1GiB")] = float(256 << 20)
 
 

@@ -11,10 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import pymysql
 import pytest
+from pymysql.constants import ER
 
 from snowmelt.engine.failpoints import FILES_STAGED, IN_TASKS, NAMES
 from tests.integration.running import folded, history, lake_rows, source_rows
@@ -45,48 +49,53 @@ def fill(server: Server) -> None:
 def under_load(server: Server) -> Iterator[None]:
     stop, changes = threading.Event(), itertools.count(1)
 
+    def change(cursor: Any, rng: random.Random) -> None:
+        number, chance = rng.randrange(1, 2 * ROWS), rng.random()
+        if chance < 0.4:
+            cursor.execute("REPLACE INTO shop.orders VALUES (%s, %s, 'new', 1.5)", (number, rng.randrange(100)))
+        elif chance < 0.55:
+            cursor.execute("DELETE FROM shop.orders WHERE id = %s", (number,))
+        elif chance < 0.7:
+            cursor.execute("UPDATE IGNORE shop.orders SET id = id + 1000000 WHERE id = %s", (number,))
+        elif chance < 0.8:
+            cursor.execute("UPDATE shop.names SET v = v + 1 WHERE name = %s", (f"Näme {number % 1000}",))
+        elif chance < 0.9:
+            cursor.execute("REPLACE INTO shop.pairs VALUES (%s, %s, %s)", (number % 9, f"b{number % 3000}", number))
+        else:
+            cursor.execute("REPLACE INTO shop.nothing VALUES (%s, 'something')", (number - ROWS,))
+        # Each change of the journal has a number that no other has.
+        number, chance = rng.randrange(1, 10_000), rng.random()
+        if chance < 0.5:
+            cursor.execute("UPDATE shop.journal SET change_number = %s WHERE id = %s", (next(changes), number))
+        elif chance < 0.7:
+            cursor.execute("UPDATE IGNORE shop.journal SET id = id + 20000, change_number = %s WHERE id = %s", (next(changes), number))
+        elif chance < 0.85:
+            cursor.execute("DELETE FROM shop.journal WHERE id = %s", (number,))
+        else:
+            cursor.execute("INSERT IGNORE INTO shop.journal VALUES (%s, %s)", (number, next(changes)))
+
     def write(seed: int) -> None:
         rng = random.Random(seed)
-        with server.connect() as connection, connection.cursor() as cursor:
+        with server.connect(autocommit=False) as connection, connection.cursor() as cursor:
             while not stop.is_set():
-                for _ in range(rng.choice((1, 1, 5))):
-                    number, chance = rng.randrange(1, 2 * ROWS), rng.random()
-                    if chance < 0.4:
-                        cursor.execute("REPLACE INTO shop.orders VALUES (%s, %s, 'new', 1.5)", (number, rng.randrange(100)))
-                    elif chance < 0.55:
-                        cursor.execute("DELETE FROM shop.orders WHERE id = %s", (number,))
-                    elif chance < 0.7:
-                        cursor.execute("UPDATE IGNORE shop.orders SET id = id + 1000000 WHERE id = %s", (number,))
-                    elif chance < 0.8:
-                        cursor.execute("UPDATE shop.names SET v = v + 1 WHERE name = %s", (f"Näme {number % 1000}",))
-                    elif chance < 0.9:
-                        cursor.execute("REPLACE INTO shop.pairs VALUES (%s, %s, %s)", (number % 9, f"b{number % 3000}", number))
-                    else:
-                        cursor.execute("REPLACE INTO shop.nothing VALUES (%s, 'something')", (number - ROWS,))
-                    # Each change of the journal has a number that no other has.
-                    number, chance = rng.randrange(1, 10_000), rng.random()
-                    if chance < 0.5:
-                        cursor.execute("UPDATE shop.journal SET change_number = %s WHERE id = %s", (next(changes), number))
-                    elif chance < 0.7:
-                        cursor.execute(
-                            "UPDATE IGNORE shop.journal SET id = id + 20000, change_number = %s WHERE id = %s", (next(changes), number)
-                        )
-                    elif chance < 0.85:
-                        cursor.execute("DELETE FROM shop.journal WHERE id = %s", (number,))
-                    else:
-                        cursor.execute("INSERT IGNORE INTO shop.journal VALUES (%s, %s)", (number, next(changes)))
-                (connection.commit if rng.random() < 0.9 else connection.rollback)()
+                try:
+                    for _ in range(rng.choice((1, 1, 5))):
+                        change(cursor, rng)
+                    (connection.commit if rng.random() < 0.9 else connection.rollback)()
+                except pymysql.err.OperationalError as error:
+                    # The two of them met in each other's way; the server has rolled one back.
+                    if error.args[0] != ER.LOCK_DEADLOCK:
+                        raise
                 stop.wait(0.005)
 
-    writers = [threading.Thread(target=write, args=(seed,)) for seed in (1, 2)]
-    for writer in writers:
-        writer.start()
-    try:
-        yield
-    finally:
-        stop.set()
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write, seed) for seed in (1, 2)]
+        try:
+            yield
+        finally:
+            stop.set()
         for writer in writers:
-            writer.join()
+            writer.result()
 
 
 class Process:

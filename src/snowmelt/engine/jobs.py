@@ -31,6 +31,15 @@ class Lane(StrEnum):
     CHUNKS = "chunks"
 
 
+def slots_of(spark: Any) -> int:
+    """How many tasks Spark runs at once; 0 where it does not say."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except AttributeError:
+        # A client of Spark Connect has no context.
+        return 0
+
+
 class Jobs:
     """Of one driver. `submit` and `take` belong to one thread."""
 

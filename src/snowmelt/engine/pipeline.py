@@ -46,7 +46,7 @@ from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.discovery import Catalogue, Discovery, patterns, read_catalogue
 from snowmelt.engine.entries import Entries
 from snowmelt.engine.failpoints import BEFORE_DONE, BETWEEN_TABLES, INTENT_WRITTEN, reach
-from snowmelt.engine.jobs import Jobs, Lane, passes
+from snowmelt.engine.jobs import Jobs, Lane, passes, slots_of
 from snowmelt.engine.relay import Keeper
 from snowmelt.engine.retries import Retries
 from snowmelt.engine.routes import Mode, Route, Router, Target, assign_targets, check_unchanged
@@ -74,6 +74,7 @@ _HANDOVER_LOOK_S: Final = 0.02
 _HANDOVER_S_MAX: Final = 60.0
 _SHARE_BYTES_MIN: Final = 4 << 20
 """Less than this of the log is not worth a task of its own."""
+_CHUNKS_AT_ONCE_MAX: Final = 8
 _ERA: Final = 0
 
 
@@ -94,9 +95,10 @@ class Settings:
     epoch_bytes: int = 256 << 20
     rows_per_chunk: int = 500_000
     """At most; fewer where rows are long."""
-    chunks_at_once: int = 2
-    log_tasks: int = 2
-    """How many tasks share an epoch's log at most."""
+    chunks_at_once: int | None = None
+    """Each is a connection to the database; None: as many as Spark runs tasks at once, but for one, and at most 8."""
+    log_tasks: int | None = None
+    """How many tasks an epoch's log is shared by at most; None: as many as Spark runs at once, but for one."""
     buckets: int = 2
     summary_every: int = 20
     refuse_cascades: bool = True
@@ -104,6 +106,16 @@ class Settings:
     server_id: int | None = None
     """What the capture calls itself; one that follows from the name, unless it is given."""
     types: TypeOptions = field(default_factory=TypeOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one task of a log job has: (after, upto], or of that the keys of one part."""
+
+    after: int
+    upto: int
+    part: int = 0
+    parts: int = 1
 
 
 @dataclass(slots=True)
@@ -140,7 +152,10 @@ class Pipeline:
         self._state = State(open_store(str(settings.state)))
         self._lake = PaimonLake(settings.warehouse, user=f"snowmelt-{settings.name}")
         self._awake = threading.Event()
-        self._jobs = Jobs(spark, at_once=settings.chunks_at_once + 1, wake=self._awake.set)
+        at_once = max(2, slots_of(spark) - 1)
+        self._log_tasks = settings.log_tasks or at_once
+        self._chunks_at_once = settings.chunks_at_once or min(_CHUNKS_AT_ONCE_MAX, at_once)
+        self._jobs = Jobs(spark, at_once=self._chunks_at_once + 1, wake=self._awake.set)
         self._retries = Retries()
         self._splitter = Splitter(settings.source, self._retries, rows_per_chunk=settings.rows_per_chunk)
         self._log_job: _LogJob | None = None
@@ -219,7 +234,7 @@ class Pipeline:
             self._jobs,
             self._place,
             self._retries,
-            at_once=settings.chunks_at_once,
+            at_once=self._chunks_at_once,
             sourced=self._sourced,
         )
         self._entries = Entries(self._lake, self.ledger, self._shapes, self._chunks, settings.types)
@@ -422,25 +437,27 @@ class Pipeline:
         again = {name: rule for name, rule in rules.items() if rule.adopting}
         emitting = {name: rule for name, rule in rules.items() if rule.live or rule.outside or rule.adopted or rule.adopting}
         emptied = self._entries.emptied(plan, self._keeper.relay)
-        shares = [(range_, again) for range_ in self._shares(plan.low, plan.after)]
-        shares += [(range_, emitting) for range_ in self._shares(plan.after, plan.upto)]
+        shares = [(share, again) for share in self._shares(plan.low, plan.after)]
+        shares += [(share, emitting) for share in self._shares(plan.after, plan.upto)]
         if emptied and not shares:
-            shares.append(((plan.after, plan.after), {}))
+            shares.append((_Share(plan.after, plan.after), {}))
         marks = self._chunks.marks(plan.rules.values())
         sourced = {name: self._sourced(name) for name in emitting}
         tasks = [
             LogTask(
                 epoch=plan.epoch,
                 writer=writer,
-                after=after,
-                upto=upto,
-                segments=tuple(self._keeper.relay.covering(after, upto)) if after < upto else (),
+                after=share.after,
+                upto=share.upto,
+                segments=tuple(self._keeper.relay.covering(share.after, share.upto)) if share.after < share.upto else (),
                 rules=chosen,
                 marks=marks,
                 tables={name: sourced[name] for name in chosen},
                 emptied=emptied if writer == 0 else (),
+                part=share.part,
+                parts=share.parts,
             )
-            for writer, ((after, upto), chosen) in enumerate(shares)
+            for writer, (share, chosen) in enumerate(shares)
         ]
         job = _LogJob(plan, len(tasks))
         if not tasks:
@@ -462,9 +479,15 @@ class Pipeline:
 
         self._jobs.submit(Lane.LOG, self._place, tasks, run_log, done, failed)
 
-    def _shares(self, after: int, upto: int) -> list[tuple[int, int]]:
-        count = min(self._settings.log_tasks, max(1, (upto - after) // _SHARE_BYTES_MIN))
-        return self._keeper.relay.shares(after, upto, count)
+    def _shares(self, after: int, upto: int) -> list[_Share]:
+        """A range of the log in shares of about equal bytes; a transaction that is larger than a share is several tasks'."""
+        relay = self._keeper.relay
+        fair = max(_SHARE_BYTES_MIN, (upto - after) // self._log_tasks)
+        shares = []
+        for low, high in relay.shares(after, upto, max(1, (upto - after) // fair)):
+            parts = min(self._log_tasks, max(1, (high - low) // fair)) if relay.next_cut(low) == high else 1
+            shares += [_Share(low, high, part, parts) for part in range(parts)]
+        return shares
 
     # ---- commit
 

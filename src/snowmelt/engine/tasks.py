@@ -3,7 +3,9 @@
 Laws:
 - A task knows its plan and nothing else; it never waits for the coordinator. Each run has a nonce of its own, which is in the names
   of its files and in its answer.
-- Rows of a transaction are written by one task, in order: of equal `_seq` the writer keeps the last.
+- Rows of a transaction are written by one task, in order: of equal `_seq` the writer keeps the last. One that is large is read by
+  several tasks, each of which writes the rows of its own keys: no two files have the same `_seq` of one key. To read and to decode
+  it more than once costs less than a shuffle would.
 - Before it does anything a task looks whether it sees the driver's store.
 - What is read is written at once: no row passes the JVM.
 - An error of ours is an answer, too: the driver decides what follows from it, not Spark's retries.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import pickle
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,6 +123,9 @@ class LogTask:
     tables: Mapping[TableId, Sourced]
     """Those of which something may be kept, with the shape that they have in all of the range."""
     emptied: tuple[Emptied, ...] = ()
+    part: int = 0
+    parts: int = 1
+    """How many tasks have this range, and which of them this is: see `_mine`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,11 +212,11 @@ def _kept(place: Place, task: LogTask) -> Iterator[tuple[str, pa.RecordBatch]]:
                 continue
             source = task.tables[item.table.id]
             offsets = item.rows.column("_position").to_numpy() - sealed.begins.offset + sealed.first
+            numbers = ordinals[item.table.id].of(offsets)
             kept = _emitted(task, task.rules[item.table.id], item, offsets)
-            yield (
-                source.target,
-                change_rows(item, source, place.options, kept, offsets, ordinals[item.table.id].of(offsets), str(segment.log)),
-            )
+            if task.parts > 1:
+                kept &= _mine(task, source, item, numbers)
+            yield source.target, change_rows(item, source, place.options, kept, offsets, numbers, str(segment.log))
 
 
 def _part(segment: Segment, sealed: Sealed, after: int, upto: int) -> Part:
@@ -257,6 +263,18 @@ def _emitted(task: LogTask, rule: Rule, item: ChangeBatch, offsets: Longs) -> Ma
         else:
             kept[mine] = ((offsets > adopting.visible) & ~_covered(task.marks[adopting.reading.nonce], adopting, item, offsets))[mine]
     return kept
+
+
+def _mine(task: LogTask, source: Sourced, item: ChangeBatch, numbers: Longs) -> Mask:
+    """Which rows of a transaction that several tasks have are this one's: all rows of a key are one task's."""
+    if not source.keyed:
+        # Each change is a row of its own, whoever writes it.
+        return np.asarray((numbers >> 12) % task.parts == task.part)
+    keys = _keys(item)
+    if keys is None:
+        # What keys are equal only the database knows: a table is one task's.
+        return np.full(len(numbers), zlib.crc32(str(item.table.id).encode()) % task.parts == task.part)
+    return np.asarray(keys % task.parts == task.part)
 
 
 def _covered(mark: Mark, adopting: Adopting, item: ChangeBatch, offsets: Longs) -> Mask:
