@@ -39,7 +39,7 @@ from tests.integration.test_marks import DURABLE, Observation, create, missing, 
 from tests.integration.test_types import FAMILIES, Typed
 from tests.servers import Fresh, Server
 
-FAR = 1_000_000
+FAR = 50_000_000
 """Keys from here on are left alone by the writers."""
 JOURNAL = Route("shop.journal", "ods.journal", Mode.CHANGELOG)
 
