@@ -74,8 +74,10 @@ def copy(_context: Any, target: Any, target_offset: Any, source: Any, source_off
 def kernel_view(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The same bytes in the form that kernels are compiled for. Kernels only read what they get here, but a read-only array is
     another type to the compiler, and compiling everything twice costs seconds."""
-    if data.flags.writeable or not data.shape[0]:
+    if data.flags.writeable:
         return data
+    if not data.shape[0]:
+        return np.empty(0, np.uint8)
     raw = (ctypes.c_uint8 * data.shape[0]).from_address(data.ctypes.data)
     # An address alone keeps nothing alive; the view holds `raw`, and `raw` the bytes.
     raw.owner = data

@@ -28,7 +28,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from snowmelt.columnar.memory import JIT, big32, load64, store8, store32, store64
+from snowmelt.columnar.memory import JIT, big32, kernel_view, load64, store8, store32, store64
 from snowmelt.databases.mysql.columns import Flavour
 from snowmelt.errors import Corrupt, SourceDrift, check
 
@@ -109,6 +109,9 @@ def transcode(charset: str, offsets: Offsets, data: Bytes, count: int, *, flavou
     """`count` strings in Arrow's layout, in UTF-8. The result may share memory with the arguments."""
     name = canonical_charset(charset)
     check(0 <= count < offsets.size, "strings have one offset more than their count", f"{count} and {offsets.size}")
+    data = kernel_view(data)
+    if not offsets.flags.writeable:
+        offsets = offsets.copy()
     check(bool(_ordered(offsets, count, data.size)), "offsets of strings rise and stay inside their bytes")
     first, last = int(offsets[0]), int(offsets[count])
     used, starts = data[first:last], offsets[: count + 1] - np.int32(first) if first else offsets[: count + 1]
