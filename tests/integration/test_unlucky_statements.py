@@ -141,3 +141,20 @@ def test_text_of_a_table_that_inherits_another_character_set_stays_what_it_is(st
         stage.execute("ALTER TABLE {}.t ADD COLUMN m INT", "INSERT INTO {}.t VALUES (2, 'xé', 1, 2)")
         running.settled()
     stage.compare("t")
+
+
+@pytest.mark.timeout(300)
+def test_a_table_without_a_key_that_is_made_later_is_left_out_until_it_has_one(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    with stage.run() as running:
+        running.settled()
+        stage.execute("CREATE TABLE {}.scratch (v INT)", "INSERT INTO {}.scratch VALUES (1), (1)", "INSERT INTO {}.s VALUES (2)")
+        running.settled()
+    stage.compare("s")
+    assert [record.message for record in caplog.records if "without a key" in record.message]
+    with stage.run() as running:
+        running.settled()
+        stage.execute(
+            "ALTER TABLE {}.scratch ADD COLUMN id INT NOT NULL AUTO_INCREMENT PRIMARY KEY", "INSERT INTO {}.scratch (v) VALUES (3)"
+        )
+        running.settled()
+    stage.compare("s", "scratch")

@@ -13,7 +13,7 @@ from snowmelt.config import FILE_BYTES_MAX, PipelineConfig, RouteConfig, Run, Si
 from snowmelt.databases.mysql.columns import TimeAs, ZeroDates
 from snowmelt.databases.mysql.connect import Tls
 from snowmelt.engine.pipeline import Settings
-from snowmelt.engine.routes import SAME_NAME, Mode, Route, Target, assign_targets, check_unchanged
+from snowmelt.engine.routes import SAME_NAME, Mode, Route, Router, Target, assign_targets, check_unchanged
 from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
@@ -367,3 +367,9 @@ def test_the_guide_has_every_key_and_its_example_and_that_of_the_help_are_right(
     for name, section in {"source": Source, "sink": Sink, "routes": RouteConfig, "pipeline": Run}.items():
         told = guide.partition(f"### {name}\n")[2].partition("\n##")[0]
         assert [key for key in section.model_fields if f"`{key}`" not in told] == [], name
+
+
+def test_routes_that_no_table_takes_are_told() -> None:
+    first, second, third = Route("shop.orders", "ods.orders"), Route("shop.*", "ods.{table}"), Route("crm.*", "ods.crm_{table}")
+    router = Router([first, second, third], default=SAME_NAME, ignore_case=False)
+    assert router.idle([TableId("shop", "orders"), TableId("other", "t")]) == [second, third]

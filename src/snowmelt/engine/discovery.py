@@ -4,10 +4,13 @@ A table that is there when a driver starts is found here, and so is one that a s
 leaves untold. The catalogue is read at some moment between two places of the log, so what it says of a table counts once the ledger is
 past both, and only if no statement touched the table since the first of them: no statement is ever applied to a shape that has it
 already. Where one did, the catalogue is read again.
+
+A table that can't be brought to the lake is left out, with a warning, until a statement makes it one that can.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +25,8 @@ from snowmelt.engine.shapes import Shapes
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Relay
+
+log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 1.0
 """Between two reads of the catalogue."""
@@ -65,11 +70,21 @@ def read_catalogue(options: MySqlOptions, wanted: Callable[[bool], TablePredicat
 class Discovery:
     """What is to be found. Used by the thread that owns the machines."""
 
-    def __init__(self, catalogue: Catalogue, ledger: Ledger, relay: Relay, shapes: Shapes, read: Callable[[], Catalogue]) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        ledger: Ledger,
+        relay: Relay,
+        shapes: Shapes,
+        read: Callable[[], Catalogue],
+        takes: Callable[[MySqlTable], bool],
+    ) -> None:
         self._ledger = ledger
         self._relay = relay
         self._shapes = shapes
         self._read = read
+        self._takes = takes
+        self._left_out: frozenset[TableId] = frozenset()
         self._due = 0.0
         self._take(catalogue)
 
@@ -77,6 +92,13 @@ class Discovery:
         self._catalogue = catalogue
         self._since: int | None = None
         self._upto: int | None = None
+        left_out = frozenset(name for name, table in catalogue.tables.items() if self._lacks(name) and not self._takes(table))
+        for name in sorted(left_out - self._left_out):
+            log.warning(
+                "a table without a key is left out; give it a key, or a route with mode: changelog and start again",
+                extra={"table": str(name)},
+            )
+        self._left_out = left_out
 
     def look(self) -> None:
         """Read the catalogue again where statements call for it."""
@@ -87,7 +109,7 @@ class Discovery:
     @property
     def complete(self) -> bool:
         """Whether the ledger has every table."""
-        return not self._is_old() and all(self._ledger.tables.get(name) is not None for name in self._catalogue.tables)
+        return not self._is_old() and not any(self._lacks(name) for name in self._catalogue.tables if name not in self._left_out)
 
     def found(self) -> Iterator[MySqlTable]:
         """Tables that the ledger lacks, with the shape that they have where it is."""
@@ -95,14 +117,17 @@ class Discovery:
         if self._since is None or self._upto is None or self._ledger.upto < self._upto:
             return
         for name, table in self._catalogue.tables.items():
-            if self._ledger.tables.get(name) is None and not self._touched(name, self._since):
+            if self._lacks(name) and name not in self._left_out and not self._touched(name, self._since):
                 yield table
+
+    def _lacks(self, name: TableId) -> bool:
+        return self._ledger.tables.get(name) is None
 
     def _is_old(self) -> bool:
         """Whether a statement that the ledger is past may not be in what was read."""
         self._locate()
-        tables, since = self._ledger.tables, self._since
-        return since is not None and any(tables.get(name) is None and self._touched(name, since) for name in self._shapes.touched)
+        since = self._since
+        return since is not None and any(self._lacks(name) and self._touched(name, since) for name in self._shapes.touched)
 
     def _touched(self, name: TableId, since: int) -> bool:
         return since < self._shapes.touched.get(name, since) <= self._ledger.upto

@@ -177,8 +177,8 @@ class Pipeline:
         self._router = Router(settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
         if not catalogue.tables:
             raise InvalidConfig("no table matches", detail=", ".join(settings.tables))
-        for table in catalogue.tables.values():
-            _check_key(table, self._router.of(table.id))
+        for route in self._router.idle(catalogue.tables):
+            log.warning("a route matches no table", extra={"source": route.source, "target": route.target})
         assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
         self._state.bind(Owner(settings.name, catalogue.server.identity))
         self._generation = take_generation(self._state.store, uuid.uuid4().hex)
@@ -187,6 +187,8 @@ class Pipeline:
         catalogue = read_catalogue(settings.source, wanted, era=_ERA)
         self._began = catalogue.ended
         self.ledger = self._state.load()
+        if not self.ledger.epoch:
+            _check_keys(table for table in catalogue.tables.values() if not self._takes(table))
         relay = self._state.take_over_relay(self.ledger)
         self._coordinator = Coordinator(self._generation.number, self.ledger)
         self._step()
@@ -216,7 +218,9 @@ class Pipeline:
         )
         schemas = {table.incarnation.table: table.schema for table in self.ledger.tables if table.phase is not Phase.GONE}
         self._shapes.begin(schemas, relay.statements(self.ledger.upto, relay.end))
-        self._discovery = Discovery(catalogue, self.ledger, relay, self._shapes, lambda: read_catalogue(settings.source, wanted, era=_ERA))
+        self._discovery = Discovery(
+            catalogue, self.ledger, relay, self._shapes, lambda: read_catalogue(settings.source, wanted, era=_ERA), self._takes
+        )
         self._keeper = Keeper(
             self._state,
             relay,
@@ -369,6 +373,10 @@ class Pipeline:
             raise InvariantBroken("a table is asked for that the ledger lacks", detail=str(name))
         return Sourced(self._shapes.of(table.schema).table, table.target, table.keyed)
 
+    def _takes(self, shape: MySqlTable) -> bool:
+        """Whether a table can be brought to its target at all."""
+        return bool(shape.key) or not self._router.of(shape.id).keyed
+
     # ---- planning
 
     def _plan_if_due(self) -> None:
@@ -411,7 +419,6 @@ class Pipeline:
     def _find(self, shape: MySqlTable) -> Found:
         name = shape.id
         target = self._router.of(name)
-        _check_key(shape, target)
         taken = [str(known.incarnation.table) for known in self.ledger.tables if known.target == target.name]
         if taken:
             raise InvalidConfig(
@@ -581,8 +588,9 @@ def _wait_for_the_last_driver(folder: Path) -> None:
         time.sleep(_HANDOVER_LOOK_S)
 
 
-def _check_key(table: MySqlTable, target: Target) -> None:
-    if target.keyed and not table.key:
+def _check_keys(without: Iterable[MySqlTable]) -> None:
+    """At the first start a user is there to decide; a table that is made later must not stop all the others."""
+    for table in without:
         hint = f"exclude it, or give it a route with mode: {Mode.CHANGELOG}"
         raise InvalidConfig("a table has no key by which its rows could be told apart", detail=str(table.id), hint=hint)
 

@@ -93,9 +93,17 @@ class Router:
     def __init__(self, routes: Sequence[Route], *, default: str, ignore_case: bool) -> None:
         self._routes = [(match_tables([route.source], ignore_case=ignore_case), route) for route in (*routes, Route("*.*", default))]
 
+    def idle(self, tables: Iterable[TableId]) -> list[Route]:
+        """Routes that none of these tables takes: perhaps a slip of the pen."""
+        taken = {self._route(table) for table in tables}
+        return [route for _, route in self._routes[:-1] if route not in taken]
+
     def of(self, table: TableId) -> Target:
-        route = next(route for matches, route in self._routes if matches(table))
+        route = self._route(table)
         return Target(route.of(table), route.mode)
+
+    def _route(self, table: TableId) -> Route:
+        return next(route for matches, route in self._routes if matches(table))
 
 
 def check_unchanged(before: Mapping[TableId, Target], targets: Mapping[TableId, Target]) -> None:
