@@ -3,8 +3,8 @@
     python -m tests.bench.large [--gib 4.5] [--row-mb 64] [--transactions 1000000] [--only huge,rows,small,compressed]
 
 A MariaDB of its own; its changes are made while no pipeline runs. Then one catches up, on Spark in this process as `snowmelt run`
-starts it, and `snowmelt verify`'s own comparison says whether the lake is the source. Memory is the sum over the JVM and all Python processes, each
-without what it shares, sampled twice a second; the database is in neither. The last line is JSON.
+starts it, and `snowmelt verify`'s own comparison says whether the lake is the source. Memory is the sum over the JVM and all Python
+processes, each without what it shares, sampled twice a second; the database is in neither. The last line is JSON.
 """
 
 from __future__ import annotations
