@@ -100,12 +100,14 @@ def play(case: Case, server: Server, spark: Any, settings: Settings, given: argp
         case.make(cursor, given)
     say("catching up")
     meter = Meter(server.pid)
-    first = last = 0
+    first: int | None = None
+    last = 0
     with meter.stage() as stage:
 
         def until(pipeline: Pipeline) -> bool:
             nonlocal first, last
-            first, last = first or pipeline.progress.done_upto, pipeline.progress.captured
+            first = pipeline.progress.done_upto if first is None else first
+            last = pipeline.progress.captured
             return pipeline.caught_up()
 
         Pipeline(spark, settings).run(until)
@@ -114,7 +116,7 @@ def play(case: Case, server: Server, spark: Any, settings: Settings, given: argp
     [verdict] = verify(settings, spark)
     if verdict.outcome is not Outcome.VERIFIED:
         raise RuntimeError(f"{case.name}: the lake is not the source: {verdict}")
-    return Caught(case, stage, last - first, verdict.rows)
+    return Caught(case, stage, last - (first or 0), verdict.rows)
 
 
 def main() -> None:
