@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pymysql.connections import Connection
 
 from snowmelt.engine.aside import lying_aside
 from snowmelt.engine.pipeline import Pipeline, Settings
@@ -44,13 +43,13 @@ class Shop:
             for statement in statements:
                 cursor.execute(statement)
 
-    def prepare(self, xid: str, number: int) -> None:
-        """One that changes a row, takes one away and brings one, in both tables; its session ends."""
+    def prepare(self, xid: str, number: int, tables: Iterable[str] = TABLES) -> None:
+        """One that changes a row, takes one away and brings one in each table; its session ends."""
         self.execute(
             f"XA START {xid}",
-            *(f"UPDATE shop.{table} SET v = 'xa {number}' WHERE id = {number}" for table in TABLES),
-            *(f"DELETE FROM shop.{table} WHERE id = {100 + number}" for table in TABLES),
-            *(f"INSERT INTO shop.{table} VALUES ({1000 + number}, 'xa {number}')" for table in TABLES),
+            *(f"UPDATE shop.{table} SET v = 'xa {number}' WHERE id = {number}" for table in tables),
+            *(f"DELETE FROM shop.{table} WHERE id = {100 + number}" for table in tables),
+            *(f"INSERT INTO shop.{table} VALUES ({1000 + number}, 'xa {number}')" for table in tables),
             f"XA END {xid}",
             f"XA PREPARE {xid}",
         )
@@ -89,42 +88,45 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
     return Shop(fresh(), tmp_path)
 
 
-def quiet(shop: Shop, running: Running) -> None:
-    """Another transaction is in the lake, and the log before it is let go of."""
-    shop.execute("CREATE TABLE IF NOT EXISTS shop.other (id INT PRIMARY KEY)")
-    shop.execute("REPLACE INTO shop.other VALUES (1)")
-    running.settled()
+class BeforeTheCopy(Running):
+    """`act` is called once, when capture has begun and no table was read yet."""
+
+    def __init__(self, spark: Any, wanted: Settings, act: Callable[[], None]) -> None:
+        super().__init__(spark, wanted)
+        self._acts = [act]
+
+    def _until(self, pipeline: Pipeline) -> bool:
+        while self._acts:
+            self._acts.pop()()
+        return super()._until(pipeline)
 
 
 def test_prepared_transactions_come_with_their_commit_around_a_copy_a_restart_and_the_end_of_their_log(spark: Any, shop: Shop) -> None:
-    held: list[Connection[Any]] = []
+    # MySQL locks a change table for the moment in which its copy begins, and that waits for whatever is prepared there.
+    around = TABLES if shop.server.kind == "mariadb" else ("orders",)
 
-    def at_the_first_read(pipeline: Pipeline) -> bool:
-        """Between the start of capture and the copy: one of each kind is prepared, and one is over before the first row is read."""
-        if not held and pipeline.progress.captured >= 0 and pipeline._booted:
-            held.append(shop.server.connect())
-            for number in range(1, 8):
-                shop.prepare(f"'g{number}','b',{number}", number)
-            shop.execute("XA COMMIT 'g1','b',1", "XA ROLLBACK 'g2','b',2")
-        return False
+    def before_the_copy() -> None:
+        for number in (1, 2, 3, 4):
+            shop.prepare(f"'g{number}','b',{number}", number, around)
+        shop.execute("XA COMMIT 'g1','b',1", "XA ROLLBACK 'g2','b',2")
 
-    first = Running(spark, shop.settings())
-    until = first._until
-    first._until = lambda pipeline: at_the_first_read(pipeline) or until(pipeline)  # type: ignore[method-assign]
-    with first as running:
+    with BeforeTheCopy(spark, shop.settings(), before_the_copy) as running:
         running.settled()
         shop.check()
-        assert shop.changes_of(3) == shop.changes_of(2) == Counter()
-        assert len(shop.aside()) >= 5
+        assert shop.changes_of(3) == shop.changes_of(4) == Counter()
+        assert len(shop.aside()) >= 2
         shop.execute("XA COMMIT 'g3','b',3", "XA ROLLBACK 'g4','b',4")
+        for number in (5, 6, 7):
+            shop.prepare(f"'g{number}','b',{number}", number)
         running.settled()
         shop.check()
-        assert (shop.changes_of(3), shop.changes_of(4)) == (changes(3), Counter())
+        assert shop.changes_of(3) == (changes(3) if "events" in around else Counter())
+        assert shop.changes_of(4) == Counter()
         # The log of what is prepared is gone long before its end.
         before = shop.segments()
-        shop.execute(*(f"UPDATE shop.orders SET v = 'step {step}' WHERE id = 50" for step in range(5)))
+        shop.execute("FLUSH BINARY LOGS", "UPDATE shop.orders SET v = 'on' WHERE id = 50")
         running.settled()
-        running.wait_for(lambda: not set(before[:-1]) & set(shop.segments()))
+        running.wait_for(lambda: not set(before) & set(shop.segments()))
     assert len(shop.aside()) == 3
     # While nobody captures: one is committed, one is rolled back, and one more is prepared.
     shop.execute("XA COMMIT 'g5','b',5", "XA ROLLBACK 'g6','b',6")
@@ -134,6 +136,7 @@ def test_prepared_transactions_come_with_their_commit_around_a_copy_a_restart_an
         shop.check()
         assert (shop.changes_of(5), shop.changes_of(6), shop.changes_of(8)) == (changes(5), Counter(), Counter())
         shop.execute("XA COMMIT 'g7','b',7", "XA COMMIT 'g8','b',8")
+        # A name may be used again, and all of it may be in one segment.
         shop.prepare("'g1','b',1", 9)
         shop.execute("XA COMMIT 'g1','b',1")
         shop.execute("XA START 'one'", "INSERT INTO shop.events VALUES (1010, 'one phase')", "XA END 'one'", "XA COMMIT 'one' ONE PHASE")
@@ -141,13 +144,10 @@ def test_prepared_transactions_come_with_their_commit_around_a_copy_a_restart_an
         shop.check()
         assert [shop.changes_of(number) for number in (7, 8, 9)] == [changes(7), changes(8), changes(9)]
         assert shop.changes_of(10) == Counter({("insert", 1010, "one phase"): 1})
-        shop.execute("UPDATE shop.orders SET v = 'last' WHERE id = 50")
-        running.settled()
         running.wait_for(lambda: shop.aside() == [])
     # A change has the place of its COMMIT, behind everything that was committed before it.
-    rows = history(shop.folder, "ods.events")
-    order = [row["id"] for row in rows if row["_op"] == "insert"]
-    assert [one for one in order if one in (1003, 1005, 1007, 1008, 1009, 1010)] == [1003, 1005, 1007, 1008, 1009, 1010]
+    inserted = [row["id"] for row in history(shop.folder, "ods.events") if row["_op"] == "insert"]
+    assert [one for one in inserted if one != 1003] == [1005, 1007, 1008, 1009, 1010]
 
 
 def test_a_first_start_is_refused_while_something_is_prepared(spark: Any, fresh_mariadb: Fresh, tmp_path: Path) -> None:

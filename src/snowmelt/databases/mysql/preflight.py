@@ -496,13 +496,10 @@ def _ask(session: Session, statement: str) -> list[tuple[Any, ...]] | None:
 
 def prepared_transactions(session: Session) -> list[str] | None:
     """The XA transactions that are prepared and wait, as XA COMMIT takes them; None where the user may not ask."""
-    mariadb, version = session.server.flavour == "mariadb", session.server.version
-    if mariadb and version >= (10, 3, 3):
-        rows = _ask(session, "XA RECOVER FORMAT = 'SQL'")
-    elif not mariadb and version >= (5, 7, 5):
+    if session.server.flavour == "mysql" and session.server.version >= (5, 7, 5):
         rows = _ask(session, "XA RECOVER CONVERT XID")
     else:
-        # The old form sends the identifier's bytes as if they were text.
+        # This form sends the identifier's bytes as if they were text.
         session.execute("SET SESSION character_set_results = binary")
         rows = _ask(session, "XA RECOVER")
         session.execute("SET SESSION character_set_results = utf8mb4")
@@ -513,8 +510,6 @@ def _xid(row: tuple[Any, ...]) -> str:
     """A row of XA RECOVER as the identifier that XA COMMIT takes."""
     form, global_length, branch_length, data = row
     if isinstance(data, str):
-        if data.startswith("X'") and data.endswith(f",{form}"):
-            return data
         data = bytes.fromhex(data[2:]) if data.startswith("0x") else data.encode()
     split = int(global_length)
     return f"X'{data[:split].hex()}',X'{data[split : split + int(branch_length)].hex()}',{form}"
