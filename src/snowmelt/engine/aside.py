@@ -1,7 +1,7 @@
 """Prepared transactions put aside: their events in objects of their own, so that the log around them can go while they wait.
 
-    held/<offset>                what it is, by the place where it ends
-    held/<offset>.parts/<hash>   a piece of its events
+    held/<k>                what it is; k follows from the place where it ends (`Prepared.number`)
+    held/<k>.parts/<hash>   a piece of its events
 
 Laws:
 - Pieces are durable before the record of them, and that before the segment's record that says that the transaction is prepared.
@@ -62,22 +62,22 @@ def put_aside(store: Store, segment: Segment, group: Prepared, position: int) ->
     for at in range(0, len(data), _PIECE_BYTES):
         content = data[at : at + _PIECE_BYTES]
         piece = Piece(len(content), hashlib.sha256(content).hexdigest())
-        store.put_data(_key(group.offset, piece), content)
+        store.put_data(_key(group.number, piece), content)
         pieces.append(piece)
     record = Aside(group.xid, position, segment.crc_length, tuple(pieces))
-    found = settle_record(store, numbered(_PREFIX, group.offset), ASIDE, record)
+    found = settle_record(store, numbered(_PREFIX, group.number), ASIDE, record)
     if isinstance(found, Lost) and found.value != record:
         raise Corrupt("another transaction lies aside under this place", detail=f"{found.value.xid} for {group.xid} at {group.offset}")
 
 
 def take_back(store: Store, group: Prepared) -> Held:
     """The events of a transaction that lies aside."""
-    record = read_record(store, numbered(_PREFIX, group.offset), ASIDE)
+    record = read_record(store, numbered(_PREFIX, group.number), ASIDE)
     if record.xid != group.xid or sum(piece.bytes for piece in record.pieces) != group.bytes:
         raise Corrupt("another transaction lies aside than the log says", detail=f"{record.xid} for {group.xid} at {group.offset}")
     with tempfile.TemporaryFile(prefix="snowmelt-held-") as file:
         for piece in record.pieces:
-            key = _key(group.offset, piece)
+            key = _key(group.number, piece)
             content = store.read(key)
             if hashlib.sha256(content).hexdigest() != piece.sha256:
                 raise Corrupt("a piece of a prepared transaction is damaged", detail=key)
@@ -88,20 +88,20 @@ def take_back(store: Store, group: Prepared) -> Held:
 
 
 def lying_aside(store: Store) -> list[int]:
-    """The places of all that lies aside: a hint, as listings are."""
+    """The numbers of all that lies aside: a hint, as listings are."""
     return store.numbers(_PREFIX)
 
 
-def let_go_of(store: Store, offsets: Iterable[int]) -> None:
+def let_go_of(store: Store, numbers: Iterable[int]) -> None:
     """Delete what lies aside; twice is harmless. The record goes last, so that what a crash leaves is found again."""
-    for offset in offsets:
-        key = numbered(_PREFIX, offset)
+    for number in numbers:
+        key = numbered(_PREFIX, number)
         # Nobody may ask for it again, so damage is no reason to keep it.
         with contextlib.suppress(Corrupt):
             record = get_record(store, key, ASIDE)
-            store.delete(_key(offset, piece) for piece in (record.pieces if record is not None else ()))
+            store.delete(_key(number, piece) for piece in (record.pieces if record is not None else ()))
         delete_records(store, [key])
 
 
-def _key(offset: int, piece: Piece) -> str:
-    return checked_key(f"{numbered(_PREFIX, offset)}.parts/{piece.sha256}")
+def _key(number: int, piece: Piece) -> str:
+    return checked_key(f"{numbered(_PREFIX, number)}.parts/{piece.sha256}")

@@ -113,7 +113,7 @@ class Keeper:
             segment.end,
             cuts,
             self._shapes.read(segment, logged, first),
-            [_phase(one, first - segment.start.offset) for one in of_xa],
+            [_phase(one, segment.start.era, first - segment.start.offset) for one in of_xa],
             prepared_bytes_max=self._prepared_bytes_max,
         )
         for group in sealed.put_aside:
@@ -128,7 +128,7 @@ class Keeper:
         self.relay.apply(found)
 
     def let_go(self, gone: list[Sealed]) -> None:
-        over = [group.offset for group in self.relay.over]
+        over = [group.number for group in self.relay.over]
         self.relay.forget(gone)
         let_go_of(self._state.store, over)
         self._state.trim_relay([sealed.number for sealed in gone])
@@ -143,11 +143,11 @@ class Keeper:
             self._thread.join()
 
 
-def _phase(logged: LoggedXa, shift: int) -> Prepared | Ending:
+def _phase(logged: LoggedXa, era: int, shift: int) -> Prepared | Ending:
     """What the log says of an XA transaction, on the number line."""
     xid, offset = str(logged.xid), logged.offset + shift
     if logged.committed is None:
-        return Prepared(xid, logged.begins + shift, offset, logged.at, logged.bytes)
+        return Prepared(xid, era, logged.begins + shift, offset, logged.at, logged.bytes)
     return Ending(xid, offset, logged.committed)
 
 

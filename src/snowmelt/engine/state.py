@@ -7,7 +7,7 @@
     summary/<k>      the fold up to some done epoch; the newest three are kept
     relay/<k>        the relay's chain
     shape/<k>        what a schema number stands for
-    held/<offset>    a prepared transaction that lies aside (`aside`)
+    held/<k>         a prepared transaction that lies aside (`aside`)
 
 What is found missing or broken while loading may have been trimmed by a newer driver meanwhile, so a stop is preceded by a look
 at the generation.

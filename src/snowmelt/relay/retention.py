@@ -30,6 +30,8 @@ from snowmelt.model.table import TableId
 
 PREPARED_BYTES_MAX: Final = 4 << 30
 """Of the transactions that are prepared at one place, together."""
+_OFFSET_MAX: Final = 10**16
+_ERAS_MAX: Final = 10**4
 
 
 class Effect(Enum):
@@ -80,12 +82,19 @@ class Prepared:
     changes yet. Its events lie between two places of one segment, where no transaction is open."""
 
     xid: str
+    era: int
     begins: int
     offset: int
-    """Where it ends. No other ends there, so this is its name in the store."""
+    """Where it ends."""
     at: int
     """Where it begins in its segment's data."""
     bytes: int
+
+    @property
+    def number(self) -> int:
+        """Its name in the store. In one era no other ever ends at this offset; behind what was recorded another server's may."""
+        check(self.era < _ERAS_MAX and self.offset < _OFFSET_MAX, "a prepared transaction has no name", f"era {self.era}, {self.offset}")
+        return self.era * _OFFSET_MAX + self.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +221,8 @@ class Relay:
 
     def needless(self, aside: Iterable[int]) -> list[int]:
         """Of the names of all that lies aside, those that nobody can ask for. What is behind the end may be about to get its record."""
-        needed = {group.offset for group in self.prepared} | {decided.group.offset for decided in self._decided}
-        return [offset for offset in aside if offset <= self.end and offset not in needed]
+        needed = {group.number for group in self.prepared} | {decided.group.number for decided in self._decided}
+        return [number for number in aside if number % _OFFSET_MAX <= self.end and number not in needed]
 
     def number_at(self, offset: int) -> int:
         """The number of the segment that holds `offset`, inside or as its end, also if it was let go of; 0 before the first."""
