@@ -18,6 +18,7 @@ from snowmelt.store.codec import decode, encode
 
 XIDS = ["a", "b", "c"]
 TABLES = [TableId("shop", "orders"), TableId("shop", "items")]
+PHASES = st.lists(st.tuples(st.sampled_from(XIDS), st.sampled_from([None, None, True, False])), max_size=4)
 HEAD = 4
 """Where the first event of a log file begins."""
 
@@ -66,7 +67,7 @@ class RelayMachine(RuleBasedStateMachine):
         sizes=st.lists(st.integers(1, 4), max_size=4),
         tail=st.sampled_from([0, 0, 2]),
         statements=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(TABLES), st.sampled_from(Effect)), max_size=2),
-        phases=st.lists(st.tuples(st.sampled_from(XIDS), st.sampled_from([None, None, True, False])), max_size=4),
+        phases=PHASES,
     )
     def seals(
         self, sizes: list[int], tail: int, statements: list[tuple[int, TableId, Effect]], phases: list[tuple[str, bool | None]] = ()
@@ -135,11 +136,12 @@ class RelayMachine(RuleBasedStateMachine):
     def goes_on(self, data: st.DataObject, count: int) -> None:
         """What a relay sees when nothing disturbs it: transactions, epochs that are done, and a chunk now and then."""
         for _ in range(count):
-            self.seals(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)), 0, [])
+            self.seals(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)), 0, [], data.draw(PHASES))
             if data.draw(st.booleans()):
                 self.a_chunk_is_launched(data)
             self.an_epoch_has_its_intent(data.draw(st.integers(0, 20)), True)
             self.the_floor_rises()
+            self.what_nobody_can_ask_for_is_deleted()
 
     @rule(era=st.sampled_from([False, False, True]), skipped=st.integers(0, 3))
     def the_log_goes_on_in_another_file(self, era: bool, skipped: int) -> None:
