@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from snowmelt.engine.aside import lying_aside
+from snowmelt.databases.mysql.capture import capture_until
+from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.decode import Held
+from snowmelt.databases.mysql.events import Xid
+from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.databases.mysql.statements import read_marked
+from snowmelt.engine import aside
 from snowmelt.engine.pipeline import Pipeline, Settings
 from snowmelt.engine.routes import Mode, Route
-from snowmelt.errors import SourceDrift
+from snowmelt.errors import Corrupt, SourceDrift
+from snowmelt.model.position import Position
+from snowmelt.relay.retention import Prepared
+from snowmelt.secrets import Secret
+from snowmelt.store.memory import MemoryStore
 from snowmelt.store.objects import open_store
+from tests.integration.logs import changes as log_changes
+from tests.integration.logs import mark, mark_by, reader_of, schemas_of
+from tests.integration.logs import settings as server_settings
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
-from tests.servers import Fresh, Server
+from tests.servers import Server
 
 ROWS = 300
 TABLES = ("orders", "events")
@@ -55,7 +69,7 @@ class Shop:
         )
 
     def aside(self) -> list[int]:
-        return lying_aside(open_store(str(self.folder / "state")))
+        return aside.lying_aside(open_store(str(self.folder / "state")))
 
     def segments(self) -> list[str]:
         return sorted(path.name for path in (self.folder / "state" / "log").glob("*.log"))
@@ -83,9 +97,10 @@ def changes(number: int) -> Counter[tuple[object, object, object]]:
 
 
 @pytest.fixture(params=["mariadb", "mysql8"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
-    fresh: Fresh = request.getfixturevalue(f"fresh_{request.param}")
-    return Shop(fresh(), tmp_path)
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(request.getfixturevalue(request.param), tmp_path)
+    yield made
+    made.execute("DROP DATABASE shop")
 
 
 class BeforeTheCopy(Running):
@@ -150,15 +165,93 @@ def test_prepared_transactions_come_with_their_commit_around_a_copy_a_restart_an
     assert [one for one in inserted if one != 1003] == [1005, 1007, 1008, 1009, 1010]
 
 
-def test_a_first_start_is_refused_while_something_is_prepared(spark: Any, fresh_mariadb: Fresh, tmp_path: Path) -> None:
-    shop = Shop(fresh_mariadb(), tmp_path)
+@pytest.mark.parametrize("shop", ["mariadb"], indirect=True)
+def test_a_first_start_is_refused_while_something_is_prepared(spark: Any, shop: Shop) -> None:
     shop.prepare("'waits'", 1)
     with Running(spark, shop.settings()) as running:
         error = running.stopped_by()
     assert isinstance(error, SourceDrift)
     assert "X'7761697473',X'',1" in str(error)
-    assert not open_store(str(tmp_path / "state")).numbers("relay"), "a start that was refused left a beginning behind"
+    assert not open_store(str(shop.folder / "state")).numbers("relay"), "a start that was refused left a beginning behind"
     shop.execute("XA ROLLBACK 'waits'")
     with Running(spark, shop.settings()) as running:
         running.settled()
         shop.check()
+
+
+FORMS: dict[str, tuple[str, dict[str, str | int]]] = {
+    "mariadb": ("mariadb", {}),
+    "mariadb-compressed": ("mariadb", {"log_bin_compress": "ON", "log_bin_compress_min_len": 10}),
+    "mysql": ("mysql8", {}),
+    "mysql-compressed": ("mysql8", {"binlog_transaction_compression": "ON"}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
+    form: str, request: pytest.FixtureRequest, database: Callable[[Server], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, wanted = FORMS[form]
+    server: Server = request.getfixturevalue(kind)
+    shop = database(server)
+    monkeypatch.setattr(aside, "_PIECE_BYTES", 100)
+    with server_settings(server, **wanted), server.connect(database=shop) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(2000))")
+        start = mark(server)
+        for name, ends in (("a", "COMMIT"), ("b", "ROLLBACK")):
+            cursor.execute(f"XA START '{name}', 'branch', 7")
+            cursor.execute("INSERT INTO t VALUES (%s, REPEAT('x', 2000)), (%s, 'y')", (ord(name), 1000 + ord(name)))
+            cursor.execute(f"XA END '{name}', 'branch', 7")
+            cursor.execute(f"XA PREPARE '{name}', 'branch', 7")
+            cursor.execute(f"XA {ends} '{name}', 'branch', 7")
+        cursor.execute("XA START 'p'")
+        cursor.execute("INSERT INTO t VALUES (1, REPEAT('x', 2000))")
+        cursor.execute("XA END 'p'")
+        cursor.execute("XA COMMIT 'p' ONE PHASE")
+        end = mark_by(cursor)
+    password = tmp_path / "password"
+    password.write_text(server.password)
+    options = MySqlOptions(host=server.host, port=server.port, password=Secret(f"file:{password}"), tls=Tls.DISABLED)
+    capture_until(options, tmp_path / "log", start, end, server_id=4_000_200)
+    (segment,) = list_segments(tmp_path / "log")
+    assert bool(segment.payloads) == (form == "mysql-compressed")
+    statements, of_xa = read_marked(segment)
+    assert statements == []
+    a, b = "X'61',X'6272616e6368',7", "X'62',X'6272616e6368',7"
+    assert [(str(one.xid), one.committed) for one in of_xa] == [(a, None), (a, True), (b, None), (b, False)]
+    assert [one.begins for one in of_xa[1:]] == [one.offset for one in of_xa[:-1]]
+    assert [one.at for one in of_xa] == [one.begins - segment.start.offset for one in of_xa] or kind == "mariadb"
+
+    store = MemoryStore()
+    first = of_xa[0]
+    group = Prepared(a, 0, first.begins, first.offset, first.at, first.bytes)
+    for _ in range(2):
+        aside.put_aside(store, segment, group, first.begins)
+    assert aside.lying_aside(store) == [group.number]
+    asked: list[tuple[str, int]] = []
+
+    def prepared(xid: Xid, position: Position) -> Held | None:
+        asked.append((str(xid), position.offset))
+        return aside.take_back(store, group)
+
+    reader = reader_of(server, schemas_of(server, shop, start), prepared=prepared)
+    found = log_changes(reader.read_segment(segment))
+    assert [(change.values["id"], change.position) for change in found] == [
+        (ord("a"), of_xa[1].offset),
+        (1000 + ord("a"), of_xa[1].offset),
+        (1, end.offset),
+    ]
+    assert asked == [(a, of_xa[1].offset)]
+    assert not reader.held
+
+    piece = next(key for key in store._objects if ".parts/" in key)
+    store._objects[piece] = b"damaged"
+    with pytest.raises(Corrupt, match="a piece of a prepared transaction is damaged"):
+        aside.take_back(store, group)
+    with pytest.raises(Corrupt, match="another transaction lies aside"):
+        aside.take_back(store, replace(group, xid=b))
+    for _ in range(2):
+        aside.let_go_of(store, [group.number])
+    assert store._objects == {}
+    with pytest.raises(Corrupt, match="the store lacks what a record names"):
+        aside.take_back(store, group)
