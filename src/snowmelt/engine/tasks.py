@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowmelt.columnar.arena import ArenaPool, Longs
+from snowmelt.columnar.arena import ArenaPool, Bytes, Longs
 from snowmelt.commit.checks import Message, StagedFile
 from snowmelt.databases.mysql.bounds import Bound, Chunk
 from snowmelt.databases.mysql.bounds import Extent as KeyExtent
@@ -226,6 +227,11 @@ def _prepared(place: Place, task: LogTask) -> Callable[[Xid, Position], Held | N
             if sealed.first < decided.offset <= sealed.last:
                 known[sealed.begins.file, sealed.begins.offset + decided.offset - sealed.first] = decided, sealed
 
+    @cache
+    def opened(name: str) -> tuple[Segment, Bytes]:
+        segment = read_segment(Path(name))
+        return segment, segment.bytes()
+
     def find(xid: Xid, position: Position) -> Held | None:
         decided, sealed = known.get((position.file, position.offset), (None, None))
         if decided is None or sealed is None or decided.group.xid != str(xid):
@@ -233,9 +239,8 @@ def _prepared(place: Place, task: LogTask) -> Callable[[Xid, Position], Held | N
         group = decided.group
         if decided.aside:
             return take_back(open_store(place.state), group)
-        segment = read_segment(Path(sealed.name))
-        data = segment.bytes()[group.at : group.at + group.bytes]
-        return Held(data, segment.crc_length, sealed.begins.offset + group.begins - sealed.first)
+        segment, data = opened(sealed.name)
+        return Held(data[group.at : group.at + group.bytes], segment.crc_length, sealed.begins.offset + group.begins - sealed.first)
 
     return find
 
