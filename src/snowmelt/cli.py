@@ -198,6 +198,8 @@ def _run(file: Path, *, until_current: bool, master: str, ui: bool, as_json: boo
 def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
     """Errors end the run here, with their remedies; warnings are told and left."""
     from snowmelt.engine.routes import SAME_NAME, assign_targets
+    from snowmelt.engine.state import State
+    from snowmelt.store.objects import open_store
     from snowmelt.supervise import JsonLines
 
     source = config.source
@@ -205,7 +207,9 @@ def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
         ignore_case = ignores_case(session)
         found = read_tables(session, match_tables(source.tables, source.exclude, ignore_case=ignore_case))
         findings = _unmatched(list(source.tables), list(source.exclude), found, ignore_case)
-        findings += inspect(session, found.values(), PreflightOptions(types=source.types(), cascade=Cascade(source.cascades.value)))
+        begun = State(open_store(str(config.pipeline.state))).begun
+        options = PreflightOptions(types=source.types(), cascade=Cascade(source.cascades.value), begun=begun)
+        findings += inspect(session, found.values(), options)
         server = str(session.server)
     targets = assign_targets(found, [route.route() for route in config.routes], default=SAME_NAME, ignore_case=ignore_case)
     # Here it is known where each goes: only a change table can do without a key.

@@ -27,6 +27,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.pipeline import Settings
 from snowmelt.engine.routes import SAME_NAME, Mode, Route
 from snowmelt.errors import InvalidConfig
+from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.secrets import Secret
 from snowmelt.store.objects import open_store
 
@@ -289,6 +290,7 @@ class Run(_Section):
     rows_per_chunk: Annotated[int, _whole(100, 100_000_000)] = 500_000
     chunks_at_once: Annotated[int, _whole(1, 1024)] | None = None
     epoch_bytes: Annotated[float, _amount(_BYTES, "1MiB", "64GiB", "64MiB or 1GiB")] = float(256 << 20)
+    prepared_bytes: Annotated[float, _amount(_BYTES, "1MiB", "1024GiB", "512MiB or 4GiB")] = float(PREPARED_BYTES_MAX)
 
 
 class PipelineConfig(_Section):
@@ -312,6 +314,7 @@ class PipelineConfig(_Section):
             target=SAME_NAME,
             interval_s=self.pipeline.interval,
             epoch_bytes=int(self.pipeline.epoch_bytes),
+            prepared_bytes_max=int(self.pipeline.prepared_bytes),
             rows_per_chunk=self.pipeline.rows_per_chunk,
             chunks_at_once=self.pipeline.chunks_at_once,
             buckets=self.sink.buckets,

@@ -17,7 +17,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.ddl import CreateTable, DatabaseDefaults, Ignored, RowsAsText, SchemaChange
 from snowmelt.databases.mysql.decode import LogReader, SchemaChanged
 from snowmelt.databases.mysql.segments import Segment, list_segments
-from snowmelt.databases.mysql.statements import LoggedStatement, changes_of, read_statements
+from snowmelt.databases.mysql.statements import LoggedStatement, changes_of, read_marked
 from snowmelt.errors import Corrupt
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
@@ -117,7 +117,7 @@ def does_something(changes: tuple[SchemaChange, ...]) -> bool:
 
 def read_all(segments: list[Segment]) -> Iterator[tuple[Segment, LoggedStatement]]:
     for segment in segments:
-        for statement in read_statements(segment):
+        for statement in read_marked(segment)[0]:
             yield segment, statement
 
 
@@ -257,7 +257,7 @@ def test_damage_in_a_statements_group_is_found(mariadb: Server, database: Callab
         cursor.execute("CREATE TABLE u AS SELECT 1 AS a")
     capture_until(options(mariadb), tmp_path, start, now(mariadb), server_id=SERVER_ID)
     (segment,) = list_segments(tmp_path)
-    assert [statement.event for statement in read_statements(segment)] == [None, 0]
+    assert [statement.event for statement in read_marked(segment)[0]] == [None, 0]
     whole = segment.data_path.read_bytes()
     for at in range(0, segment.cuts[-1].at, 3):
         for bit in (0, 7):
@@ -265,4 +265,4 @@ def test_damage_in_a_statements_group_is_found(mariadb: Server, database: Callab
             damaged[at] ^= 1 << bit
             segment.data_path.write_bytes(damaged)
             with pytest.raises(Corrupt):
-                read_statements(segment)
+                read_marked(segment)[0]

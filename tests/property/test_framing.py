@@ -62,12 +62,12 @@ GROUPS = {
 
 @settings(max_examples=60, deadline=None)
 @given(
-    groups=st.lists(st.sampled_from([*GROUPS, "alone", "XA COMMIT"]), min_size=1, max_size=12),
+    groups=st.lists(st.sampled_from([*GROUPS, "alone", "XA COMMIT", "XA PREPARE"]), min_size=1, max_size=12),
     pieces=st.lists(st.integers(1, 200), min_size=1, max_size=20),
     gtids=st.booleans(),
     lost_at=st.none() | st.integers(0, 3000),
 )
-def test_the_groups_that_hold_statements_are_marked_and_no_others(
+def test_the_groups_that_hold_statements_or_are_of_xa_are_marked_and_no_others(
     groups: list[str], pieces: list[int], gtids: bool, lost_at: int | None
 ) -> None:
     log = Log()
@@ -82,12 +82,16 @@ def test_the_groups_that_hold_statements_are_marked_and_no_others(
             log.statement(b"TRUNCATE t")
         elif name == "XA COMMIT":
             log.statement(b"XA COMMIT X'31',X'',1")
+        elif name == "XA PREPARE":
+            log.add(framing.QUERY, query_body(b"XA START X'31',X'',1"))
+            log.add(framing.TABLE_MAP, bytes(20))
+            log.add(framing.XA_PREPARE, bytes(13) + b"1", cut=True)
         else:
             log.add(framing.QUERY, query_body(b"BEGIN"))
             for what in GROUPS[name]:
                 log.add(framing.QUERY, query_body(what)) if isinstance(what, bytes) else log.add(what, bytes(20))
             log.add(framing.XID, bytes(8), cut=True)
-        if name in ("alone", "created from rows", "behind rows"):
+        if name in ("alone", "XA COMMIT", "XA PREPARE", "created from rows", "behind rows"):
             expected += [begins, log.offset] if begins not in expected[-1:] else [log.offset]
     framer = Framer(exact=True, segment_bytes=64 << 20)
     framer.connect(offset=4)

@@ -12,11 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.relay.retention import Cut, Effect, Relay, Sealed, Statement, needs_before, take_over
+from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, Statement, needs_before, take_over
 from snowmelt.source.planning import choose_end, visible_cut
 from snowmelt.store.codec import decode, encode
 
+XIDS = ["a", "b", "c"]
 TABLES = [TableId("shop", "orders"), TableId("shop", "items")]
+PHASES = st.lists(st.tuples(st.sampled_from(XIDS), st.sampled_from([None, None, True, False])), max_size=4)
 HEAD = 4
 """Where the first event of a log file begins."""
 
@@ -48,6 +50,12 @@ class RelayMachine(RuleBasedStateMachine):
         self.at = Position(1, HEAD)
         self.generation = 1
         self.time_ms = 0
+        self.prepared: dict[str, Prepared] = {}
+        """What waits for its second phase."""
+        self.second: list[tuple[int, Prepared, bool]] = []
+        """Every second phase: where, of what, and whether it was a COMMIT."""
+        self.aside: set[int] = set()
+        """What lies aside in the store."""
 
     # ---- capturing
 
@@ -59,8 +67,11 @@ class RelayMachine(RuleBasedStateMachine):
         sizes=st.lists(st.integers(1, 4), max_size=4),
         tail=st.sampled_from([0, 0, 2]),
         statements=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(TABLES), st.sampled_from(Effect)), max_size=2),
+        phases=PHASES,
     )
-    def seals(self, sizes: list[int], tail: int, statements: list[tuple[int, TableId, Effect]]) -> None:
+    def seals(
+        self, sizes: list[int], tail: int, statements: list[tuple[int, TableId, Effect]], phases: list[tuple[str, bool | None]] = ()
+    ) -> None:
         """Some transactions, perhaps none; perhaps the beginning of one that has no end yet."""
         begins, offset, cuts = self.at, self.end, []
         for size in sizes:
@@ -72,22 +83,65 @@ class RelayMachine(RuleBasedStateMachine):
         ends = replace(begins, offset=begins.offset + sum(sizes) + tail)
         of = {cuts[index].offset: (table, effect) for index, table, effect in statements if index < len(sizes)}
         told = tuple(Statement(offset, table, effect, 7) for offset, (table, effect) in sorted(of.items()))
-        sealed = self.relay.decide_seal(self.generation, f"s{len(self.chain)}", begins, ends, tuple(cuts), told)
+        acts = self.act([cut.offset for cut in cuts[: len(sizes)]], phases)
+        sealed = self.relay.decide_seal(self.generation, f"s{len(self.chain)}", begins, ends, tuple(cuts), told, acts)
+        assert {group.xid: group for group in sealed.prepared} == self.prepared
+        assert {group for group in self.prepared.values() if group.offset > sealed.first} == set(sealed.put_aside)
+        self.aside |= {group.number for group in sealed.put_aside}
         assert (sealed.number, sealed.first, sealed.last) == (len(self.chain) + 1, self.end, offset + tail)
         assert decode(Sealed, encode(sealed)) == sealed
         self.relay.apply(sealed)
         self.chain.append(sealed)
         self.at = ends
 
+    def act(self, offsets: list[int], phases: list[tuple[str, bool | None]]) -> list[Prepared | Ending]:
+        """Transactions of a segment that are of two phases: some of those that end at these places."""
+        acts: list[Prepared | Ending] = []
+        for offset, (xid, committed) in zip(offsets, phases, strict=False):
+            if committed is None:
+                if (lost := self.prepared.pop(xid, None)) is not None:
+                    self.second.append((offset, lost, False))
+                acts.append(Prepared(xid, self.at.era, offset - 1, offset, offset - self.end - 1, 1))
+                self.prepared[xid] = acts[-1]
+            elif not committed or xid in self.prepared:
+                acts.append(Ending(xid, offset, committed))
+                if (group := self.prepared.pop(xid, None)) is not None:
+                    self.second.append((offset, group, committed))
+        return acts
+
+    @precondition(lambda self: len(self.prepared) < len(XIDS))
+    @rule()
+    def a_commit_of_what_was_never_prepared_is_refused(self) -> None:
+        xid = next(xid for xid in XIDS if xid not in self.prepared)
+        ends = replace(self.at, offset=self.at.offset + 1)
+        ending = Ending(xid, self.end + 1, True)
+        refuses(self.relay, lambda: self.relay.decide_seal(1, "x", self.at, ends, (), (), [ending]), SourceDrift)
+
+    @precondition(lambda self: self.prepared)
+    @rule(data=st.data())
+    def a_record_that_forgets_what_is_prepared_is_refused(self, data: st.DataObject) -> None:
+        ends = replace(self.at, offset=self.at.offset + 1)
+        right = self.relay.decide_seal(1, "x", self.at, ends, (Cut(self.end + 1, 1),))
+        group = data.draw(st.sampled_from(right.prepared))
+        less = tuple(one for one in right.prepared if one != group)
+        strange = replace(group, xid="from nowhere")
+        for wrong in (
+            replace(right, prepared=less),
+            replace(right, prepared=(*right.prepared, strange)),
+            replace(right, decided=(Decided(strange, self.end + 1, True, True),)),
+        ):
+            refuses(self.relay, lambda wrong=wrong: self.relay.apply(wrong), Corrupt)
+
     @rule(data=st.data(), count=st.integers(1, 4))
     def goes_on(self, data: st.DataObject, count: int) -> None:
         """What a relay sees when nothing disturbs it: transactions, epochs that are done, and a chunk now and then."""
         for _ in range(count):
-            self.seals(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)), 0, [])
+            self.seals(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)), 0, [], data.draw(PHASES))
             if data.draw(st.booleans()):
                 self.a_chunk_is_launched(data)
             self.an_epoch_has_its_intent(data.draw(st.integers(0, 20)), True)
             self.the_floor_rises()
+            self.what_nobody_can_ask_for_is_deleted()
 
     @rule(era=st.sampled_from([False, False, True]), skipped=st.integers(0, 3))
     def the_log_goes_on_in_another_file(self, era: bool, skipped: int) -> None:
@@ -101,7 +155,7 @@ class RelayMachine(RuleBasedStateMachine):
         newest = self.chain[-1]
         moved = newest.last + off[1] - newest.first
         cuts = tuple(replace(cut, offset=cut.offset + moved) for cut in newest.cuts)
-        wrong = replace(newest, number=newest.number + off[0], first=newest.first + moved, cuts=cuts, statements=())
+        wrong = replace(newest, number=newest.number + off[0], first=newest.first + moved, cuts=cuts, statements=(), decided=())
         refuses(self.relay, lambda: self.relay.apply(wrong), Corrupt)
 
     # ---- letting go
@@ -147,7 +201,11 @@ class RelayMachine(RuleBasedStateMachine):
             assert sealed.last <= min([self.done, *self.readings]), "something needs it"
             assert sealed.number <= named, "a take-over would begin behind it"
             assert sealed is not self.chain[-1], "nobody would know where capture goes on"
+        for group in self.relay.over:
+            assert any(one == group and offset <= min([self.done, *self.readings]) for offset, one, _ in self.second), "something needs it"
+            self.aside.discard(group.number)
         self.relay.forget(deletable)
+        assert self.relay.over == []
         self.gone |= {sealed.number for sealed in deletable}
         assert self.relay.deletable(named) == []
 
@@ -166,6 +224,7 @@ class RelayMachine(RuleBasedStateMachine):
             found.insert(0, kept[named])
         before = self.relay
         self.relay = take_over(found, intent_upto=self.intent)
+        self.aside -= set(self.relay.needless(sorted(self.aside)))
         assert (self.relay.end, self.relay.era, self.relay.newest) == (before.end, before.era, before.newest)
         for offset in range(self.intent, self.end + 2):
             assert self.relay.next_cut(offset) == before.next_cut(offset)
@@ -236,8 +295,27 @@ class RelayMachine(RuleBasedStateMachine):
                     assert bytes_held == high - low, "log is missing that may be asked for"
 
     @invariant()
+    def what_is_prepared_is_there_until_a_done_epoch_has_its_commit(self) -> None:
+        assert {group.xid: group for group in self.relay.prepared} == self.prepared
+        committed = [(offset, group) for offset, group, committed in self.second if committed and offset > self.floor]
+        for low in range(self.floor, self.end + 1):
+            for high in (low + 2, self.end):
+                wanted = [(offset, group) for offset, group in committed if low < offset <= high]
+                assert [(one.offset, one.group) for one in self.relay.committed(low, high)] == wanted
+        for one in self.relay.committed(self.floor, self.end):
+            segment = next(sealed for sealed in self.held if sealed.first < one.offset <= sealed.last)
+            if one.aside:
+                assert one.group.number in self.aside, "its events are gone"
+            else:
+                assert segment.first < one.group.offset, "its events are in another segment"
+        for group in self.prepared.values():
+            assert group.number in self.aside, "it is forgotten with its segment"
+        assert set(self.relay.needless(self.aside)) <= {group.number for _, group, _ in self.second}
+
+    @invariant()
     def what_is_not_there_is_an_error(self) -> None:
         refuses(self.relay, lambda: self.relay.covering(self.floor - 1, self.end))
+        refuses(self.relay, lambda: self.relay.committed(self.floor - 1, self.end))
         refuses(self.relay, lambda: self.relay.covering(self.floor, self.end + 1))
 
     @invariant()
@@ -276,8 +354,10 @@ class RelayMachine(RuleBasedStateMachine):
         again.forget([sealed for sealed in self.chain if sealed.number in self.gone])
         mine, folded = vars(self.relay), vars(again)
         # The one cut at or below the floor is kept from whatever was known then.
-        assert {name: value for name, value in mine.items() if name not in ("_offsets", "_times")} == {
-            name: value for name, value in folded.items() if name not in ("_offsets", "_times")
+        # What is over is told until it was deleted.
+        apart = ("_offsets", "_times", "_over")
+        assert {name: value for name, value in mine.items() if name not in apart} == {
+            name: value for name, value in folded.items() if name not in apart
         }
         assert again.cuts_between(self.floor, self.end) == self.relay.cuts_between(self.floor, self.end)
 

@@ -17,7 +17,7 @@ from snowmelt.commit.records import Entry, Intent, StagedName
 from snowmelt.errors import OutcomeUnknown, Unavailable
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
-from snowmelt.relay.retention import Relay
+from snowmelt.relay.retention import Prepared, Relay
 from snowmelt.source import planning
 from snowmelt.source.facts import Adopted, Durable, GivenBack, Reported
 from snowmelt.source.planning import EpochPlan
@@ -119,6 +119,19 @@ class LetsGoAtTheIntent(Driver):
 
 def floor_of_done(relay: Relay, done_upto: int, lowest_visible: int | None) -> int:
     return max(relay.floor, done_upto)
+
+
+def prepared_in_what_is_held(relay: Relay) -> tuple[Prepared, ...]:
+    """What is prepared is forgotten with its segment."""
+    return tuple(group for group in PREPARED(relay) if any(one.first < group.offset <= one.last for one in relay.segments))
+
+
+PREPARED: Callable[[Relay], tuple[Prepared, ...]] = Relay.prepared.fget  # type: ignore[attr-defined]
+
+
+def over_when_decided(relay: Relay) -> list[Prepared]:
+    """What lies aside goes as soon as the log says what became of it."""
+    return [decided.group for sealed in relay.segments for decided in sealed.decided if decided.aside]
 
 
 def greatest(times_ms: Iterable[int | None]) -> int | None:
@@ -267,10 +280,12 @@ BUGS = {
     "next epoch planned from a job instead of from the won intent": Bug(
         PlansFromTheJob, ((Coordinator, "may_plan", property(may_plan)), (Coordinator, "offer", offer))
     ),
+    "prepared transaction forgotten with its segment": Bug(patches=((Relay, "prepared", property(prepared_in_what_is_held)),)),
+    "prepared transaction let go of when it is decided": Bug(patches=((Relay, "over", property(over_when_decided)),)),
     "emptying one shard empties all": Bug(EmptiesAllShards),
     "generation not re-read after a won intent": Bug(TrustsItsGeneration),
     # Not asked for, but found or feared while the machines were written.
-    "generation not re-read after a start": Bug(StartsUnasked, hint=269),
-    "chunk adopted across a statement": Bug(patches=((planning, "judge_reading", statements_pass),), hint=21),
-    "re-snapshot that does not delete": Bug(ReplacesWithoutDeletes),
+    "generation not re-read after a start": Bug(StartsUnasked, hint=1511),
+    "chunk adopted across a statement": Bug(patches=((planning, "judge_reading", statements_pass),), hint=52),
+    "re-snapshot that does not delete": Bug(ReplacesWithoutDeletes, hint=148),
 }

@@ -1,5 +1,6 @@
 """A model database: transactions that are logged before they are visible and become visible in any order, row locks until then,
-key changes, statements that empty, remake or reshape a table, files that end, fail-over that loses a tail."""
+key changes, statements that empty, remake or reshape a table, transactions of two phases, files that end, fail-over that loses a
+tail."""
 
 from __future__ import annotations
 
@@ -31,6 +32,11 @@ class Transaction:
     """Table, effect, and the table's schema from then on."""
     removed: tuple[int, ...] = ()
     """Keys that go without a word in the log: of the table that is rewritten."""
+    prepares: tuple[Change, ...] = ()
+    """What a later one will change, if it commits this one. It has a place here, and no effect."""
+    decides: int | None = None
+    """Which one it commits or rolls back. The log does not repeat the changes, which are here for the oracles."""
+    committed: bool = False
 
     def effects(self, table: TableId) -> list[Effect]:
         return [effect for name, effect, _ in self.statements if name == table]
@@ -59,6 +65,8 @@ class Database:
     """Where each transaction begins and ends in the log of the server that is the primary now."""
     visible: set[int] = field(default_factory=set)
     hidden: list[Transaction] = field(default_factory=list)
+    prepared: list[Transaction] = field(default_factory=list)
+    """Those that wait for their second phase."""
     schemas: dict[TableId, int] = field(default_factory=dict)
     gone: set[TableId] = field(default_factory=set)
     era: int = 0
@@ -83,9 +91,10 @@ class Database:
         self.end = Position(begins.file, begins.offset + transaction.bytes, self.era)
         self.places[transaction.number] = (begins, self.end)
 
-    def write(self, time_ms: int) -> None:
+    def write(self, time_ms: int, *, prepare: bool = False) -> None:
         rng = self.rng
         locked = {(change.table, change.key) for transaction in self.hidden for change in transaction.changes}
+        locked |= {(change.table, change.key) for transaction in self.prepared for change in transaction.prepares}
         blocked = {name for transaction in self.hidden for name, _, _ in transaction.statements} | self.gone
         self.number += 1
         changes: list[Change] = []
@@ -98,12 +107,26 @@ class Database:
             changes.append(Change(table, key, None if rng.random() < 0.35 else self.number))
             if rng.random() < 0.4:
                 table = rng.choice(self.tables)
-        self._log(Transaction(self.number, time_ms, rng.randint(1, 4), tuple(changes)))
+        if prepare and changes:
+            self.prepared.append(Transaction(self.number, time_ms, rng.randint(1, 4), prepares=tuple(changes)))
+            self._log(self.prepared[-1])
+        else:
+            self._log(Transaction(self.number, time_ms, rng.randint(1, 4), tuple(changes)))
+
+    def decide(self, time_ms: int) -> None:
+        """The second phase of one that is prepared. Its keys were locked until now, and stay so until this is visible."""
+        if self.prepared:
+            first = self.prepared.pop(self.rng.randrange(len(self.prepared)))
+            committed = self.rng.random() < 0.7
+            self.number += 1
+            changes = first.prepares if committed else ()
+            self._log(Transaction(self.number, time_ms, 1, changes, decides=first.number, committed=committed))
 
     def state(self, effect: Effect, time_ms: int) -> None:
         """A statement on a table: it waits for whoever writes there, as the locks of a real one make it."""
         chosen = self.rng.sample(self.tables, 2 if len(self.tables) > 1 and self.rng.random() < 0.2 else 1)
         busy = {name for t in self.hidden for name, _, _ in t.statements} | {change.table for t in self.hidden for change in t.changes}
+        busy |= {change.table for t in self.prepared for change in t.prepares}
         chosen = [table for table in chosen if table not in busy and (effect is Effect.MAKES) == (table in self.gone)]
         if not chosen:
             return
@@ -142,6 +165,8 @@ class Database:
         self.era += 1
         self.end = Position(1, 4, self.era)
         self.hidden = []
+        over = {transaction.decides for transaction in self.log}
+        self.prepared = [transaction for transaction in self.log if transaction.prepares and transaction.number not in over]
         self.visible = {transaction.number for transaction in self.log}
         for transaction in self.log:
             self._place(transaction)

@@ -4,6 +4,7 @@ it may be paused, or end, between any two."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from snowmelt.commit import checks, cleaning, coordinator, publish, summary
@@ -30,7 +31,7 @@ from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay import retention
-from snowmelt.relay.retention import Cut, Relay, Statement
+from snowmelt.relay.retention import Cut, Decided, Ending, Prepared, Relay, Statement
 from snowmelt.source import planning
 from snowmelt.source.facts import (
     OUTSIDE,
@@ -50,12 +51,17 @@ from snowmelt.source.facts import (
 from snowmelt.source.filter import emits
 from snowmelt.source.planning import Adopting, EpochPlan, Rule, Span
 from snowmelt.source.tables import Phase
-from tests.sim.database import Read, Transaction
+from tests.sim.database import Change, Read, Transaction
 from tests.sim.lake import Row
 from tests.sim.store import Steps
 
 if TYPE_CHECKING:
     from tests.sim.world import World
+
+
+def aside(group: Prepared) -> str:
+    """The name of what lies aside."""
+    return f"held-{group.number}"
 
 
 def packed(key: int) -> bytes:
@@ -174,17 +180,25 @@ class Driver:
             elif self.relay.newest is None or self.relay.newest.ends == ends:
                 continue
             offset, rows, cuts, statements = self.relay.end, [], [], []
+            phases: list[Prepared | Ending] = []
             for transaction in taken:
                 offset += transaction.bytes
+                if transaction.prepares:
+                    size = transaction.bytes
+                    phases.append(Prepared(f"x{transaction.number}", ends.era, offset - size, offset, 0, size))
+                elif transaction.decides is not None:
+                    phases.append(Ending(f"x{transaction.decides}", offset, transaction.committed))
                 rows.append((offset, transaction, world.db.places[transaction.number][1]))
                 cuts.append(Cut(offset, transaction.time_ms))
                 statements.extend(Statement(offset, *statement) for statement in transaction.statements)
             if not taken:
                 cuts.append(Cut(offset, world.db.log[-1].time_ms))
             name = f"{self.generation}-{world.nonce()}"
-            sealed = self.relay.decide_seal(self.generation, name, begins, ends, tuple(cuts), tuple(statements))
+            sealed = self.relay.decide_seal(self.generation, name, begins, ends, tuple(cuts), tuple(statements), phases)
             world.segment_numbers[name] = sealed.number
             yield from store.put_data(name, (last, tuple(rows)))
+            for group in sealed.put_aside:
+                yield from store.put_data(aside(group), next(one.prepares for at, one, _ in rows if at == group.offset))
             found = yield from store.settle("relay", sealed.number, sealed)
             # The number may have been free because it was trimmed, long after this driver was the newest.
             if (yield from store.newest("generation")) > self.generation:
@@ -372,9 +386,13 @@ class Driver:
         rules.update(plan.rules)
         for writer in range(job.writers):
             names = [segment.name for segment in segments]
-            self.world.spawn(None, self.log_task(job, writer, edges[writer], edges[writer + 1], names, rules), "log")
+            low, high = edges[writer], edges[writer + 1]
+            committed = {one.offset: one for one in self.relay.committed(low, high)}
+            self.world.spawn(None, self.log_task(job, writer, low, high, names, rules, committed), "log")
 
-    def log_task(self, job: Job, writer: int, after: int, upto: int, names: list[str], rules: dict[TableId, Rule]) -> Steps[None]:
+    def log_task(
+        self, job: Job, writer: int, after: int, upto: int, names: list[str], rules: dict[TableId, Rule], committed: dict[int, Decided]
+    ) -> Steps[None]:
         world, rng, plan = self.world, self.world.rng, job.plan
         yield
         runs = 2 if rng.random() < world.profile.task_failure else 1
@@ -391,8 +409,17 @@ class Driver:
                     job.failed = True
                     return
                 for offset, transaction, position in data[1]:
-                    if after < offset <= upto:
-                        self.emit(transaction, offset, position, rules, rows)
+                    if not after < offset <= upto:
+                        continue
+                    changes: tuple[Change, ...] | None = transaction.changes
+                    if transaction.committed:
+                        changes = self.take_back(committed[offset], data[1])
+                    if changes is None:
+                        if self.job is job and not job.failed:
+                            world.missing_segment(self, aside(committed[offset].group))
+                        job.failed = True
+                        return
+                    self.emit(replace(transaction, changes=changes), offset, position, rules, rows)
             yield
             files = []
             for target, kept in rows.items():
@@ -409,6 +436,12 @@ class Driver:
             yield
             seen = ((writer, nonce),)
             job.messages.append(Message(self.generation, plan.epoch, writer, nonce, seen, tuple(files)))
+
+    def take_back(self, decided: Decided, rows: tuple[tuple[int, Transaction, Position], ...]) -> tuple[Change, ...] | None:
+        """What a prepared transaction changes: from where it lies aside, or from the segment that has both of its phases."""
+        if decided.aside:
+            return self.world.store.data.get(aside(decided.group))
+        return next(one.prepares for at, one, _ in rows if at == decided.group.offset)
 
     def emit(
         self, transaction: Transaction, offset: int, position: Position, rules: dict[TableId, Rule], rows: dict[str, list[Row]]
@@ -577,8 +610,10 @@ class Driver:
         if (visible := self.ledger.tables.lowest_visible()) is not None:
             held.append(visible)
         relay.raise_floor(relay.decide_floor(self.ledger.done_upto, min(held, default=None)))
-        gone = relay.deletable(self.ledger.segment)
+        gone, over = relay.deletable(self.ledger.segment), relay.over
         relay.forget(gone)
+        for group in over:
+            yield from store.delete_data(aside(group))
         for sealed in gone:
             yield from store.delete([("relay", sealed.number)])
             yield from store.delete_data(sealed.name)
@@ -606,6 +641,9 @@ class Driver:
         held = [segment.number for segment in self.relay.segments]
         below = min([*held, self.ledger.done_segment])
         yield from world.store.delete(sorted(key for key in world.store.records if key[0] == "relay" and key[1] < below))
+        listed = [int(name.removeprefix("held-")) for name in list(world.store.data) if name.startswith("held-")]
+        for number in self.relay.needless(listed):
+            yield from world.store.delete_data(f"held-{number}")
         for name, number in list(world.segment_numbers.items()):
             if name in world.store.data and self.relay.leftover(number, name, self.ledger.done_segment):
                 yield from world.store.delete_data(name)

@@ -48,5 +48,5 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 def test_every_danger_comes_up() -> None:
     """A world in which nothing happens proves nothing."""
     happened = sum((live(seed).counts for seed in range(150)), start=World(0).counts)
-    for what in ("Adopted", "Reborn", "Truncated", "Recopied", "Reshaped", "Gone", "fenced", "publish"):
+    for what in ("Adopted", "Reborn", "Truncated", "Recopied", "Reshaped", "Gone", "fenced", "publish", "put aside"):
         assert happened[what] >= 5, (what, happened)

@@ -54,6 +54,8 @@ class Profile:
     spite: float
     """Pauses right when something has become true."""
     statements: float
+    two_phases: float
+    """Transactions that are prepared, and committed or rolled back some time later."""
     fail_over: float
     compact: float
     foreign_expiry: bool
@@ -87,6 +89,7 @@ def draw(rng: Random) -> Profile:
         pause=some(0.006),
         spite=some(0.04),
         statements=some(0.03),
+        two_phases=some(0.2, 0.4),
         fail_over=some(0.006, 0.3),
         compact=some(0.03),
         foreign_expiry=rng.random() < 0.1,
@@ -186,7 +189,9 @@ class World:
     def happen(self, chance: float) -> None:
         profile, rng, db = self.profile, self.rng, self.db
         if chance < 0.25:
-            db.write(self.clock)
+            db.write(self.clock, prepare=rng.random() < profile.two_phases)
+        if rng.random() < profile.two_phases * 0.2:
+            db.decide(self.clock)
         if chance < profile.show * 4:
             db.show()
         if rng.random() < profile.statements:
@@ -306,6 +311,8 @@ class World:
 
     def end_quietly(self) -> None:
         """Nothing bad happens any more; all must come to its end."""
+        while self.db.prepared:
+            self.db.decide(self.clock)
         while self.db.hidden:
             self.db.show()
         for act in self.late:
@@ -444,6 +451,7 @@ class World:
             self.start_driver()
         match record:
             case Sealed():
+                self.counts["put aside"] += len(record.put_aside)
                 self.check_sealed(record)
             case Intent():
                 self.say(f"intent {number} of {record.identity} ({record.after}, {record.upto}]")
@@ -617,6 +625,9 @@ class World:
     def check_leftovers(self, driver: Driver) -> None:
         """What is not in use was let go of: files, segments, metadata."""
         held = {segment.name for segment in driver.relay.segments}
+        aside = [name for name in self.store.data if name.startswith("held-")]
+        if aside:
+            raise Violation(f"prepared transactions are left over: {aside}")
         left = [name for name in self.store.data if name not in held and self.segment_numbers[name] != driver.ledger.done_segment]
         if left:
             raise Violation(f"segments are left over: {left}")

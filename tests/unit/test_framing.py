@@ -304,17 +304,17 @@ def test_cut_points_that_are_remembered_lie_a_mebibyte_apart() -> None:
     assert all(offset in log.cuts and offset == at + 4 and kind == framing.CUT_COMMIT for at, offset, _, kind in cuts)
 
 
-def test_a_statement_has_a_cut_at_its_end_and_one_right_before_its_group() -> None:
+def test_a_statement_or_a_phase_of_xa_has_a_cut_at_its_end_and_one_right_before_its_group() -> None:
     log = begun()
     expected: list[tuple[int, int]] = []
 
-    def marked(*groups: list[tuple[int, bytes]]) -> None:
+    def marked(*groups: list[tuple[int, bytes]], as_kind: int = framing.CUT_STATEMENT) -> None:
         if not expected or expected[-1][0] != log.offset:
             expected.append((log.offset, before))
         for group in groups:
             for kind, body in group:
                 log.add(kind, body)
-            expected.append((log.offset, framing.CUT_STATEMENT))
+            expected.append((log.offset, as_kind))
 
     def query(text: bytes) -> tuple[int, bytes]:
         return framing.QUERY, query_body(text)
@@ -329,8 +329,14 @@ def test_a_statement_has_a_cut_at_its_end_and_one_right_before_its_group() -> No
     for text in (b"SAVEPOINT `s`", b"ROLLBACK TO `s`", b"savepoint `create table`"):
         for kind, body in (query(b"BEGIN"), rows, query(text), rows, xid):
             log.add(kind, body)
-    log.statement(b"XA COMMIT X'31',X'',1")
-    log.statement(b"XA ROLLBACK X'31',X'',1")
+    prepare, one_phase = (framing.XA_PREPARE, bytes(13) + b"1"), (framing.XA_PREPARE, b"\1" + bytes(12) + b"1")
+    started, xa = query(b"XA START X'31',X'',1"), framing.CUT_XA
+    marked([(framing.GTID, gtid_body(90)), started, rows, query(b"XA END X'31',X'',1"), prepare], as_kind=xa)
+    marked([query(b"XA COMMIT X'31',X'',1")], [query(b"XA ROLLBACK X'31',X'',1")], as_kind=xa)
+    for kind, body in (started, rows, one_phase):
+        log.add(kind, body)
+    # Its rows are text, which matters more than that it is prepared; whoever reads the one finds the other.
+    marked([started, query(b"INSERT INTO t VALUES (1)"), prepare])
     marked([query(b"BEGIN"), query(b"CREATE TABLE `t` (a INT) START TRANSACTION"), rows, xid])
     marked([(framing.GTID, gtid_body(3)), query(b"BEGIN"), rows, query(b"DROP TEMPORARY TABLE x"), query(b"COMMIT")])
     log.transaction([b"c"])

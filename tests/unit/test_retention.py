@@ -14,7 +14,7 @@ from snowmelt.model import sequence
 from snowmelt.model.gtid import MariaDbGtidSet
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.relay.retention import Cut, Effect, Relay, Sealed, Statement, needs_before, take_over
+from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, Statement, needs_before, take_over
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
 
@@ -26,6 +26,10 @@ def segment(number: int, *, size: int = 10, file: int = 1, era: int = 0, name: s
     return Sealed(
         number, 1, name or f"s{number}", Position(file, 4 + first, era), Position(file, 4 + first + size, era), first, cuts, statements
     )
+
+
+def group(offset: int, xid: str = "x", *, size: int = 2, era: int = 0) -> Prepared:
+    return Prepared(xid, era, offset - size, offset, offset - size, size)
 
 
 def relay_of(*segments: Sealed) -> Relay:
@@ -98,6 +102,10 @@ class TestChain:
             (replace(segment(3), cuts=(Cut(25, 1), Cut(25, 2))), "the cuts of a segment are out of place"),
             (replace(segment(3), cuts=(Cut(26, 1), Cut(25, 2))), "the cuts of a segment are out of place"),
             (replace(segment(3), statements=(Statement(26, ORDERS, Effect.DROPS, 1),)), "a statement of a segment is no cut"),
+            (replace(segment(3), decided=(Decided(group(22), 26, True, False),)), "a second phase in a segment is out of place"),
+            (replace(segment(3), decided=(Decided(group(25), 25, True, False),)), "a second phase in a segment is out of place"),
+            (replace(segment(3), prepared=(group(31),)), "a transaction is prepared behind its segment"),
+            (replace(segment(3), prepared=(group(15),)), "a prepared transaction was forgotten, or came from nowhere"),
         ],
     )
     def test_a_record_that_does_not_follow_is_refused(self, wrong: Sealed, text: str) -> None:
@@ -132,6 +140,90 @@ class TestChain:
         mine.apply(other)
         assert mine.leftover(one.number, one.name, 0)
         assert not mine.leftover(other.number, other.name, 0)
+
+
+class TestTwoPhases:
+    """L3: the place of a change is that of its COMMIT, and what is prepared is held aside until then."""
+
+    def seal(self, relay: Relay, *phases: Prepared | Ending, **more: int) -> Sealed:
+        """Ten more bytes with a cut at each."""
+        first = relay.end
+        cuts = tuple(Cut(first + step, first + step) for step in range(1, 11))
+        sealed = relay.decide_seal(1, f"s{first}", Position(1, 4 + first), Position(1, 14 + first), cuts, (), phases, **more)
+        relay.apply(sealed)
+        return sealed
+
+    def test_both_phases_in_one_segment_put_nothing_aside(self) -> None:
+        relay = Relay()
+        sealed = self.seal(relay, group(3), Ending("x", 7, True))
+        assert (sealed.prepared, sealed.put_aside) == ((), ())
+        assert relay.committed(0, 10) == [Decided(group(3), 7, True, False)]
+        assert (relay.committed(0, 6), relay.committed(7, 10)) == ([], [])
+        relay.raise_floor(10)
+        assert relay.over == []
+
+    def test_what_is_prepared_outlives_its_segment_and_its_record(self) -> None:
+        relay = Relay()
+        assert self.seal(relay, group(3)).put_aside == (group(3),)
+        for _ in range(3):
+            assert self.seal(relay).put_aside == ()
+        relay.raise_floor(40)
+        relay.forget(relay.deletable(4))
+        again = take_over(relay.segments, intent_upto=40)
+        assert (again.prepared, again.over, again.needless([3, 41])) == ((group(3),), [], [])
+        self.seal(again, Ending("x", 45, True))
+        assert again.committed(40, 50) == [Decided(group(3), 45, True, True)]
+        assert (again.prepared, again.needless([3])) == ((), [])
+
+    def test_it_is_let_go_of_when_an_epoch_that_has_its_commit_is_done(self) -> None:
+        relay = Relay()
+        self.seal(relay, group(3), group(6, "y"))
+        self.seal(relay, Ending("x", 12, True), Ending("y", 18, False))
+        relay.raise_floor(11)
+        assert relay.over == []
+        relay.raise_floor(12)
+        assert relay.over == [group(3)]
+        relay.raise_floor(20)
+        assert relay.over == [group(3), group(6, "y")]
+        assert relay.needless([3, 6]) == [3, 6]
+        relay.forget([])
+        assert relay.over == []
+
+    def test_a_rollback_gives_nothing_and_of_what_nobody_prepared_neither(self) -> None:
+        relay = Relay()
+        self.seal(relay, group(3), Ending("x", 5, False), Ending("z", 6, False))
+        assert (relay.committed(0, 10), relay.prepared) == ([], ())
+
+    def test_what_a_server_lost_may_be_prepared_again(self) -> None:
+        """A server that died between its log and its engine knows nothing of what it has logged as prepared."""
+        relay = Relay()
+        self.seal(relay, group(3))
+        self.seal(relay, group(14))
+        assert relay.prepared == (group(14),)
+        self.seal(relay, Ending("x", 25, True))
+        assert relay.committed(0, 30) == [Decided(group(14), 25, True, True)]
+        relay.raise_floor(30)
+        assert relay.over == [group(3), group(14)]
+
+    def test_a_commit_of_what_was_not_captured_is_an_error_that_names_it(self) -> None:
+        relay = of(1)
+        with pytest.raises(SourceDrift, match="an XA transaction was committed whose rows were not captured: z, at offset 12"):
+            relay.decide_seal(1, "s", Position(1, 14), Position(1, 24), (), (), [Ending("z", 12, True)])
+
+    def test_their_sum_is_bounded_and_the_largest_is_named(self) -> None:
+        relay = Relay()
+        self.seal(relay, group(3), group(9, "y", size=5), prepared_bytes_max=7)
+        with pytest.raises(SourceDrift, match="larger than the limit: 9 bytes of 8; the largest, y, has 5"):
+            self.seal(relay, group(15, "z"), prepared_bytes_max=8)
+
+    def test_another_server_may_have_another_at_the_same_place(self) -> None:
+        """What was put aside and never got its record may be followed by another server's log."""
+        assert group(3).number != group(3, era=1).number
+        relay = Relay()
+        self.seal(relay, group(3, era=1))
+        assert relay.needless([group(3).number, group(3, era=1).number]) == [group(3).number]
+        with pytest.raises(InvariantBroken, match="a prepared transaction has no name"):
+            _ = group(3, era=10**4).number
 
 
 class TestAnswers:

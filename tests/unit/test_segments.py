@@ -172,7 +172,7 @@ def test_any_changed_byte_of_an_index_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("version", 1), ("version", 3), ("data_bytes", 5), ("end", 50), ("crc_length", 3), ("event_bytes_max", 10**9), ("cuts", [])],
+    [("version", 1), ("version", 4), ("data_bytes", 5), ("end", 50), ("crc_length", 3), ("event_bytes_max", 10**9), ("cuts", [])],
 )
 def test_an_index_whose_numbers_contradict_each_other_is_refused(tmp_path: Path, name: str, value: object) -> None:
     made = write(tmp_path, b"a" * 100, segment(tmp_path, 1, 4, b"a" * 100))

@@ -41,6 +41,7 @@ from snowmelt.databases.mysql.capture import owned
 from snowmelt.databases.mysql.catalog import TablePredicate
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.reads import log_end
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.discovery import Catalogue, Discovery, patterns, read_catalogue
@@ -55,11 +56,11 @@ from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.splitting import Splitter
 from snowmelt.engine.state import Owner, Shape, State
 from snowmelt.engine.tasks import LogAnswer, LogTask, Place, run_log
-from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
+from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.relay.retention import Cut, Relay
+from snowmelt.relay.retention import PREPARED_BYTES_MAX, Cut, Relay
 from snowmelt.source.facts import Adopted, Durable, Found, Incarnation
 from snowmelt.source.planning import EpochPlan, choose_end, plan_epoch
 from snowmelt.source.tables import Phase
@@ -93,6 +94,8 @@ class Settings:
     """Of tables that no route matches."""
     interval_s: float = 5.0
     epoch_bytes: int = 256 << 20
+    prepared_bytes_max: int = PREPARED_BYTES_MAX
+    """How much of the log XA transactions that are prepared may be together."""
     rows_per_chunk: int = 500_000
     """At most; fewer where rows are long."""
     chunks_at_once: int | None = None
@@ -230,6 +233,7 @@ class Pipeline:
             generation=self._generation.number,
             start=start,
             server_id=settings.server_id or _server_id(settings.name),
+            prepared_bytes_max=settings.prepared_bytes_max,
             wake=self._awake.set,
         )
         self._chunks = Chunks(
@@ -269,6 +273,7 @@ class Pipeline:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
         a database that nobody writes to would never be copied, because no cut would ever be proven visible."""
         if relay.newest is None:
+            _check_nothing_is_prepared(self._settings.source)
             name, start = str(self._settings.state / "log" / f"{0:020d}.json"), catalogue.ended
             head = relay.decide_seal(self._generation.number, name, start, start, (Cut(relay.end, catalogue.time_ms),))
             relay.apply(self._state.seal(head))
@@ -460,6 +465,7 @@ class Pipeline:
                 rules=chosen,
                 marks=marks,
                 tables={name: sourced[name] for name in chosen},
+                committed=tuple(self._keeper.relay.committed(share.after, share.upto)),
                 emptied=emptied if writer == 0 else (),
                 part=share.part,
                 parts=share.parts,
@@ -586,6 +592,19 @@ def _wait_for_the_last_driver(folder: Path) -> None:
                 hint="end that process",
             )
         time.sleep(_HANDOVER_LOOK_S)
+
+
+def _check_nothing_is_prepared(source: MySqlOptions) -> None:
+    """Rows of an XA transaction that is prepared already lie before the place where capture begins. Asked behind that place is read, so
+    that one which is prepared meanwhile is found here or is captured. Who may not ask hears of it at its COMMIT."""
+    with Session(source) as session:
+        waiting = prepared_transactions(session) or []
+    if waiting:
+        raise SourceDrift(
+            "XA transactions are prepared whose rows lie before the start of capture",
+            detail=", ".join(waiting[:20]) + (f" and {len(waiting) - 20} more" if len(waiting) > 20 else ""),
+            hint="commit them or roll them back (XA COMMIT …, XA ROLLBACK …), then start again",
+        )
 
 
 def _check_keys(without: Iterable[MySqlTable]) -> None:

@@ -2,7 +2,7 @@
 
 The folder has one capture at a time (a lock), numbers without gaps, and an index that is durable behind its data; the chain's records
 follow it, with what the segment's statements do to tables. After a crash between the two the segments that have no record get one,
-in order.
+in order. XA transactions that are prepared at a segment's end are put aside before its record, so that they hold nothing but themselves.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from pathlib import Path
 from snowmelt.databases.mysql.capture import Capture, Start
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.segments import Segment, list_segments
+from snowmelt.databases.mysql.statements import LoggedXa, read_marked
+from snowmelt.engine.aside import let_go_of, lying_aside, put_aside
 from snowmelt.engine.failpoints import DURING_RELEASE, SEGMENT_DURABLE, reach
 from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.state import State
 from snowmelt.errors import Corrupt, Fenced
 from snowmelt.model.position import Position
-from snowmelt.relay.retention import Cut, Relay, Sealed
+from snowmelt.relay.retention import Cut, Ending, Prepared, Relay, Sealed
 from snowmelt.store.generations import is_newest
 
 
@@ -39,6 +41,7 @@ class Keeper:
         generation: int,
         start: Start,
         server_id: int,
+        prepared_bytes_max: int,
         wake: Callable[[], None],
     ) -> None:
         """`wake` is called whenever there is something to `take`."""
@@ -50,6 +53,7 @@ class Keeper:
         self._wake = wake
         self._folder = folder
         self._generation = generation
+        self._prepared_bytes_max = prepared_bytes_max
         self._sealed: queue.SimpleQueue[Segment] = queue.SimpleQueue()
         folder.mkdir(parents=True, exist_ok=True)
         self._capture = Capture(options, folder, start=start, server_id=server_id, sealed=self._captured, located=self._locate)
@@ -67,6 +71,7 @@ class Keeper:
             newest = self.relay.newest
             if newest is None or segment.number > _number(newest):
                 self._record(segment)
+        let_go_of(self._state.store, self.relay.needless(lying_aside(self._state.store)))
         self._thread.start()
 
     def _captured(self, segment: Segment) -> None:
@@ -100,8 +105,19 @@ class Keeper:
         reach(SEGMENT_DURABLE)
         first = self.relay.end
         cuts = tuple(Cut(first + cut.offset - segment.start.offset, cut.time_s * 1000) for cut in segment.cuts)
-        statements = self._shapes.read(segment, first)
-        sealed = self.relay.decide_seal(self._generation, str(segment.index_path), segment.start, segment.end, cuts, statements)
+        logged, of_xa = read_marked(segment)
+        sealed = self.relay.decide_seal(
+            self._generation,
+            str(segment.index_path),
+            segment.start,
+            segment.end,
+            cuts,
+            self._shapes.read(segment, logged, first),
+            [_phase(one, segment.start.era, first - segment.start.offset) for one in of_xa],
+            prepared_bytes_max=self._prepared_bytes_max,
+        )
+        for group in sealed.put_aside:
+            put_aside(self._state.store, segment, group, segment.start.offset + group.begins - first)
         found = self._state.seal(sealed)
         if not is_newest(self._state.store, self._generation):
             raise Fenced("a newer driver captures this log", detail=f"this is generation {self._generation}")
@@ -112,7 +128,9 @@ class Keeper:
         self.relay.apply(found)
 
     def let_go(self, gone: list[Sealed]) -> None:
+        over = [group.number for group in self.relay.over]
         self.relay.forget(gone)
+        let_go_of(self._state.store, over)
         self._state.trim_relay([sealed.number for sealed in gone])
         if gone:
             reach(DURING_RELEASE)
@@ -123,6 +141,14 @@ class Keeper:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
+
+
+def _phase(logged: LoggedXa, era: int, shift: int) -> Prepared | Ending:
+    """What the log says of an XA transaction, on the number line."""
+    xid, offset = str(logged.xid), logged.offset + shift
+    if logged.committed is None:
+        return Prepared(xid, era, logged.begins + shift, offset, logged.at, logged.bytes)
+    return Ending(xid, offset, logged.committed)
 
 
 def _remove(index: Path) -> None:

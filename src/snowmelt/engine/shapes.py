@@ -37,7 +37,7 @@ from snowmelt.databases.mysql.ddl import (
 )
 from snowmelt.databases.mysql.ddl.reader import ROWS
 from snowmelt.databases.mysql.segments import Segment
-from snowmelt.databases.mysql.statements import LoggedStatement, changes_of, read_statements
+from snowmelt.databases.mysql.statements import LoggedStatement, changes_of
 from snowmelt.engine.state import Shape, State
 from snowmelt.errors import SourceDrift, check
 from snowmelt.model.table import TableId
@@ -130,10 +130,10 @@ class Shapes:
                 case Effect.EMPTIES:
                     pass
 
-    def read(self, segment: Segment, first: int) -> tuple[Statement, ...]:
+    def read(self, segment: Segment, statements: Iterable[LoggedStatement], first: int) -> tuple[Statement, ...]:
         """What the statements of a segment do to tables; their shapes are recorded. `first` is where it begins on the number line."""
         found: list[Statement] = []
-        for logged in read_statements(segment):
+        for logged in statements:
             offset = first + logged.offset - segment.start.offset
             changes = changes_of(
                 logged,

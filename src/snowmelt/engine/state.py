@@ -7,6 +7,7 @@
     summary/<k>      the fold up to some done epoch; the newest three are kept
     relay/<k>        the relay's chain
     shape/<k>        what a schema number stands for
+    held/<k>         a prepared transaction that lies aside (`aside`)
 
 What is found missing or broken while loading may have been trimmed by a newer driver meanwhile, so a stop is preceded by a look
 at the generation.
@@ -51,7 +52,7 @@ OWNER: Final = Kind("owner", 1, Owner)
 INTENT: Final = Kind("intent", 1, Intent)
 DONE: Final = Kind("done", 1, Done)
 SUMMARY: Final = Kind("summary", 1, Summary)
-SEALED: Final = Kind("sealed", 1, Sealed)
+SEALED: Final = Kind("sealed", 2, Sealed)
 SHAPE: Final = Kind("shape", 1, Shape)
 
 SUMMARIES_KEPT: Final = 3
@@ -81,6 +82,11 @@ class State:
                 detail=f"it was begun with {found.server}, this is {owner.server}",
                 hint="point the pipeline at the server that it was started with, or begin with a new state",
             )
+
+    @property
+    def begun(self) -> bool:
+        """Whether capture has begun. The chain's newest record is never let go of."""
+        return bool(self.store.numbers("relay"))
 
     def load(self) -> Ledger:
         """Fold the newest summary and what lies behind it. If that summary is not the newest any more, begin again."""

@@ -19,6 +19,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,16 +27,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowmelt.columnar.arena import ArenaPool, Longs
+from snowmelt.columnar.arena import ArenaPool, Bytes, Longs
 from snowmelt.commit.checks import Message, StagedFile
 from snowmelt.databases.mysql.bounds import Bound, Chunk
 from snowmelt.databases.mysql.bounds import Extent as KeyExtent
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
-from snowmelt.databases.mysql.decode import ChangeBatch, LogReader, Part, SchemaChanged
+from snowmelt.databases.mysql.decode import ChangeBatch, Held, LogReader, Part, SchemaChanged
+from snowmelt.databases.mysql.events import Xid
 from snowmelt.databases.mysql.marks import Mark, PositionMark, covers
 from snowmelt.databases.mysql.reads import read_chunk, read_extent
 from snowmelt.databases.mysql.segments import Segment, read_segment
+from snowmelt.engine.aside import take_back
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED, reach
 from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
 from snowmelt.engine.rows import Ordinals, Sourced, change_rows, chunk_rows, truncate_row
@@ -43,7 +46,7 @@ from snowmelt.errors import SnowmeltError, check
 from snowmelt.lakes.paimon import PaimonLake, Staged, Writer
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
-from snowmelt.relay.retention import Sealed
+from snowmelt.relay.retention import Decided, Sealed
 from snowmelt.source.facts import OUTSIDE, Extent, Launched
 from snowmelt.source.planning import Adopting, Rule
 from snowmelt.store.generations import check_shared
@@ -122,6 +125,8 @@ class LogTask:
     """Of the reads that are being adopted, by nonce."""
     tables: Mapping[TableId, Sourced]
     """Those of which something may be kept, with the shape that they have in all of the range."""
+    committed: tuple[Decided, ...] = ()
+    """Prepared transactions whose changes come with their COMMIT in the range."""
     emptied: tuple[Emptied, ...] = ()
     part: int = 0
     parts: int = 1
@@ -202,6 +207,7 @@ def _kept(place: Place, task: LogTask) -> Iterator[tuple[str, pa.RecordBatch]]:
         schemas=history,
         captured=task.tables.__contains__,
         step_over_statements=True,
+        prepared=_prepared(place, task),
         options=place.options,
     )
     ordinals = {name: Ordinals() for name in task.tables}
@@ -217,6 +223,32 @@ def _kept(place: Place, task: LogTask) -> Iterator[tuple[str, pa.RecordBatch]]:
             if task.parts > 1:
                 kept &= _mine(task, source, item, numbers)
             yield source.target, change_rows(item, source, place.options, kept, offsets, numbers, str(segment.log))
+
+
+def _prepared(place: Place, task: LogTask) -> Callable[[Xid, Position], Held | None]:
+    """Finds the events of a prepared transaction by the place of its COMMIT."""
+    known: dict[tuple[int, int], tuple[Decided, Sealed]] = {}
+    for decided in task.committed:
+        for sealed in task.segments:
+            if sealed.first < decided.offset <= sealed.last:
+                known[sealed.begins.file, sealed.begins.offset + decided.offset - sealed.first] = decided, sealed
+
+    @cache
+    def opened(name: str) -> tuple[Segment, Bytes]:
+        segment = read_segment(Path(name))
+        return segment, segment.bytes()
+
+    def find(xid: Xid, position: Position) -> Held | None:
+        decided, sealed = known.get((position.file, position.offset), (None, None))
+        if decided is None or sealed is None or decided.group.xid != str(xid):
+            return None
+        group = decided.group
+        if decided.aside:
+            return take_back(open_store(place.state), group)
+        segment, data = opened(sealed.name)
+        return Held(data[group.at : group.at + group.bytes], segment.crc_length, sealed.begins.offset + group.begins - sealed.first)
+
+    return find
 
 
 def _part(segment: Segment, sealed: Sealed, after: int, upto: int) -> Part:

@@ -5,9 +5,12 @@
 
     Forbidden orders. A record that does not follow the end of the chain. A segment is deleted while an epoch that is not done, or a
     chunk that is neither adopted nor given back, may read it. A take-over believes less than what is durable: the newest intent
-    ends within the chain, and so does what the database was told to forget.
+    ends within the chain, and so does what the database was told to forget. A transaction that was prepared is forgotten before it
+    is known what became of it.
 
-    Memory. Per segment one record and its cut points; all below the floor is forgotten. The floor only rises.
+    Memory. Per segment one record and its cut points; all below the floor is forgotten. The floor only rises. Transactions that are
+    prepared are in every record from theirs to the one that decides them, so that no record is kept for their sake; together their
+    events are bounded.
 
 The chain is the pipeline's number line (see `model.sequence`): a segment's first offset is the end of the one before it, whatever file, era
 or server the bytes came from.
@@ -16,12 +19,19 @@ or server the bytes came from.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from snowmelt.errors import Corrupt, SourceDrift, check
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+
+PREPARED_BYTES_MAX: Final = 4 << 30
+"""Of the transactions that are prepared at one place, together."""
+_OFFSET_MAX: Final = 10**16
+_ERAS_MAX: Final = 10**4
 
 
 class Effect(Enum):
@@ -67,6 +77,47 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """A transaction of two phases that was prepared and waits for the second: no read shows it, and it has no place in the order of
+    changes yet. Its events lie between two places of one segment, where no transaction is open."""
+
+    xid: str
+    era: int
+    begins: int
+    offset: int
+    """Where it ends."""
+    at: int
+    """Where it begins in its segment's data."""
+    bytes: int
+
+    @property
+    def number(self) -> int:
+        """Its name in the store. In one era no other ever ends at this offset; behind what was recorded another server's may."""
+        check(self.era < _ERAS_MAX and self.offset < _OFFSET_MAX, "a prepared transaction has no name", f"era {self.era}, {self.offset}")
+        return self.era * _OFFSET_MAX + self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The log says what becomes of a prepared transaction, by one that ends at the cut `offset`."""
+
+    xid: str
+    offset: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What became of a prepared transaction. Its changes, if it was committed, are those of the transaction that ends at `offset`."""
+
+    group: Prepared
+    offset: int
+    committed: bool
+    aside: bool
+    """Whether its events lie in an object of their own. They lie in the segment if that has both phases."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sealed:
     """The index record of a segment. Durable after the segment's data, and what makes it one."""
 
@@ -80,11 +131,19 @@ class Sealed:
     """The offset where it begins: the end of the segment before."""
     cuts: tuple[Cut, ...]
     statements: tuple[Statement, ...] = ()
+    decided: tuple[Decided, ...] = ()
+    prepared: tuple[Prepared, ...] = ()
+    """All that are so at its end, in whichever segment they were prepared."""
 
     @property
     def last(self) -> int:
         """The offset where it ends."""
         return self.first + self.ends.offset - self.begins.offset
+
+    @property
+    def put_aside(self) -> tuple[Prepared, ...]:
+        """Those whose events are in this segment and are needed when it is gone. They are durable elsewhere before this record."""
+        return tuple(group for group in self.prepared if group.offset > self.first)
 
 
 class Relay:
@@ -97,6 +156,8 @@ class Relay:
         self._offsets: list[int] = []
         self._times: list[int] = []
         self._statements: list[Statement] = []
+        self._decided: list[Decided] = []
+        self._over: list[Prepared] = []
 
     # ---- asking
 
@@ -142,6 +203,26 @@ class Relay:
         low = bisect_right(self._statements, after, key=lambda statement: statement.offset)
         high = bisect_right(self._statements, upto, key=lambda statement: statement.offset)
         return [statement for statement in self._statements[low:high] if table is None or statement.table == table]
+
+    @property
+    def prepared(self) -> tuple[Prepared, ...]:
+        """The transactions that wait for their second phase at the end."""
+        return self._segments[-1].prepared if self._segments else ()
+
+    def committed(self, after: int, upto: int) -> list[Decided]:
+        """The prepared transactions that were committed in (after, upto]."""
+        check(after >= self.floor, "prepared transactions are asked for that were let go of", f"({after}, {upto}], floor {self.floor}")
+        return [decided for decided in self._decided if decided.committed and after < decided.offset <= upto]
+
+    @property
+    def over(self) -> list[Prepared]:
+        """Transactions whose events lie aside and are not needed any more: an epoch that has their second phase is done."""
+        return list(self._over)
+
+    def needless(self, aside: Iterable[int]) -> list[int]:
+        """Of the names of all that lies aside, those that nobody can ask for. What is behind the end may be about to get its record."""
+        needed = {group.number for group in self.prepared} | {decided.group.number for decided in self._decided}
+        return [number for number in aside if number % _OFFSET_MAX <= self.end and number not in needed]
 
     def number_at(self, offset: int) -> int:
         """The number of the segment that holds `offset`, inside or as its end, also if it was let go of; 0 before the first."""
@@ -191,11 +272,51 @@ class Relay:
     # ---- deciding
 
     def decide_seal(
-        self, generation: int, name: str, begins: Position, ends: Position, cuts: tuple[Cut, ...], statements: tuple[Statement, ...] = ()
+        self,
+        generation: int,
+        name: str,
+        begins: Position,
+        ends: Position,
+        cuts: tuple[Cut, ...],
+        statements: tuple[Statement, ...] = (),
+        phases: Iterable[Prepared | Ending] = (),
+        *,
+        prepared_bytes_max: int = PREPARED_BYTES_MAX,
     ) -> Sealed:
-        """The record of the next segment, for whoever puts it first."""
+        """The record of the next segment, for whoever puts it first. `phases` are what the segment says of transactions of two phases,
+        in its order."""
+        decided, prepared = self._decide_phases(phases)
+        waiting = sum(group.bytes for group in prepared)
+        if waiting > prepared_bytes_max:
+            largest = max(prepared, key=lambda group: group.bytes)
+            raise SourceDrift(
+                "prepared XA transactions are larger than the limit",
+                detail=f"{waiting} bytes of {prepared_bytes_max}; the largest, {largest.xid}, has {largest.bytes}",
+                hint="commit it or roll it back at the server, and raise prepared_bytes until the log is past that",
+            )
         number = self._segments[-1].number + 1 if self._segments else 1
-        return Sealed(number, generation, name, begins, ends, self.end, cuts, statements)
+        return Sealed(number, generation, name, begins, ends, self.end, cuts, statements, decided, prepared)
+
+    def _decide_phases(self, phases: Iterable[Prepared | Ending]) -> tuple[tuple[Decided, ...], tuple[Prepared, ...]]:
+        """What was decided, and what is prepared then."""
+        prepared = {group.xid: group for group in self.prepared}
+        decided: list[Decided] = []
+        for phase in phases:
+            group = prepared.pop(phase.xid, None)
+            aside = group is not None and group.offset <= self.end
+            committed = isinstance(phase, Ending) and phase.committed
+            if group is None and committed:
+                raise SourceDrift(
+                    "an XA transaction was committed whose rows were not captured",
+                    detail=f"{phase.xid}, at offset {phase.offset}",
+                    hint="it was prepared before capture began; begin with a new state",
+                )
+            # What a server prepared and lost in a crash may be prepared again under its name: the first never comes to anything.
+            if group is not None and (committed or aside):
+                decided.append(Decided(group, phase.offset, committed, aside))
+            if isinstance(phase, Prepared):
+                prepared[phase.xid] = phase
+        return tuple(decided), tuple(prepared.values())
 
     def decide_floor(self, done_upto: int, lowest_visible: int | None) -> int:
         """How far the floor may rise: to where the last done epoch ends, but not above what a chunk under way, or the job of a
@@ -219,13 +340,17 @@ class Relay:
             self._offsets.append(cut.offset)
             self._times.append(cut.time_ms)
         self._statements.extend(sealed.statements)
+        self._decided.extend(sealed.decided)
 
     def raise_floor(self, floor: int) -> None:
-        """Never falls. Cuts and statements below it are forgotten, but for the newest cut: an epoch may begin at it."""
+        """Never falls. What lies below it is forgotten, but for the newest cut: an epoch may begin at it."""
         self.floor = max(self.floor, floor)
         drop = max(0, bisect_right(self._offsets, self.floor) - 1)
         del self._offsets[:drop], self._times[:drop]
         del self._statements[: bisect_right(self._statements, self.floor, key=lambda statement: statement.offset)]
+        past = bisect_right(self._decided, self.floor, key=lambda decided: decided.offset)
+        self._over += [decided.group for decided in self._decided[:past] if decided.aside]
+        del self._decided[:past]
 
     def leftover(self, number: int, name: str, done: int) -> bool:
         """Whether stored data can't be part of the chain any more: its number has a record of other data, or lies below both what
@@ -236,7 +361,8 @@ class Relay:
         return self._segments[index].name != name if 0 <= index < len(self._segments) else index < 0 and number < done
 
     def forget(self, segments: list[Sealed]) -> None:
-        """These were deleted, or are about to be."""
+        """These were deleted, or are about to be, and so was what is `over`."""
+        self._over.clear()
         numbers = {segment.number for segment in segments}
         self._segments = [segment for segment in self._segments if segment.number not in numbers]
 
@@ -260,6 +386,10 @@ def check_segment(sealed: Sealed) -> None:
         raise Corrupt("the cuts of a segment are out of place", detail=where)
     if not {statement.offset for statement in sealed.statements} <= set(offsets):
         raise Corrupt("a statement of a segment is no cut", detail=where)
+    if not {decided.offset for decided in sealed.decided} <= set(offsets) or any(one.group.offset >= one.offset for one in sealed.decided):
+        raise Corrupt("a second phase in a segment is out of place", detail=where)
+    if any(group.offset > sealed.last for group in sealed.prepared):
+        raise Corrupt("a transaction is prepared behind its segment", detail=where)
 
 
 def check_follows(before: Sealed, sealed: Sealed) -> None:
@@ -267,6 +397,9 @@ def check_follows(before: Sealed, sealed: Sealed) -> None:
     where = f"record {sealed.number} at {sealed.first}, {sealed.begins}, behind {before.number} to {before.last}, {before.ends}"
     if (sealed.number, sealed.first) != (before.number + 1, before.last):
         raise Corrupt("the relay's chain is broken", detail=where)
+    decided = {one.group for one in sealed.decided if one.aside}
+    if {group for group in sealed.prepared if group.offset <= before.last} | decided != set(before.prepared):
+        raise Corrupt("a prepared transaction was forgotten, or came from nowhere", detail=where)
     begins, ends = sealed.begins, before.ends
     if begins.era == ends.era:
         if begins.file < ends.file or (begins.file == ends.file and begins.offset != ends.offset):

@@ -401,6 +401,7 @@ class _Log:
             cuts=tuple(cuts),
             format_description=self._format,
             event_bytes_max=framer["event_bytes_max"],
+            payloads=framer["payloads"],
         )
         self._writer.put(_Seal(segment))
         framer.next_segment()

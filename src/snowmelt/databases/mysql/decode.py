@@ -46,7 +46,7 @@ from snowmelt.databases.mysql.ddl import (
     read_statement,
 )
 from snowmelt.databases.mysql.ddl.reader import ROWS
-from snowmelt.databases.mysql.events import Gtid, Xid, read_gtid, read_incident, read_query, read_xa_prepare
+from snowmelt.databases.mysql.events import Gtid, Xid, read_gtid, read_incident, read_query, read_xa_end, read_xa_prepare
 from snowmelt.databases.mysql.json import apply_diffs, text_of
 from snowmelt.databases.mysql.rowplan import Finish, PlannedColumn, RowPlan, plan_rows
 from snowmelt.databases.mysql.scan import Places, S, Stop, Walk
@@ -158,12 +158,13 @@ LogItem = ChangeBatch | SchemaChanged
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A prepared XA group: its events as they are in the log."""
+class Held:
+    """A prepared XA group: its events as they are in the log, or plain."""
 
     data: Bytes
     checksum_bytes: int
     position: int
+    """Where it begins in the log."""
 
 
 @dataclass(slots=True)
@@ -183,7 +184,8 @@ class LogReader:
     `schemas` is read and added to: a statement's effect is recorded before the rows behind it are read. `collations` are the
     databases' defaults, which tables that the log creates inherit. `trust_statements` lets changes pass that were logged as text and
     name no captured table; whether a view, a trigger or a function carries them to one can't be seen. `step_over_statements` is for
-    whoever has read them already (`statements`) and gives the schema that each table has in the whole range.
+    whoever has read them already (`statements`) and gives the schema that each table has in the whole range. `prepared` is for whoever
+    keeps prepared XA groups himself: it is asked for one at its COMMIT, and none is held here.
     """
 
     def __init__(
@@ -196,6 +198,7 @@ class LogReader:
         lower_case_names: bool = False,
         trust_statements: bool = False,
         step_over_statements: bool = False,
+        prepared: Callable[[Xid, Position], Held | None] | None = None,
         captured: Callable[[TableId], bool] = lambda _: True,
         options: TypeOptions = TypeOptions(),  # noqa: B008
         limits: Limits = Limits(),  # noqa: B008
@@ -215,7 +218,8 @@ class LogReader:
         self._pool = ArenaPool()
         self._heaps: dict[TableId, dict[str, int]] = {}
         self._plans: dict[tuple[bytes, MySqlTable | None], RowPlan] = {}
-        self.held: dict[Xid, _Held] = {}
+        self._kept_elsewhere = prepared
+        self.held: dict[Xid, Held] = {}
         self.counters = Counters()
 
     def read_segment(self, segment: Stored) -> Iterator[LogItem]:
@@ -487,11 +491,11 @@ class LogReader:
 
     def _statement(self, walk: Walk, body: bytes, position: Position, gtid_at: int) -> Iterator[LogItem]:
         query = read_query(body, self._flavour)
-        xa = _XA.match(query.sql)
+        xa = read_xa_end(query.sql)
         time = int.from_bytes(walk.data[walk.state[S.EVENT_AT] : walk.state[S.EVENT_AT] + 4].tobytes(), "little")
         if xa:
             ended = Transactions(np.array([position.offset]), np.array([time]), np.array([gtid_at]), walk.data)
-            yield from self._xa_ended(xa[1].upper() == "COMMIT", _read_xid(xa[2]), position, ended)
+            yield from self._xa_ended(*xa, position, ended)
             return
         if _ROLLBACK_TO.match(query.sql):
             raise SourceDrift(
@@ -556,34 +560,50 @@ class LogReader:
                 pass
 
     def _prepared(self, walk: Walk, position: Position, start: int) -> None:
+        if self._kept_elsewhere is not None:
+            walk.drop_group()
+            return
         _, xid = read_xa_prepare(walk.body())
         group, end = int(walk.state[S.GROUP_AT]), int(walk.state[S.AT])
         data = walk.data[group:end].copy()
-        self.held[xid] = _Held(data, walk.checksum_bytes, self._position_before(walk, group, start))
+        self.held[xid] = Held(data, walk.checksum_bytes, self._position_before(walk, group, start))
         held = sum(entry.data.shape[0] for entry in self.held.values())
         if held > self._limits.held_bytes_max:
             raise SourceDrift("prepared XA transactions are larger than the limit", detail=f"{held} bytes at {position}")
         walk.drop_group()
 
     def _xa_ended(self, committed: bool, xid: Xid, position: Position, ended: Transactions) -> Iterator[LogItem]:
-        held = self.held.pop(xid, None)
+        if self._kept_elsewhere is None:
+            held = self.held.pop(xid, None)
+        else:
+            held = self._kept_elsewhere(xid, position) if committed else None
+        if not committed:
+            return
         if held is None:
-            if not committed:
-                return
             raise SourceDrift(
                 "an XA transaction was committed whose rows were not captured",
                 detail=f"{xid} at {position}",
                 hint="it was prepared before what was read here began; begin with a new state",
             )
-        if committed:
-            # Its places, statements and compression were dealt with when it was prepared.
-            walk = Walk(held.data, position=held.position, checksum_bytes=held.checksum_bytes, places=Places.UNPACKED)
-            while (stop := walk.go_on(commit_as=position.offset)) is Stop.STATEMENT:
-                pass
-            check(stop is Stop.END, "a held XA group reads otherwise than when it was prepared", str(stop))
-            # Prepared rows are in no read: what counts is the name and the time of the COMMIT, as its position does.
-            walk.row_time[: int(walk.state[S.FLUSHED])] = ended.time_s[0]
-            yield from self._rows(walk, position.file, ended)
+        # Its places and statements were dealt with when it was prepared.
+        walk = Walk(held.data, position=held.position, checksum_bytes=held.checksum_bytes, places=Places.UNPACKED)
+        while (stop := walk.go_on(commit_as=position.offset)) is not Stop.END:
+            match stop:
+                case Stop.STATEMENT:
+                    pass
+                case Stop.MAPS_FULL:
+                    walk.grow_maps()
+                case Stop.PACKED:
+                    plain = unpack(
+                        held.data, checksum_bytes=held.checksum_bytes, where=str(position), bytes_max=self._limits.unpacked_bytes_max
+                    )
+                    self.counters.unpacked_bytes += plain.shape[0]
+                    walk = Walk(plain, position=held.position, checksum_bytes=0, places=Places.UNPACKED)
+                case _:
+                    raise Corrupt("a held XA group reads otherwise than when it was prepared", detail=stop.name, position=str(position))
+        # Prepared rows are in no read: what counts is the name and the time of the COMMIT, as its position does.
+        walk.row_time[: int(walk.state[S.FLUSHED])] = ended.time_s[0]
+        yield from self._rows(walk, position.file, ended)
 
 
 def _in_turns(parts: list[tuple[Longs, RowPlan]]) -> Iterator[tuple[Longs, RowPlan]]:
@@ -617,16 +637,7 @@ def warm() -> None:
     )  # fmt: skip
 
 
-_XA = re.compile(r"^\s*XA\s+(COMMIT|ROLLBACK)\s+(.*)$", re.IGNORECASE | re.DOTALL)
 _ROLLBACK_TO = re.compile(r"^\s*ROLLBACK\s+TO\b", re.IGNORECASE)
-_XID = re.compile(r"^X'((?:[0-9a-f]{2})*)'\s*,\s*X'((?:[0-9a-f]{2})*)'\s*,\s*([0-9]{1,10})\b", re.IGNORECASE | re.ASCII)
-
-
-def _read_xid(text: str) -> Xid:
-    match = _XID.match(text)
-    if match is None:
-        raise Corrupt("the name of an XA transaction can't be read", detail=text[:200])
-    return Xid(int(match[3]) & 0xFFFFFFFF, bytes.fromhex(match[1]), bytes.fromhex(match[2]))
 
 
 def _refusal(walk: Walk, stop: Stop, position: Position) -> Exception:

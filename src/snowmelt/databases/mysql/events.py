@@ -6,6 +6,7 @@ bytes as the format says or raises `Corrupt`.
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass
 from enum import IntEnum
@@ -232,7 +233,23 @@ class Xid:
     bqual: bytes
 
     def __str__(self) -> str:
-        return f"{self.format_id}/{self.gtrid.hex()}/{self.bqual.hex()}"
+        """As the server's statements take it."""
+        return f"X'{self.gtrid.hex()}',X'{self.bqual.hex()}',{self.format_id}"
+
+
+_XA_END = re.compile(r"\s*XA\s+(COMMIT|ROLLBACK)\s+(.*)", re.IGNORECASE | re.DOTALL)
+_XID = re.compile(r"X'((?:[0-9a-f]{2})*)'\s*,\s*X'((?:[0-9a-f]{2})*)'\s*,\s*([0-9]{1,10})\b", re.IGNORECASE | re.ASCII)
+
+
+def read_xa_end(sql: str) -> tuple[bool, Xid] | None:
+    """Whether a prepared XA transaction was committed (or else rolled back), and which; None of any other statement."""
+    end = _XA_END.match(sql)
+    if end is None:
+        return None
+    name = _XID.match(end[2])
+    if name is None:
+        raise Corrupt("the name of an XA transaction can't be read", detail=end[2][:200])
+    return end[1].upper() == "COMMIT", Xid(int(name[3]) & 0xFFFFFFFF, bytes.fromhex(name[1]), bytes.fromhex(name[2]))
 
 
 def read_xa_prepare(body: bytes) -> tuple[bool, Xid]:

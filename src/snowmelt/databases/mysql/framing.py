@@ -16,8 +16,10 @@ Laws:
   group with its GTID event; it ends with XID, COMMIT, ROLLBACK, XA PREPARE, a compressed transaction, or, if it is one
   statement, with that.
 - A group that holds a statement, alone or beside rows, is marked: its end is remembered as a cut of that kind, and so is the cut
-  right before it. One that is compressed counts as one unread. Into a compressed transaction nobody has to look: MySQL writes
-  transactions that hold statements plain, savepoints apart.
+  right before it. One that is compressed counts as one unread. Into a compressed transaction nobody has to look for statements: MySQL
+  writes transactions that hold some plain, savepoints apart.
+- So is a group that prepares an XA transaction or says what becomes of it, unless it is marked by a statement already. MySQL may
+  compress the one that prepares; then nothing outside tells, so compressed transactions are counted.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ RECEIVE_BYTES_MIN: Final = 2 * STREAMED_MIN
 CUT_EVERY_BYTES: Final = 1 << 20
 """Cut points that are remembered lie at least this far apart, but for those of statements."""
 STATEMENTS_MAX: Final = 4096
-"""Groups of one segment that hold statements. It ends when it has no room for another."""
+"""Groups of one segment that are marked. It ends when it has no room for another."""
 _RUNS_MAX: Final = 1024
 _WRAP: Final = 1 << 32
 
@@ -135,7 +137,13 @@ CUT_COMMIT: Final = 0
 CUT_STATEMENT: Final = 1
 CUT_FILE: Final = 2
 CUT_OTHER: Final = 3
-CUT_KINDS: Final = ("commit", "statement", "file", "other")
+CUT_XA: Final = 4
+CUT_KINDS: Final = ("commit", "statement", "file", "other", "xa")
+
+# What a group holds that it is marked for.
+NOTHING: Final = 0
+XA: Final = 1
+STATEMENT: Final = 2
 
 STATE: Final = np.dtype(
     [
@@ -184,6 +192,7 @@ STATE: Final = np.dtype(
         ("first_time", np.int64),
         ("last_time", np.int64),
         ("event_bytes_max", np.int64),
+        ("payloads", np.int64),
         ("cuts", np.int64),
         ("cut_kind", np.int64),
         ("cut_time", np.int64),
@@ -244,16 +253,16 @@ def _group_after_query(s: Any, source: Any, at: Any, body_end: Any) -> Any:
     rolls_back = _starts_with(source, text, body_end, _WORD_ROLLBACK)
     of_xa = _starts_with(source, text, body_end, _WORD_XA)
     if not (commits or rolls_back or of_xa or _starts_with(source, text, body_end, _WORD_SAVEPOINT)):
-        s.holds_after = 1
+        s.holds_after = STATEMENT
+    decides = of_xa and (
+        (length > 10 and _starts_with(source, text, body_end, _WORD_XA_COMMIT))
+        or (length > 12 and _starts_with(source, text, body_end, _WORD_XA_ROLLBACK))
+    )
+    if decides:
+        s.holds_after = max(s.holds_after, XA)
     if s.group != INSIDE:
         return OUTSIDE
-    ends = (
-        commits
-        or (length == 8 and rolls_back)
-        or (of_xa and length > 10 and _starts_with(source, text, body_end, _WORD_XA_COMMIT))
-        or (of_xa and length > 12 and _starts_with(source, text, body_end, _WORD_XA_ROLLBACK))
-    )
-    return OUTSIDE if ends else INSIDE
+    return OUTSIDE if commits or (length == 8 and rolls_back) or decides else INSIDE
 
 
 @njit(**JIT)
@@ -263,7 +272,12 @@ def _group_after(s: Any, source: Any, body: Any, body_end: Any) -> Any:
     group = s.group
     if kind == TABLE_MAP or WRITE_ROWS <= kind <= DELETE_ROWS or WRITE_ROWS_V0 <= kind <= DELETE_ROWS_V1:
         return INSIDE
-    if kind in (XID, XA_PREPARE, TRANSACTION_PAYLOAD, ROTATE, STOP, INCIDENT):
+    if kind == XA_PREPARE:
+        # One that says ONE PHASE is a plain commit.
+        if body_end > body and source[body] == 0:
+            s.holds_after = max(s.holds_after, XA)
+        return OUTSIDE
+    if kind in (XID, TRANSACTION_PAYLOAD, ROTATE, STOP, INCIDENT):
         return OUTSIDE
     if kind == QUERY:
         return _group_after_query(s, source, body, body_end)
@@ -275,7 +289,7 @@ def _group_after(s: Any, source: Any, body: Any, body_end: Any) -> Any:
         return INSIDE
     if kind in (QUERY_COMPRESSED, EXECUTE_LOAD_QUERY):
         # COMMIT and ROLLBACK are too short to be compressed. What else it is, the reader of statements finds out.
-        s.holds_after = 1
+        s.holds_after = STATEMENT
         return INSIDE if group == INSIDE else OUTSIDE
     if kind in (INTVAR, RAND, USER_VAR, BEGIN_LOAD_QUERY, APPEND_BLOCK, ROWS_QUERY, ANNOTATE):
         # Of the statement that follows.
@@ -395,15 +409,15 @@ def _cut(s: Any, cuts: Any, before: Any) -> None:
     if s.kind in (ROTATE, STOP):
         kind = CUT_FILE
     elif s.holds:
-        kind = CUT_STATEMENT
+        kind = CUT_STATEMENT if s.holds == STATEMENT else CUT_XA
     elif before != OUTSIDE or s.kind in (QUERY, XID, XA_PREPARE, TRANSACTION_PAYLOAD):
         kind = CUT_COMMIT
     else:
         kind = CUT_OTHER
     last = cuts[s.cuts - 1, 0] if s.cuts else 0
-    if kind == CUT_STATEMENT and s.cut_bytes > last:
+    if s.holds and s.cut_bytes > last:
         _remember(s, cuts, s.cut_bytes, s.cut_offset, s.cut_time, s.cut_kind)
-    if kind == CUT_STATEMENT or s.segment_bytes - last >= CUT_EVERY_BYTES:
+    if s.holds or s.segment_bytes - last >= CUT_EVERY_BYTES:
         _remember(s, cuts, s.segment_bytes, s.end, s.last_time, kind)
         if s.cuts + 2 > len(cuts):
             s.seal_bytes = min(s.seal_bytes, s.segment_bytes)
@@ -430,6 +444,7 @@ def _finish(s: Any, cuts: Any, runs: Any) -> Any:
                 s.first_time = s.time
             s.last_time = s.time
         s.event_bytes_max = max(s.event_bytes_max, s.size)
+        s.payloads += s.kind == TRANSACTION_PAYLOAD
     before = s.group
     s.group = s.group_after
     s.holds = s.holds_after
@@ -442,7 +457,7 @@ def _finish(s: Any, cuts: Any, runs: Any) -> Any:
             s.restart = s.end
         if s.stored:
             _cut(s, cuts, before)
-        s.holds = 0
+        s.holds = NOTHING
     if s.kind in (ROTATE, FORMAT_DESCRIPTION, PREVIOUS_GTIDS, GTID_LIST, GTID_TAGGED):
         return EVENT
     if s.runs == len(runs):
@@ -645,7 +660,7 @@ class Framer:
         state = self.state
         if offset != state["offset"]:
             state["group"] = OUTSIDE
-            state["holds"] = 0
+            state["holds"] = NOTHING
             state["gtid_kind"] = NO_NAME
         if offset < _WRAP and state["group"] == OUTSIDE:
             state["restart"] = offset
@@ -675,7 +690,7 @@ class Framer:
         state["offset"] = state["cut_offset"]
         state["streaming"] = 0
         state["group"] = OUTSIDE
-        state["holds"] = 0
+        state["holds"] = NOTHING
         state["gtid_kind"] = NO_NAME
 
     def take(self, source: Bytes, start: int, end: int, target: Bytes) -> int:
@@ -696,6 +711,7 @@ class Framer:
             "first_time",
             "last_time",
             "event_bytes_max",
+            "payloads",
             "cuts",
             "cut_bytes",
             "cut_crc",

@@ -65,8 +65,8 @@ class PreflightOptions:
 
     types: TypeOptions = field(default_factory=TypeOptions)
     cascade: Cascade = Cascade.REFUSE
-    held_xa: frozenset[str] = frozenset()
-    """Prepared XA transactions whose rows the relay holds, as `X'67',X'62',1`: global part, branch, format."""
+    begun: bool = False
+    """Whether capture has begun: then whatever is prepared lies in the log that it goes through."""
 
 
 def inspect(session: Session, tables: Iterable[MySqlTable], options: PreflightOptions | None = None) -> list[Finding]:
@@ -120,10 +120,8 @@ class _Inspection:
     def ask(self, *statements: str) -> list[tuple[Any, ...]] | None:
         """The answer to the first of these statements that this server understands; None where it answers to none."""
         for statement in statements:
-            try:
-                return self.session.query(statement)
-            except (InvalidConfig, SourceDrift):
-                continue
+            if (rows := _ask(self.session, statement)) is not None:
+                return rows
         return None
 
     def among(self, holds: Callable[[MySqlTable], bool]) -> tuple[TableId, ...]:
@@ -332,11 +330,12 @@ class _Inspection:
             )
 
     def prepared_transactions(self) -> Findings:
-        rows = self.xa_recover()
-        if rows is None:
+        if self.options.begun:
+            return
+        waiting = prepared_transactions(self.session)
+        if waiting is None:
             yield self.unchecked("xa", "whether prepared XA transactions wait for their commit", "XA_RECOVER_ADMIN")
             return
-        waiting = [xid for xid in (_xid(row) for row in rows) if xid not in self.options.held_xa]
         if waiting:
             yield Finding(
                 "xa",
@@ -344,17 +343,6 @@ class _Inspection:
                 f"{len(waiting)} prepared XA transactions wait for their commit; their rows lie before the start of capture",
                 _few(f"XA COMMIT {xid}, or XA ROLLBACK {xid}" for xid in waiting),
             )
-
-    def xa_recover(self) -> list[tuple[Any, ...]] | None:
-        if self.mariadb and self.version >= (10, 3, 3):
-            return self.ask("XA RECOVER FORMAT = 'SQL'")
-        if not self.mariadb and self.version >= (5, 7, 5):
-            return self.ask("XA RECOVER CONVERT XID")
-        # The old form sends the identifier's bytes as if they were text.
-        self.session.execute("SET SESSION character_set_results = binary")
-        rows = self.ask("XA RECOVER")
-        self.session.execute("SET SESSION character_set_results = utf8mb4")
-        return rows
 
     def unchecked(self, code: str, what: str, privilege: str) -> Finding:
         return Finding(
@@ -498,12 +486,30 @@ def _names(text: str) -> set[str]:
     return {name.strip() for name in text.split(",") if name.strip()}
 
 
+def _ask(session: Session, statement: str) -> list[tuple[Any, ...]] | None:
+    """What the server answers; None where it does not."""
+    try:
+        return session.query(statement)
+    except (InvalidConfig, SourceDrift):
+        return None
+
+
+def prepared_transactions(session: Session) -> list[str] | None:
+    """The XA transactions that are prepared and wait, as XA COMMIT takes them; None where the user may not ask."""
+    if session.server.flavour == "mysql" and session.server.version >= (5, 7, 5):
+        rows = _ask(session, "XA RECOVER CONVERT XID")
+    else:
+        # This form sends the identifier's bytes as if they were text.
+        session.execute("SET SESSION character_set_results = binary")
+        rows = _ask(session, "XA RECOVER")
+        session.execute("SET SESSION character_set_results = utf8mb4")
+    return None if rows is None else [_xid(row) for row in rows]
+
+
 def _xid(row: tuple[Any, ...]) -> str:
     """A row of XA RECOVER as the identifier that XA COMMIT takes."""
     form, global_length, branch_length, data = row
     if isinstance(data, str):
-        if data.startswith("X'") and data.endswith(f",{form}"):
-            return data
         data = bytes.fromhex(data[2:]) if data.startswith("0x") else data.encode()
     split = int(global_length)
     return f"X'{data[:split].hex()}',X'{data[split : split + int(branch_length)].hex()}',{form}"

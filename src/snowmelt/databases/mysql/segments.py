@@ -38,8 +38,8 @@ from snowmelt.errors import Corrupt, Unavailable, check
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
 
-VERSION: Final = 2
-"""Before 2 an index did not tell of all statements."""
+VERSION: Final = 3
+"""Before 2 an index did not tell of all statements, before 3 not of XA."""
 INDEX_BYTES_MAX: Final = 64 << 20
 PAGE: Final = 4096
 _AROUND_BYTES_MIN: Final = 1 << 20
@@ -60,7 +60,8 @@ class Cut:
     time_s: int
     """Of the event that ends there, by the server's clock."""
     kind: str
-    """By what ends there: commit, statement (a group that holds one, alone or beside rows), file (its end) or other."""
+    """By what ends there: commit, statement (a group that holds one, alone or beside rows), xa (a group that prepares an XA transaction
+    or decides it), file (its end) or other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +87,12 @@ class Segment:
     first_time_s: int
     last_time_s: int
     cuts: tuple[Cut, ...]
-    """At most one per MiB, the end and beginning of each group that holds a statement, and always the segment's end."""
+    """At most one per MiB, the end and beginning of each group that holds a statement or is of XA, and always the segment's end."""
     format_description: bytes
     """The event that the log file begins with, whole; as sent for the connection if the capture began inside the file."""
     event_bytes_max: int
+    payloads: int = 0
+    """How many transactions are compressed as a whole: their ends may be of XA without being marked."""
 
     @property
     def data_path(self) -> Path:
@@ -153,6 +156,7 @@ def _encode(segment: Segment) -> bytes:
         "gtids": _gtids_to_json(segment.end.gtids),
         "format_description": base64.b64encode(segment.format_description).decode(),
         "event_bytes_max": segment.event_bytes_max,
+        "payloads": segment.payloads,
     }
     return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1).encode()
 
@@ -186,6 +190,7 @@ def _decode(folder: Path, raw: bytes) -> Segment:
         cuts=tuple(Cut(*cut) for cut in fields["cuts"]),
         format_description=base64.b64decode(fields["format_description"], validate=True),
         event_bytes_max=fields["event_bytes_max"],
+        payloads=fields["payloads"],
     )
 
 

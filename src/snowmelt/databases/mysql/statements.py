@@ -1,32 +1,40 @@
-"""Statements of a captured segment, found by its index: what changes tables as a whole, without decoding a row.
+"""Statements of a captured segment and what it says of XA transactions, found by its index without decoding a row.
 
 Laws:
 - Capture marks each group that holds a statement (`Cut.kind`), and has a cut right before it. Only these groups are walked here, by
   the walk that the decoder uses, so that both find the same statements at the same places.
+- It marks likewise each group that prepares an XA transaction or decides it. Of these only the last event is read, which says so; what
+  MySQL has compressed is told by its first, and only if that is of XA by its last.
 - Nothing is decided here. What a statement does is said by `ddl`; what can't be followed stops whoever asked for it.
 - Bytes are not trusted: sizes, places and checksums are checked as in the decoder, and what unpacks is bounded.
-- Of what names transactions alone (XA, savepoints) nothing comes out.
+- Of savepoints nothing comes out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from snowmelt.columnar.arena import Bytes
+from snowmelt.columnar.crc32 import crc32
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.ddl import Rules, SchemaChange, read_statement
-from snowmelt.databases.mysql.events import read_query
+from snowmelt.databases.mysql.events import HEADER_BYTES, Event, Xid, read_query, read_xa_end, read_xa_prepare
 from snowmelt.databases.mysql.scan import Places, S, Stop, Walk
 from snowmelt.databases.mysql.segments import Cut, Segment
-from snowmelt.databases.mysql.unpack import UNPACKED_BYTES_MAX, unpack
+from snowmelt.databases.mysql.unpack import UNPACKED_BYTES_MAX, first_of_payload, unpack
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.table import TableId
 
 _NO_STATEMENT: Final = re.compile(r"\s*(?:XA|SAVEPOINT|ROLLBACK)\b", re.IGNORECASE)
+_XA_START: Final = re.compile(r"\s*XA\s+(?:START|BEGIN)\b", re.IGNORECASE)
+_PAYLOAD_HEAD_BYTES: Final = 256 << 10
+"""More than the first event of a compressed transaction takes, which is its BEGIN or XA START."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,26 +58,119 @@ class LoggedStatement:
     """explicit_defaults_for_timestamp; None where the server doesn't log it."""
 
 
-def read_statements(segment: Segment, *, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> list[LoggedStatement]:
-    """The statements of a segment, in the order of the log. `unpacked_bytes_max` bounds what one compressed group may grow to."""
-    found: list[LoggedStatement] = []
-    if not any(cut.kind == "statement" for cut in segment.cuts):
-        return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedXa:
+    """A transaction of the log that prepares an XA transaction, or says what becomes of it."""
+
+    begins: int
+    """Where it begins in the log."""
+    offset: int
+    """Where it ends in the log."""
+    at: int
+    """Where it begins in the segment's data."""
+    bytes: int
+    xid: Xid
+    committed: bool | None
+    """None: it is prepared."""
+
+
+def read_marked(segment: Segment, *, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> tuple[list[LoggedStatement], list[LoggedXa]]:
+    """The statements of a segment, and what it says of XA transactions, each in the order of the log. `unpacked_bytes_max` bounds what
+    one compressed group may grow to."""
+    statements: list[LoggedStatement] = []
+    of_xa: list[LoggedXa] = []
+    if not segment.payloads and not any(cut.kind in ("statement", "xa") for cut in segment.cuts):
+        return statements, of_xa
     data = segment.bytes()
     before = Cut(0, segment.start.offset, segment.first_time_s, "other")
     for cut in segment.cuts:
         if cut.kind == "statement":
-            found += _read_group(segment, data[before.at : cut.at], before, cut, unpacked_bytes_max)
+            found, more = _read_group(segment, data[before.at : cut.at], before, cut, unpacked_bytes_max)
+            statements += found
+            of_xa += more
+        elif cut.kind == "xa":
+            of_xa.append(_read_xa(segment, data, before, cut))
         before = cut
+    if segment.payloads:
+        of_xa = sorted(of_xa + _read_payloads(segment, data, unpacked_bytes_max), key=lambda xa: xa.at)
+    return statements, of_xa
+
+
+def _events(segment: Segment, data: Bytes, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """Where each event of a stretch begins, where its body ends, and of which kind it is."""
+    at = first
+    while at < last:
+        size = int.from_bytes(data[at + 9 : at + 13].tobytes(), "little") if last - at >= HEADER_BYTES else 0
+        if not HEADER_BYTES + segment.crc_length <= size <= last - at:
+            raise Corrupt("an event's size can't be", position=f"{segment.log}:{segment.start.offset}+{at}")
+        yield at, at + size - segment.crc_length, int(data[at + 4])
+        at += size
+
+
+def _read_xa(segment: Segment, data: Bytes, before: Cut, cut: Cut) -> LoggedXa:
+    """What a group that is marked as of XA says: its last event alone tells."""
+    where = f"{segment.log}:{before.offset}"
+    at, end, kind = 0, 0, 0
+    for at, end, kind in _events(segment, data, before.at, cut.at):  # noqa: B007
+        pass
+    if segment.crc_length and int(crc32(data, at, end, np.uint32(0))) != int.from_bytes(data[end : end + 4].tobytes(), "little"):
+        raise Corrupt("an event's checksum is wrong", position=where)
+    body = data[at + HEADER_BYTES : end].tobytes()
+    told: tuple[bool | None, Xid] | None = None
+    if kind == Event.XA_PREPARE:
+        told = None, read_xa_prepare(body)[1]
+    elif kind == Event.QUERY:
+        told = read_xa_end(read_query(body, segment.server.flavour).sql)
+    if told is None:
+        raise Corrupt("a group is not of XA as the segment's index says", detail=f"it ends with type {kind}", position=where)
+    return LoggedXa(begins=before.offset, offset=cut.offset, at=before.at, bytes=cut.at - before.at, xid=told[1], committed=told[0])
+
+
+def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int) -> list[LoggedXa]:
+    """The XA transactions that are prepared in compressed groups, which nobody could mark. Each is a GTID and the payload behind it."""
+    found: list[LoggedXa] = []
+    group = 0
+    for at, end, kind in _events(segment, data, 0, len(data)):
+        if kind != Event.TRANSACTION_PAYLOAD:
+            group = at
+            continue
+        where = f"{segment.log}:{segment.start.offset + at}"
+        first = first_of_payload(data[at + HEADER_BYTES : min(end, at + _PAYLOAD_HEAD_BYTES)].tobytes())
+        if len(first) < HEADER_BYTES or first[4] != Event.QUERY:
+            raise Corrupt("a compressed transaction does not begin with a statement", position=where)
+        if not _XA_START.match(read_query(first[HEADER_BYTES:], segment.server.flavour).sql):
+            continue
+        whole = end + segment.crc_length
+        plain = unpack(data[at:whole], checksum_bytes=segment.crc_length, where=where, bytes_max=unpacked_bytes_max)
+        walk = Walk(plain, position=segment.start.offset + at, checksum_bytes=0, places=Places.UNPACKED)
+        while (stop := walk.go_on()) in (Stop.STATEMENT, Stop.MAPS_FULL):
+            if stop is Stop.MAPS_FULL:
+                walk.grow_maps()
+        if stop is Stop.XA_PREPARE:
+            xid = read_xa_prepare(walk.body())[1]
+            # MySQL leaves nothing out of what it sends, so a place in the data is one in the log.
+            start = segment.start.offset
+            found.append(LoggedXa(begins=start + group, offset=start + whole, at=group, bytes=whole - group, xid=xid, committed=None))
+        elif stop is not Stop.END:
+            raise Corrupt("a compressed XA transaction can't be read", detail=stop.name.lower(), position=where)
     return found
 
 
-def _read_group(segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_bytes_max: int) -> list[LoggedStatement]:
+def _read_group(
+    segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_bytes_max: int
+) -> tuple[list[LoggedStatement], list[LoggedXa]]:
     gaps = segment.server.flavour == "mariadb"
     where = f"{segment.log}:{before.offset}"
     walk = Walk(data, position=before.offset, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
     found: list[LoggedStatement] = []
+    of_xa: list[LoggedXa] = []
     rows = 0
+
+    def tell(xid: Xid, committed: bool | None) -> None:
+        of_xa.append(
+            LoggedXa(begins=before.offset, offset=cut.offset, at=before.at, bytes=cut.at - before.at, xid=xid, committed=committed)
+        )
+
     while True:
         stop = walk.go_on()
         rows = max(rows, int(walk.state[S.ROWS]))
@@ -78,6 +179,8 @@ def _read_group(segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_b
                 break
             case Stop.STATEMENT:
                 found += _statement(segment, walk, walk.body(), before, cut)
+                if ended := read_xa_end(read_query(walk.body(), segment.server.flavour).sql):
+                    tell(ended[1], ended[0])
             case Stop.LOGGED_AS_STATEMENT:
                 # As a QUERY's body, but for 13 more bytes that say which file was loaded.
                 body = walk.body()
@@ -94,9 +197,11 @@ def _read_group(segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_b
                 )
                 walk = Walk(data, position=before.offset, checksum_bytes=0, places=Places.UNPACKED)
                 found.clear()
+                of_xa.clear()
             case Stop.MAPS_FULL:
                 walk.grow_maps()
             case Stop.XA_PREPARE:
+                tell(read_xa_prepare(walk.body())[1], None)
                 walk.drop_group()
             case Stop.INCIDENT | Stop.UNKNOWN:
                 kind = int(walk.data[walk.state[S.EVENT_AT] + 4])
@@ -105,7 +210,7 @@ def _read_group(segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_b
                 raise Corrupt("a statement's transaction can't be read", detail=stop.name.lower(), position=where)
     if int(walk.state[S.POSITION]) != cut.offset:
         raise Corrupt("a transaction ends elsewhere than the segment's index says", detail=f"not at {cut.offset}", position=where)
-    return found if rows else [replace(statement, event=None) for statement in found]
+    return (found if rows else [replace(statement, event=None) for statement in found]), of_xa
 
 
 def _statement(segment: Segment, walk: Walk, body: bytes, before: Cut, cut: Cut) -> list[LoggedStatement]:

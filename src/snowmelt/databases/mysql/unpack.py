@@ -34,6 +34,7 @@ _PLAIN_TYPE = {
 }
 _PACKED = frozenset({Event.TRANSACTION_PAYLOAD, Event.QUERY_COMPRESSED, Event.PARTIAL_ROW_DATA, *_PLAIN_TYPE})
 _PIECE_BYTES = 1 << 20
+_UNCOMPRESSED = 255
 
 
 def unpack(
@@ -160,10 +161,24 @@ def inflate(packed: bytes, *, bytes_max: int = EVENT_BYTES_MAX) -> bytes:
     return plain
 
 
-def _payload(header: bytes, body: bytes, room: int) -> list[bytes]:
-    """MySQL's TRANSACTION_PAYLOAD: fields by type and length, then whole events without checksums."""
+def first_of_payload(body: bytes) -> bytes:
+    """The first event of a TRANSACTION_PAYLOAD, whose body may be cut short behind it: what can be told without unpacking the rest."""
+    compression, _, _, payload = _fields_of_payload(body)
+    if compression == _UNCOMPRESSED:
+        return payload[: int.from_bytes(payload[9:13], "little")]
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(payload) as stream:
+            header = stream.read(HEADER_BYTES)
+            size = min(int.from_bytes(header[9:13], "little"), _PIECE_BYTES)
+            return header + stream.read(max(0, size - HEADER_BYTES))
+    except zstandard.ZstdError:
+        raise Corrupt("TRANSACTION_PAYLOAD can't be decompressed") from None
+
+
+def _fields_of_payload(body: bytes) -> tuple[int, int, int, bytes]:
+    """Its compression, how long it is plain and as it is, and the rest."""
     reader = Reader(body, "TRANSACTION_PAYLOAD")
-    compression, plain_bytes, payload_bytes = 255, -1, -1
+    compression, plain_bytes, payload_bytes = _UNCOMPRESSED, -1, -1
     while True:
         field = reader.packed()
         if field == 0:
@@ -175,10 +190,15 @@ def _payload(header: bytes, body: bytes, room: int) -> list[bytes]:
             compression = value.packed()
         elif field == 3:
             plain_bytes = value.packed()
-    payload = reader.rest()
+    return compression, plain_bytes, payload_bytes, reader.rest()
+
+
+def _payload(header: bytes, body: bytes, room: int) -> list[bytes]:
+    """MySQL's TRANSACTION_PAYLOAD: fields by type and length, then whole events without checksums."""
+    compression, plain_bytes, payload_bytes, payload = _fields_of_payload(body)
     if payload_bytes != len(payload):
         raise Corrupt("TRANSACTION_PAYLOAD is not as long as it says")
-    if compression == 255:
+    if compression == _UNCOMPRESSED:
         plain = payload
     elif compression == 0:
         if not 0 <= plain_bytes <= room:

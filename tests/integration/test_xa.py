@@ -1,0 +1,264 @@
+"""XA transactions around a copy, a restart and the end of their log: what is prepared comes with its COMMIT, and only then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snowmelt.databases.mysql.capture import capture_until
+from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.decode import Held
+from snowmelt.databases.mysql.events import Xid
+from snowmelt.databases.mysql.preflight import prepared_transactions
+from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.databases.mysql.statements import read_marked
+from snowmelt.engine import aside
+from snowmelt.engine.pipeline import Pipeline, Settings
+from snowmelt.engine.routes import Mode, Route
+from snowmelt.errors import Corrupt, SourceDrift
+from snowmelt.model.position import Position
+from snowmelt.relay.retention import Prepared
+from snowmelt.secrets import Secret
+from snowmelt.store.contract import numbered
+from snowmelt.store.memory import MemoryStore
+from snowmelt.store.objects import open_store
+from snowmelt.store.records import settle_record
+from tests.integration.logs import changes as log_changes
+from tests.integration.logs import mark, mark_by, open_session, reader_of, schemas_of
+from tests.integration.logs import settings as server_settings
+from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
+from tests.servers import Server
+
+ROWS = 300
+TABLES = ("orders", "events")
+
+
+class Shop:
+    """Two tables of one content: the lake has the rows of one and the changes of the other."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.execute("CREATE DATABASE shop")
+        for table in TABLES:
+            self.execute(f"CREATE TABLE shop.{table} (id INT NOT NULL PRIMARY KEY, v VARCHAR(40))")
+            with server.connect(autocommit=False) as connection, connection.cursor() as cursor:
+                cursor.executemany(f"INSERT INTO shop.{table} VALUES (%s, 'old')", [(i,) for i in range(1, ROWS + 1)])
+                connection.commit()
+
+    def settings(self, **more: Any) -> Settings:
+        routes = [Route("shop.events", "ods.events", Mode.CHANGELOG), Route("shop.orders", "ods.orders")]
+        return settings(self.server, self.folder, routes=routes, **{"rows_per_chunk": 100} | more)
+
+    def execute(self, *statements: str) -> None:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def prepare(self, xid: str, number: int, tables: Iterable[str] = TABLES) -> None:
+        """One that changes a row, takes one away and brings one in each table; its session ends."""
+        self.execute(
+            f"XA START {xid}",
+            *(f"UPDATE shop.{table} SET v = 'xa {number}' WHERE id = {number}" for table in tables),
+            *(f"DELETE FROM shop.{table} WHERE id = {100 + number}" for table in tables),
+            *(f"INSERT INTO shop.{table} VALUES ({1000 + number}, 'xa {number}')" for table in tables),
+            f"XA END {xid}",
+            f"XA PREPARE {xid}",
+        )
+
+    def aside(self) -> list[int]:
+        return aside.lying_aside(open_store(str(self.folder / "state")))
+
+    def segments(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "state" / "log").glob("*.log"))
+
+    def changes_of(self, number: int) -> Counter[tuple[object, object, object]]:
+        rows = [row for row in history(self.folder, "ods.events") if row["id"] in (number, 100 + number, 1000 + number)]
+        return Counter((row["_op"], row["id"], row["v"]) for row in rows if row["_op"] != "read")
+
+    def check(self) -> None:
+        for table in TABLES:
+            source = source_rows(self.server, f"shop.{table}")
+            assert (lake_rows(self.folder, "ods.orders") if table == "orders" else folded(self.folder, "ods.events")) == source
+
+
+def changes(number: int) -> Counter[tuple[object, object, object]]:
+    """What one of `Shop.prepare` is in a change table, each once."""
+    return Counter(
+        [
+            ("update_before", number, "old"),
+            ("update_after", number, f"xa {number}"),
+            ("delete", 100 + number, "old"),
+            ("insert", 1000 + number, f"xa {number}"),
+        ]
+    )
+
+
+@pytest.fixture(params=["mariadb", "mysql8"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(request.getfixturevalue(request.param), tmp_path)
+    yield made
+    # A test that failed leaves some behind, and they lock what is dropped here.
+    with open_session(made.server) as session:
+        made.execute(*(f"XA ROLLBACK {xid}" for xid in prepared_transactions(session) or ()), "DROP DATABASE shop")
+
+
+class BeforeTheCopy(Running):
+    """`act` is called once, when capture has begun and no table was read yet."""
+
+    def __init__(self, spark: Any, wanted: Settings, act: Callable[[], None]) -> None:
+        super().__init__(spark, wanted)
+        self._acts = [act]
+
+    def _until(self, pipeline: Pipeline) -> bool:
+        while self._acts:
+            self._acts.pop()()
+        return super()._until(pipeline)
+
+
+def test_prepared_transactions_come_with_their_commit_around_a_copy_a_restart_and_the_end_of_their_log(spark: Any, shop: Shop) -> None:
+    # MySQL locks a change table for the moment in which its copy begins, and that waits for whatever is prepared there.
+    around = TABLES if shop.server.kind == "mariadb" else ("orders",)
+
+    def before_the_copy() -> None:
+        for number in (1, 2, 3, 4):
+            shop.prepare(f"'g{number}','b',{number}", number, around)
+        shop.execute("XA COMMIT 'g1','b',1", "XA ROLLBACK 'g2','b',2")
+
+    with BeforeTheCopy(spark, shop.settings(), before_the_copy) as running:
+        running.settled()
+        shop.check()
+        assert shop.changes_of(3) == shop.changes_of(4) == Counter()
+        assert len(shop.aside()) >= 2
+        shop.execute("XA COMMIT 'g3','b',3", "XA ROLLBACK 'g4','b',4")
+        for number in (5, 6, 7):
+            shop.prepare(f"'g{number}','b',{number}", number)
+        running.settled()
+        shop.check()
+        assert shop.changes_of(3) == (changes(3) if "events" in around else Counter())
+        assert shop.changes_of(4) == Counter()
+        # The log of what is prepared is gone long before its end.
+        before = shop.segments()
+        shop.execute("FLUSH BINARY LOGS", "UPDATE shop.orders SET v = 'on' WHERE id = 50")
+        running.settled()
+        running.wait_for(lambda: not set(before) & set(shop.segments()))
+    assert len(shop.aside()) == 3
+    # While nobody captures: one is committed, one is rolled back, and one more is prepared.
+    shop.execute("XA COMMIT 'g5','b',5", "XA ROLLBACK 'g6','b',6")
+    shop.prepare("'g8','b',8", 8)
+    # What a crash left behind that nobody needs is found by the next driver.
+    settle_record(open_store(str(shop.folder / "state")), numbered("held", 1), aside.ASIDE, aside.Aside("X'00',X'',1", 4, 4, ()))
+    with Running(spark, shop.settings()) as running:
+        running.settled()
+        shop.check()
+        assert (shop.changes_of(5), shop.changes_of(6), shop.changes_of(8)) == (changes(5), Counter(), Counter())
+        shop.execute("XA COMMIT 'g7','b',7", "XA COMMIT 'g8','b',8")
+        # A name may be used again, and all of it may be in one segment.
+        shop.prepare("'g1','b',1", 9)
+        shop.execute("XA COMMIT 'g1','b',1")
+        shop.execute("XA START 'one'", "INSERT INTO shop.events VALUES (1010, 'one phase')", "XA END 'one'", "XA COMMIT 'one' ONE PHASE")
+        running.settled()
+        shop.check()
+        assert [shop.changes_of(number) for number in (7, 8, 9)] == [changes(7), changes(8), changes(9)]
+        assert shop.changes_of(10) == Counter({("insert", 1010, "one phase"): 1})
+        running.wait_for(lambda: shop.aside() == [])
+    # A change has the place of its COMMIT, behind everything that was committed before it.
+    inserted = [row["id"] for row in history(shop.folder, "ods.events") if row["_op"] == "insert"]
+    assert [one for one in inserted if one != 1003] == [1005, 1007, 1008, 1009, 1010]
+
+
+@pytest.mark.parametrize("shop", ["mariadb"], indirect=True)
+def test_a_first_start_is_refused_while_something_is_prepared(spark: Any, shop: Shop) -> None:
+    shop.prepare("'waits'", 1)
+    with Running(spark, shop.settings()) as running:
+        error = running.stopped_by()
+    assert isinstance(error, SourceDrift)
+    assert "X'7761697473',X'',1" in str(error)
+    assert not open_store(str(shop.folder / "state")).numbers("relay"), "a start that was refused left a beginning behind"
+    shop.execute("XA ROLLBACK 'waits'")
+    with Running(spark, shop.settings()) as running:
+        running.settled()
+        shop.check()
+
+
+FORMS: dict[str, tuple[str, dict[str, str | int]]] = {
+    "mariadb": ("mariadb", {}),
+    "mariadb-compressed": ("mariadb", {"log_bin_compress": "ON", "log_bin_compress_min_len": 10}),
+    "mysql": ("mysql8", {}),
+    "mysql-compressed": ("mysql8", {"binlog_transaction_compression": "ON"}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
+    form: str, request: pytest.FixtureRequest, database: Callable[[Server], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, wanted = FORMS[form]
+    server: Server = request.getfixturevalue(kind)
+    shop = database(server)
+    monkeypatch.setattr(aside, "_PIECE_BYTES", 100)
+    with server_settings(server, **wanted), server.connect(database=shop) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(2000))")
+        start = mark(server)
+        for name, ends in (("a", "COMMIT"), ("b", "ROLLBACK")):
+            cursor.execute(f"XA START '{name}', 'branch', 7")
+            cursor.execute("INSERT INTO t VALUES (%s, REPEAT('x', 2000)), (%s, 'y')", (ord(name), 1000 + ord(name)))
+            cursor.execute(f"XA END '{name}', 'branch', 7")
+            cursor.execute(f"XA PREPARE '{name}', 'branch', 7")
+            cursor.execute(f"XA {ends} '{name}', 'branch', 7")
+        cursor.execute("XA START 'p'")
+        cursor.execute("INSERT INTO t VALUES (1, REPEAT('x', 2000))")
+        cursor.execute("XA END 'p'")
+        cursor.execute("XA COMMIT 'p' ONE PHASE")
+        end = mark_by(cursor)
+    password = tmp_path / "password"
+    password.write_text(server.password)
+    options = MySqlOptions(host=server.host, port=server.port, password=Secret(f"file:{password}"), tls=Tls.DISABLED)
+    capture_until(options, tmp_path / "log", start, end, server_id=4_000_200)
+    (segment,) = list_segments(tmp_path / "log")
+    assert bool(segment.payloads) == (form == "mysql-compressed")
+    statements, of_xa = read_marked(segment)
+    assert statements == []
+    a, b = "X'61',X'6272616e6368',7", "X'62',X'6272616e6368',7"
+    assert [(str(one.xid), one.committed) for one in of_xa] == [(a, None), (a, True), (b, None), (b, False)]
+    assert [one.begins for one in of_xa[1:]] == [one.offset for one in of_xa[:-1]]
+    assert [one.at for one in of_xa] == [one.begins - segment.start.offset for one in of_xa] or kind == "mariadb"
+
+    store = MemoryStore()
+    first = of_xa[0]
+    group = Prepared(a, 0, first.begins, first.offset, first.at, first.bytes)
+    for _ in range(2):
+        aside.put_aside(store, segment, group, first.begins)
+    assert aside.lying_aside(store) == [group.number]
+    asked: list[tuple[str, int]] = []
+
+    def prepared(xid: Xid, position: Position) -> Held | None:
+        asked.append((str(xid), position.offset))
+        return aside.take_back(store, group)
+
+    reader = reader_of(server, schemas_of(server, shop, start), prepared=prepared)
+    found = log_changes(reader.read_segment(segment))
+    assert [(change.values["id"], change.position) for change in found] == [
+        (ord("a"), of_xa[1].offset),
+        (1000 + ord("a"), of_xa[1].offset),
+        (1, end.offset),
+    ]
+    assert asked == [(a, of_xa[1].offset)]
+    assert not reader.held
+
+    piece = next(key for key in store._objects if ".parts/" in key)
+    store._objects[piece] = b"damaged"
+    with pytest.raises(Corrupt, match="a piece of a prepared transaction is damaged"):
+        aside.take_back(store, group)
+    with pytest.raises(Corrupt, match="another transaction lies aside"):
+        aside.take_back(store, replace(group, xid=b))
+    for _ in range(2):
+        aside.let_go_of(store, [group.number])
+    assert store._objects == {}
+    with pytest.raises(Corrupt, match="the store lacks what a record names"):
+        aside.take_back(store, group)
