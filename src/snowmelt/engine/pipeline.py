@@ -59,6 +59,7 @@ from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltErro
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import Cut, Relay
 from snowmelt.source.facts import Adopted, Durable, Found, Incarnation
 from snowmelt.source.planning import EpochPlan, choose_end, plan_epoch
@@ -104,6 +105,7 @@ class Settings:
     server_id: int | None = None
     """What the capture calls itself; one that follows from the name, unless it is given."""
     types: TypeOptions = field(default_factory=TypeOptions)
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(slots=True)
@@ -189,6 +191,7 @@ class Pipeline:
             server=catalogue.server,
             log=catalogue.log,
             options=settings.types,
+            limits=settings.limits,
         )
         self._shapes = Shapes(
             self._state,

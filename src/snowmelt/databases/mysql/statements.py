@@ -22,7 +22,7 @@ from snowmelt.databases.mysql.ddl import Rules, SchemaChange, read_statement
 from snowmelt.databases.mysql.events import read_query
 from snowmelt.databases.mysql.scan import Places, S, Stop, Walk
 from snowmelt.databases.mysql.segments import Cut, Segment
-from snowmelt.databases.mysql.unpack import UNPACKED_BYTES_MAX, unpack
+from snowmelt.databases.mysql.unpack import unpack
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.table import TableId
 
@@ -50,7 +50,7 @@ class LoggedStatement:
     """explicit_defaults_for_timestamp; None where the server doesn't log it."""
 
 
-def read_statements(segment: Segment, *, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> list[LoggedStatement]:
+def read_statements(segment: Segment, *, unpacked_bytes_max: int | None = None) -> list[LoggedStatement]:
     """The statements of a segment, in the order of the log. `unpacked_bytes_max` bounds what one compressed group may grow to."""
     found: list[LoggedStatement] = []
     if not any(cut.kind == "statement" for cut in segment.cuts):
@@ -64,10 +64,11 @@ def read_statements(segment: Segment, *, unpacked_bytes_max: int = UNPACKED_BYTE
     return found
 
 
-def _read_group(segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_bytes_max: int) -> list[LoggedStatement]:
+def _read_group(segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_bytes_max: int | None) -> list[LoggedStatement]:
     gaps = segment.server.flavour == "mariadb"
     where = f"{segment.log}:{before.offset}"
-    walk = Walk(data, position=before.offset, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
+    walk = Walk(window_bytes=len(data), position=before.offset)
+    walk.enter(data, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
     found: list[LoggedStatement] = []
     rows = 0
     while True:
@@ -75,6 +76,8 @@ def _read_group(segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_b
         rows = max(rows, int(walk.state[S.ROWS]))
         match stop:
             case Stop.END:
+                if walk.in_group:
+                    raise Corrupt("a statement's transaction can't be read", detail="it is not ended", position=where)
                 break
             case Stop.STATEMENT:
                 found += _statement(segment, walk, walk.body(), before, cut)
@@ -92,7 +95,8 @@ def _read_group(segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_b
                     gaps=gaps,
                     bytes_max=unpacked_bytes_max,
                 )
-                walk = Walk(data, position=before.offset, checksum_bytes=0, places=Places.UNPACKED)
+                walk = Walk(window_bytes=len(data), position=before.offset)
+                walk.enter(data, checksum_bytes=0, places=Places.UNPACKED)
                 found.clear()
             case Stop.MAPS_FULL:
                 walk.grow_maps()
