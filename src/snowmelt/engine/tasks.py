@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -208,6 +209,7 @@ def kept_rows(place: Place, task: LogTask, *, prefilter: PreFilter | None = None
         schemas=history,
         captured=task.tables.__contains__,
         step_over_statements=True,
+        names=not all(isinstance(mark, PositionMark) for mark in task.marks.values()),
         options=place.options,
         limits=place.limits,
     )
@@ -218,6 +220,7 @@ def kept_rows(place: Place, task: LogTask, *, prefilter: PreFilter | None = None
             segment = read_segment(Path(sealed.name))
             part = _part(segment, sealed, task.after, task.upto)
             stored = StoredLog(segment, part, prefilter, place.limits)
+            reader.low = partial(_low, task, sealed)
             with contextlib.closing(reader.read_stored(segment, part, stored)) as items:
                 for item in items:
                     if isinstance(item, SchemaChanged):
@@ -228,6 +231,11 @@ def kept_rows(place: Place, task: LogTask, *, prefilter: PreFilter | None = None
                     kept = _emitted(task, task.rules[item.table.id], item, offsets)
                     if kept.any():
                         yield source.target, change_rows(item, source, place.options, kept, offsets, numbers, str(segment.log))
+
+
+def _low(task: LogTask, sealed: Sealed, table: TableId) -> int:
+    """Up to which offset of the log file no row of a table is kept, whatever it holds."""
+    return task.rules[table].low - sealed.first + sealed.begins.offset
 
 
 def _part(segment: Segment, sealed: Sealed, after: int, upto: int) -> Part:

@@ -97,6 +97,7 @@ class Transactions:
         return int(self.position.shape[0])
 
     def gtid_event(self, index: int) -> Bytes:
+        check(self._gtid_ends.shape == self.position.shape, "a transaction's name is asked for that was not read")
         return self._gtids[int(self._gtid_ends[index - 1]) if index else 0 : int(self._gtid_ends[index])]
 
     def gtid(self, index: int) -> Gtid | None:
@@ -106,6 +107,7 @@ class Transactions:
 
 
 _NO_GTID: Bytes = np.empty(0, np.uint8)
+_NO_ENDS: Longs = np.empty(0, np.int64)
 
 
 class Stored(Protocol):
@@ -215,7 +217,10 @@ class LogReader:
     `schemas` is read and added to: a statement's effect is recorded before the rows behind it are read. `collations` are the
     databases' defaults, which tables that the log creates inherit. `trust_statements` lets changes pass that were logged as text and
     name no captured table; whether a view, a trigger or a function carries them to one can't be seen. `step_over_statements` is for
-    whoever has read them already (`statements`) and gives the schema that each table has in the whole range.
+    whoever has read them already (`statements`) and gives the schema that each table has in the whole range. Without `names` no
+    transaction tells its GTID, which costs a seventh of all where transactions are of one row.
+
+    `low` may be set before a range is read: rows that were committed at or before that offset are passed over, and are not decoded.
     """
 
     def __init__(
@@ -228,6 +233,7 @@ class LogReader:
         lower_case_names: bool = False,
         trust_statements: bool = False,
         step_over_statements: bool = False,
+        names: bool = True,
         captured: Callable[[TableId], bool] = lambda _: True,
         options: TypeOptions = TypeOptions(),  # noqa: B008
         limits: Limits = Limits(),  # noqa: B008
@@ -238,6 +244,7 @@ class LogReader:
         self._lower_case_names = lower_case_names
         self._trust_statements = trust_statements
         self._step_over = step_over_statements
+        self._names = names
         self._collations = dict(collations or {})
         self._schemas = schemas
         self._captured = captured
@@ -248,6 +255,7 @@ class LogReader:
         self._heaps: dict[TableId, dict[str, int]] = {}
         self._plans: dict[tuple[bytes, MySqlTable | None], RowPlan] = {}
         self.held: dict[Xid, _Held] = {}
+        self.low: Callable[[TableId], int] = lambda _: 0
         self.counters = Counters()
 
     def read_segment(self, segment: Stored) -> Iterator[LogItem]:
@@ -297,7 +305,7 @@ class LogReader:
                 continue
             if _refused(stop):
                 raise _refusal(walk, stop, position)
-            ended = _ended(walk)
+            ended = self._ended(walk)
             self.counters.transactions += len(ended)
             if long is not None and not (walk.in_group and int(walk.state[S.GROUP_NUMBER]) == long.group):
                 long.check(ended, position)
@@ -337,8 +345,8 @@ class LogReader:
                     if stop is Stop.LOGGED_AS_STATEMENT:
                         # As a QUERY's body, but for 13 more bytes that say which file was loaded.
                         body = body[:13] + body[26:]
-                    # A statement that stands alone is the last transaction that has ended.
-                    yield from self._statement(walk, body, position, ended.gtid_event(len(ended) - 1) if ended else _NO_GTID)
+                    # The name of a statement that stands alone is its group's.
+                    yield from self._statement(walk, body, position, _NO_GTID if walk.in_group else walk.group_gtid())
                 case Stop.XA_PREPARE:
                     if long is None:
                         size = int(walk.state[S.AT] - walk.state[S.GROUP_AT])
@@ -351,6 +359,12 @@ class LogReader:
                         there = windows.next()
                 case _:
                     raise AssertionError(stop)
+
+    def _ended(self, walk: Walk) -> Transactions:
+        """The transactions that have ended since rows were handed out."""
+        count = int(walk.state[S.TRANSACTIONS])
+        names = walk.gtids() if self._names else (_NO_ENDS, _NO_GTID)
+        return Transactions(walk.txn_commit[:count].copy(), walk.txn_time[:count].copy(), *names)
 
     def _look_ahead(self, walk: Walk, windows: Windows, at: int, file: int) -> _Long:
         """How the group ends that begins at `at` and that no window holds. The walk is before it, and is so again afterwards."""
@@ -390,8 +404,12 @@ class LogReader:
                 # Which schema rows were written with is decided by their commit: no DDL lies between the two.
                 first = int(chosen[0])
                 plan = self._plan(walk, int(maps[first]), Position(file, int(walk.row_commit[first]), self._era))
-                if plan is not None:
-                    planned.setdefault(plan.table.id, []).append((chosen, plan))
+                if plan is None:
+                    continue
+                # Commits lie in the order of the log.
+                behind = chosen[int(np.searchsorted(walk.row_commit[chosen], self.low(plan.table.id), "right")) :]
+                if behind.shape[0]:
+                    planned.setdefault(plan.table.id, []).append((behind, plan))
             for parts in planned.values():
                 for chosen, plan in _in_turns(parts):
                     yield from self._table_rows(walk, file, chosen, plan, ended)
@@ -717,12 +735,6 @@ def _read_xid(text: str) -> Xid:
     if match is None:
         raise Corrupt("the name of an XA transaction can't be read", detail=text[:200])
     return Xid(int(match[3]) & 0xFFFFFFFF, bytes.fromhex(match[1]), bytes.fromhex(match[2]))
-
-
-def _ended(walk: Walk) -> Transactions:
-    """The transactions that have ended since rows were handed out."""
-    count = int(walk.state[S.TRANSACTIONS])
-    return Transactions(walk.txn_commit[:count].copy(), walk.txn_time[:count].copy(), *walk.gtids())
 
 
 def _refused(stop: Stop) -> bool:
