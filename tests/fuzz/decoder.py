@@ -50,12 +50,12 @@ from snowmelt.columnar.arena import Bytes
 from snowmelt.databases.mysql import decode, resultset
 from snowmelt.databases.mysql.binaryrows import SLACK
 from snowmelt.databases.mysql.columns import MySqlTable, TimeAs, TypeOptions, ZeroDates
-from snowmelt.databases.mysql.decode import ChangeBatch, Limits, LogItem, LogReader, SchemaChanged
+from snowmelt.databases.mysql.decode import ChangeBatch, Limits, LogItem, LogReader, SchemaChanged, Transactions
 from snowmelt.databases.mysql.events import Event, FormatDescription, read_gtid, read_incident, read_query, read_xa_prepare
 from snowmelt.databases.mysql.framing import Framer, read_gtid_list, read_previous_gtids, read_rotate
 from snowmelt.databases.mysql.json import apply_diffs, json_text, text_room
 from snowmelt.databases.mysql.rowplan import RowPlan, plan_rows
-from snowmelt.databases.mysql.scan import S, Walk, _partial
+from snowmelt.databases.mysql.scan import Places, S, Walk, _partial
 from snowmelt.databases.mysql.tablemap import read_table_map
 from snowmelt.databases.mysql.unpack import inflate, unpack
 from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift
@@ -439,13 +439,15 @@ class Runner:
         reader = _reader(piece, options, limits)
         reader._pool = self._pool
         data = self._source.hold(case.data)
-        walk = Walk(data, position=piece.start, checksum_bytes=0)
-        walk.map_at[0], walk.map_end[0] = 0, split
+        walk = Walk(window_bytes=len(data), position=piece.start)
+        walk.enter(data, checksum_bytes=0, places=Places.GAPS)
+        walk.map_data[: split - 19] = data[19:split]
+        walk.map_at[1] = split - 19
         walk.row_at[0], walk.row_end[0], walk.row_type[0], walk.row_map[0] = split, len(data), data[split + 4], 0
         walk.row_partial[0] = _partial(data, split, len(data), data[split + 4])
         walk.row_commit[0], walk.row_ordinal[0], walk.row_time[0] = piece.end, 0, 1
         walk.state[S.FLUSHED] = walk.state[S.ROWS] = 1
-        for item in reader._rows(walk, 1):
+        for item in reader._rows(walk, 1, Transactions.one(piece.end, 1, np.empty(0, np.uint8))):
             _look(item)
         return "read"
 

@@ -78,6 +78,12 @@ def read(piece: Piece, data: bytes, *, end: int | None = None, limits: Limits | 
     return list(reader.read(array, file=1, start=piece.start, end=end, checksum_bytes=piece.checksum_bytes))
 
 
+def walk_over(data: bytes) -> Walk:
+    walk = Walk(window_bytes=len(data), position=4)
+    walk.enter(np.frombuffer(bytearray(data), np.uint8), checksum_bytes=0, places=Places.UNPACKED)
+    return walk
+
+
 def parts(piece: Piece) -> list[bytes]:
     return [piece.data[a:b] for a, b in piece.events]
 
@@ -177,7 +183,7 @@ def test_row_events_shorter_than_any_real_one_have_room_in_the_walk() -> None:
     events = [event(2, query_body(b"BEGIN"), next_position=0, checksummed=False), event(19, shape, next_position=0, checksummed=False)]
     events += [event(30, table, next_position=0, checksummed=False)] * 20_000
     events += [event(16, bytes(8), next_position=0, checksummed=False)]
-    walk = Walk(np.frombuffer(bytearray(b"".join(events)), np.uint8), position=4, checksum_bytes=0, places=Places.UNPACKED)
+    walk = walk_over(b"".join(events))
     assert walk.go_on() is Stop.END
     assert len(walk.row_at) >= 20_000
 
@@ -192,19 +198,14 @@ def test_rows_of_a_group_that_is_a_single_statement_never_get_its_end() -> None:
         event(30, table + b"\x02\x00\x01\xff\x00\x01\x00\x00\x00", next_position=0, checksummed=False),
         event(2, query_body(b"DROP TABLE x"), next_position=0, checksummed=False),
     ]
-    walk = Walk(np.frombuffer(bytearray(b"".join(events)), np.uint8), position=4, checksum_bytes=0, places=Places.UNPACKED)
+    walk = walk_over(b"".join(events))
     assert walk.go_on() is Stop.NO_GROUP
 
 
 def test_xa_prepare_without_a_group_is_refused() -> None:
     # It once held back, and gave out again, the transactions before it.
     body = struct.pack("<BiII", 0, 1, 1, 1) + b"ab"
-    walk = Walk(
-        np.frombuffer(bytearray(event(38, body, next_position=0, checksummed=False)), np.uint8),
-        position=4,
-        checksum_bytes=0,
-        places=Places.UNPACKED,
-    )
+    walk = walk_over(event(38, body, next_position=0, checksummed=False))
     assert walk.go_on() is Stop.NO_GROUP
 
 

@@ -60,6 +60,7 @@ from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltErro
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX, Cut, Relay
 from snowmelt.source.facts import Adopted, Durable, Found, Incarnation
 from snowmelt.source.planning import EpochPlan, choose_end, plan_epoch
@@ -109,6 +110,7 @@ class Settings:
     server_id: int | None = None
     """What the capture calls itself; one that follows from the name, unless it is given."""
     types: TypeOptions = field(default_factory=TypeOptions)
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,7 @@ class Pipeline:
             server=catalogue.server,
             log=catalogue.log,
             options=settings.types,
+            limits=settings.limits,
         )
         self._shapes = Shapes(
             self._state,

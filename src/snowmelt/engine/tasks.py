@@ -7,19 +7,21 @@ Laws:
   several tasks, each of which writes the rows of its own keys: no two files have the same `_seq` of one key. To read and to decode
   it more than once costs less than a shuffle would.
 - Before it does anything a task looks whether it sees the driver's store.
-- What is read is written at once: no row passes the JVM.
+- What is read is written at once: no row passes the JVM. What of the log is kept waits for the writer in a pool (`recovery`); the bounds
+  of that, and of all else that a task holds, are in its place (`relay.limits`).
 - An error of ours is an answer, too: the driver decides what follows from it, not Spark's retries.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,11 +43,15 @@ from snowmelt.databases.mysql.segments import Segment, read_segment
 from snowmelt.engine.aside import take_back
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED, reach
 from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
+from snowmelt.engine.recovery import Filtered, StoredLog
 from snowmelt.engine.rows import Ordinals, Sourced, change_rows, chunk_rows, truncate_row
 from snowmelt.errors import SnowmeltError, check
 from snowmelt.lakes.paimon import PaimonLake, Staged, Writer
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.relay.limits import Limits
+from snowmelt.relay.pool import Pool
+from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Decided, Sealed
 from snowmelt.source.facts import OUTSIDE, Extent, Launched
 from snowmelt.source.planning import Adopting, Rule
@@ -70,6 +76,7 @@ class Place:
     log: LogFile
     """Some file of the server's log; others differ by their number."""
     options: TypeOptions
+    limits: Limits = field(default_factory=Limits)
 
     def check(self) -> None:
         check_shared(open_store(self.state), self.generation, self.nonce)
@@ -186,8 +193,9 @@ def run_log(place: Place, task: LogTask) -> LogAnswer:
 
     for one in task.emptied:
         write(one.target, truncate_row(lake.columns(one.target), at=one.at, time_us=one.time_ms * 1000))
-    for target, batch in _kept(place, task):
-        write(target, batch)
+    with Filtered(lambda: kept_rows(place, task), _bytes, Pool(place.limits.pool_bytes)) as kept:
+        for target, batch in kept:
+            write(target, batch)
     staged = {target: writer.finish(task.epoch) for target, writer in writers.items()}
     if staged:
         reach(FILES_STAGED)
@@ -196,7 +204,11 @@ def run_log(place: Place, task: LogTask) -> LogAnswer:
     return LogAnswer(message=message, messages={target: one.messages for target, one in staged.items()}, rows=rows)
 
 
-def _kept(place: Place, task: LogTask) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _bytes(kept: tuple[str, pa.RecordBatch]) -> int:
+    return int(kept[1].get_total_buffer_size())
+
+
+def kept_rows(place: Place, task: LogTask, *, prefilter: PreFilter | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows that go to the lake, in the order of the log."""
     history: SchemaHistory[MySqlTable] = SchemaHistory()
     for source in task.tables.values():
@@ -208,21 +220,35 @@ def _kept(place: Place, task: LogTask) -> Iterator[tuple[str, pa.RecordBatch]]:
         captured=task.tables.__contains__,
         step_over_statements=True,
         prepared=_prepared(place, task),
+        names=not all(isinstance(mark, PositionMark) for mark in task.marks.values()),
         options=place.options,
+        limits=place.limits,
     )
     ordinals = {name: Ordinals() for name in task.tables}
-    for sealed in task.segments:
-        segment = read_segment(Path(sealed.name))
-        for item in reader.read_part(segment, _part(segment, sealed, task.after, task.upto)):
-            if isinstance(item, SchemaChanged):
-                continue
-            source = task.tables[item.table.id]
-            offsets = item.rows.column("_position").to_numpy() - sealed.begins.offset + sealed.first
-            numbers = ordinals[item.table.id].of(offsets)
-            kept = _emitted(task, task.rules[item.table.id], item, offsets)
-            if task.parts > 1:
-                kept &= _mine(task, source, item, numbers)
-            yield source.target, change_rows(item, source, place.options, kept, offsets, numbers, str(segment.log))
+    prefilter = prefilter or PreFilter(place.limits.prefilter_bytes)
+    with contextlib.closing(prefilter):
+        for sealed in task.segments:
+            segment = read_segment(Path(sealed.name))
+            part = _part(segment, sealed, task.after, task.upto)
+            stored = StoredLog(segment, part, prefilter, place.limits)
+            reader.low = partial(_low, task, sealed)
+            with contextlib.closing(reader.read_stored(segment, part, stored)) as items:
+                for item in items:
+                    if isinstance(item, SchemaChanged):
+                        continue
+                    source = task.tables[item.table.id]
+                    offsets = item.rows.column("_position").to_numpy() - sealed.begins.offset + sealed.first
+                    numbers = ordinals[item.table.id].of(offsets)
+                    kept = _emitted(task, task.rules[item.table.id], item, offsets)
+                    if task.parts > 1:
+                        kept &= _mine(task, source, item, numbers)
+                    if kept.any():
+                        yield source.target, change_rows(item, source, place.options, kept, offsets, numbers, str(segment.log))
+
+
+def _low(task: LogTask, sealed: Sealed, table: TableId) -> int:
+    """Up to which offset of the log file no row of a table is kept, whatever it holds."""
+    return task.rules[table].low - sealed.first + sealed.begins.offset
 
 
 def _prepared(place: Place, task: LogTask) -> Callable[[Xid, Position], Held | None]:

@@ -1,5 +1,8 @@
 """The log as Arrow: a range of raw events in, batches of changes per table and schema changes out, in the order of the log.
 
+The range is read in windows (`windows`). A transaction that ends in its window is decoded there; one that does not is begun again
+in a window of its own; and if that does not hold it either, its end is looked for first, and then its rows come out window by window.
+
 Laws:
 - Rows come out only once their transaction has ended, and each carries the end of its commit as `_position`. A group that was
   rolled back gives nothing; an XA group that was prepared is held aside until its COMMIT, whose position it then gets.
@@ -10,14 +13,17 @@ Laws:
 - A range counts once it was read to its end. An error takes back all that was handed out of it: events that are out of place may
   show only at the next one. Missing events show by their places, on MariaDB only by the range's length: its server leaves events out.
 
-Memory: the range itself, an entry per row event, and one arena per batch, which is used again when the batch is gone.
+Memory: a window, an entry per row event of it, and one arena per batch, which is used again when the batch is gone. Nothing grows with the
+range or with a transaction (`relay.limits`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -49,13 +55,15 @@ from snowmelt.databases.mysql.ddl.reader import ROWS
 from snowmelt.databases.mysql.events import Gtid, Xid, read_gtid, read_incident, read_query, read_xa_end, read_xa_prepare
 from snowmelt.databases.mysql.json import apply_diffs, text_of
 from snowmelt.databases.mysql.rowplan import Finish, PlannedColumn, RowPlan, plan_rows
-from snowmelt.databases.mysql.scan import Places, S, Stop, Walk
+from snowmelt.databases.mysql.scan import Places, S, Stop, Walk, whole_events
 from snowmelt.databases.mysql.sets import set_lists
 from snowmelt.databases.mysql.tablemap import TableMap, read_table_map
-from snowmelt.databases.mysql.unpack import inflate, unpack
-from snowmelt.errors import Corrupt, SourceDrift, check
+from snowmelt.databases.mysql.unpack import Unpacker, inflate
+from snowmelt.databases.mysql.windows import InMemory, Log, Windows
+from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift, check
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.relay.limits import Limits
 
 SYSTEM_FIELDS = (
     pa.field("_op", pa.int8(), nullable=False),
@@ -71,40 +79,35 @@ ABSENT = "_absent"
 _SYSTEM_STORAGE = (Storage(1), Storage(8), Storage(4), Storage(8))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What decoding may use. A row larger than `row_bytes_max` stops; everything else only makes more batches."""
-
-    rows_per_batch: int = 65_536
-    heap_bytes: int = 4 << 20
-    """Of each column of variable length, to begin with."""
-    row_bytes_max: int = 1 << 30
-    held_bytes_max: int = 1 << 30
-    """XA groups that are prepared and neither committed nor rolled back, together."""
-    unpacked_bytes_max: int = 4 << 30
-    """What a range that holds compressed events may grow to."""
-
-
 @dataclass(frozen=True, slots=True)
 class Transactions:
     """The transactions that ended in a stretch of the log, in its order."""
 
     position: Longs
     time_s: Longs
-    _gtid_at: Longs
-    _data: Bytes
+    _gtid_ends: Longs
+    _gtids: Bytes
+    """Their GTID events, one behind the other."""
+
+    @staticmethod
+    def one(position: int, time_s: int, gtid: Bytes) -> Transactions:
+        return Transactions(np.array([position]), np.array([time_s]), np.array([gtid.shape[0]]), gtid)
 
     def __len__(self) -> int:
         return int(self.position.shape[0])
 
+    def gtid_event(self, index: int) -> Bytes:
+        check(self._gtid_ends.shape == self.position.shape, "a transaction's name is asked for that was not read")
+        return self._gtids[int(self._gtid_ends[index - 1]) if index else 0 : int(self._gtid_ends[index])]
+
     def gtid(self, index: int) -> Gtid | None:
         """The name of a transaction; None where the server gives none."""
-        at = int(self._gtid_at[index])
-        if at < 0:
-            return None
-        header = self._data[at : at + 19].tobytes()
-        size = int.from_bytes(header[9:13], "little")
-        return read_gtid(header[4], int.from_bytes(header[5:9], "little"), self._data[at + 19 : at + size].tobytes())
+        event = self.gtid_event(index).tobytes()
+        return read_gtid(event[4], int.from_bytes(event[5:9], "little"), event[19:]) if event else None
+
+
+_NO_GTID: Bytes = np.empty(0, np.uint8)
+_NO_ENDS: Longs = np.empty(0, np.int64)
 
 
 class Stored(Protocol):
@@ -167,6 +170,37 @@ class Held:
     """Where it begins in the log."""
 
 
+class _Fate(Enum):
+    COMMITTED = "committed"
+    """Also a statement that stands alone."""
+    ROLLED_BACK = "rolled back"
+    PREPARED = "prepared"
+
+
+@dataclass(frozen=True, slots=True)
+class _Long:
+    """A group that no window holds: how it ends, where, when and under which name."""
+
+    fate: _Fate
+    position: int
+    time_s: int
+    gtid: Bytes
+    group: int
+    """Its number in the walk."""
+    at: int
+    """Where it begins in the range."""
+
+    def transactions(self) -> Transactions:
+        return Transactions.one(self.position, self.time_s, self.gtid)
+
+    def check(self, ended: Transactions, position: Position) -> None:
+        """It must end as it was found to: its rows are handed out already."""
+        first = int(ended.position[0]) if ended else -1
+        as_found = first == self.position if self.fate is _Fate.COMMITTED else self.fate is _Fate.ROLLED_BACK and first != self.position
+        if not as_found:
+            raise Corrupt("a transaction ends otherwise than it was found to", detail=self.fate.value, position=str(position))
+
+
 @dataclass(slots=True)
 class Counters:
     """What went through, for whoever watches."""
@@ -185,7 +219,10 @@ class LogReader:
     databases' defaults, which tables that the log creates inherit. `trust_statements` lets changes pass that were logged as text and
     name no captured table; whether a view, a trigger or a function carries them to one can't be seen. `step_over_statements` is for
     whoever has read them already (`statements`) and gives the schema that each table has in the whole range. `prepared` is for whoever
-    keeps prepared XA groups himself: it is asked for one at its COMMIT, and none is held here.
+    keeps prepared XA groups himself: it is asked for one at its COMMIT, and none is held here. Without `names` no transaction tells its
+    GTID, which costs a seventh of all where transactions are of one row.
+
+    `low` may be set before a range is read: rows that were committed at or before that offset are passed over, and are not decoded.
     """
 
     def __init__(
@@ -199,6 +236,7 @@ class LogReader:
         trust_statements: bool = False,
         step_over_statements: bool = False,
         prepared: Callable[[Xid, Position], Held | None] | None = None,
+        names: bool = True,
         captured: Callable[[TableId], bool] = lambda _: True,
         options: TypeOptions = TypeOptions(),  # noqa: B008
         limits: Limits = Limits(),  # noqa: B008
@@ -209,6 +247,7 @@ class LogReader:
         self._lower_case_names = lower_case_names
         self._trust_statements = trust_statements
         self._step_over = step_over_statements
+        self._names = names
         self._collations = dict(collations or {})
         self._schemas = schemas
         self._captured = captured
@@ -220,6 +259,7 @@ class LogReader:
         self._plans: dict[tuple[bytes, MySqlTable | None], RowPlan] = {}
         self._kept_elsewhere = prepared
         self.held: dict[Xid, Held] = {}
+        self.low: Callable[[TableId], int] = lambda _: 0
         self.counters = Counters()
 
     def read_segment(self, segment: Stored) -> Iterator[LogItem]:
@@ -228,95 +268,136 @@ class LogReader:
 
     def read_part(self, segment: Stored, part: Part) -> Iterator[LogItem]:
         """Decode what lies between two cuts of a segment."""
-        return self.read(
-            segment.bytes()[part.first : part.last],
-            file=segment.log.number,
-            start=part.start,
-            end=part.end,
-            checksum_bytes=segment.crc_length,
-        )
+        data = segment.bytes()[part.first : part.last]
+        return self.read_stored(segment, part, InMemory(data, window_bytes=self._limits.prefilter_bytes))
+
+    def read_stored(self, segment: Stored, part: Part, log: Log) -> Generator[LogItem, None, None]:
+        """The same, of bytes that are fetched piece by piece. They are given back at the end, or when the iterator is closed."""
+        return self.read_log(log, file=segment.log.number, start=part.start, end=part.end, checksum_bytes=segment.crc_length)
 
     def read(self, data: Bytes, *, file: int, start: int, checksum_bytes: int, end: int | None = None) -> Iterator[LogItem]:
         """Decode whole transactions: `data` are the events of log file `file` from offset `start` on, up to `end` if that is known."""
+        log = InMemory(data, window_bytes=self._limits.prefilter_bytes)
+        return self.read_log(log, file=file, start=start, checksum_bytes=checksum_bytes, end=end)
+
+    def read_log(self, log: Log, *, file: int, start: int, checksum_bytes: int, end: int | None = None) -> Generator[LogItem, None, None]:
+        """The same of bytes that lie anywhere. Their pieces are given back at the end, or when the iterator is closed."""
         gaps = self._flavour == "mariadb"
-        walk = Walk(data, position=start, checksum_bytes=checksum_bytes, places=Places.GAPS if gaps else Places.EXACT)
-        # Statements of the open group, by where it begins, that were acted on already.
-        group, acted, again = -1, 0, 0
-        while True:
+        walk = Walk(window_bytes=min(log.window_bytes, log.size), position=start)
+        unpacker = Unpacker(gaps=gaps, limits=self._limits)
+        places = Places.GAPS if gaps else Places.EXACT
+        windows = Windows(log, walk, unpacker, checksum_bytes=checksum_bytes, places=places, where=f"{file}:{start}")
+        try:
+            yield from self._walked(walk, windows, file)
+        finally:
+            windows.close()
+            self.counters.unpacked_bytes += unpacker.bytes_made
+        unpacker.check_whole(f"{file}:{walk.position}")
+        if end is not None and walk.position != end:
+            raise Corrupt("the range ends elsewhere than it must", detail=f"not at {end}", position=f"{file}:{walk.position}")
+
+    def _walked(self, walk: Walk, windows: Windows, file: int) -> Iterator[LogItem]:
+        # Statements of the open group: how many this walk through it has seen, and how many were acted on, perhaps by an earlier one.
+        group, seen, acted = -1, 0, 0
+        long: _Long | None = None
+        there = windows.next()
+        while there:
             stop = walk.go_on()
             position = Position(file, int(walk.state[S.STOP_POSITION]), self._era)
-            if stop is Stop.PACKED:
-                # The open group is walked again in its plain form; nothing of its rows has been handed out.
-                yield from self._rows(walk, file)
-                done = int(walk.state[S.GROUP_AT] if walk.state[S.IN_GROUP] else walk.state[S.AT])
-                again = acted if walk.state[S.IN_GROUP] and done == group else 0
-                group = -1
-                start = self._position_before(walk, done, start)
-                plain = unpack(
-                    walk.data[done:],
-                    checksum_bytes=walk.checksum_bytes,
-                    where=f"{file}:{start}",
-                    position=start,
-                    gaps=gaps,
-                    bytes_max=self._limits.unpacked_bytes_max,
-                )
-                self.counters.unpacked_bytes += plain.shape[0]
-                walk = Walk(plain, position=start, checksum_bytes=0, places=Places.UNPACKED)
-                continue
             if stop is Stop.MAPS_FULL:
                 walk.grow_maps()
                 continue
-            if stop >= Stop.CUT_SHORT or stop in (Stop.INCIDENT, Stop.UNKNOWN):
+            if _refused(stop):
                 raise _refusal(walk, stop, position)
-            ended = int(walk.state[S.TRANSACTIONS])
-            yield from self._rows(walk, file)
+            ended = self._ended(walk)
+            self.counters.transactions += len(ended)
+            if long is not None and not (walk.in_group and int(walk.state[S.GROUP_NUMBER]) == long.group):
+                long.check(ended, position)
+                long = None
+            yield from self._rows(walk, file, ended)
+            if stop in (Stop.END, Stop.PACKED) and long is not None:
+                # Rows go with their window.
+                if long.fate is _Fate.COMMITTED:
+                    walk.commit_open(long.position, long.time_s)
+                    yield from self._rows(walk, file, long.transactions())
+                else:
+                    walk.forget_open()
             match stop:
                 case Stop.END:
-                    if end is not None and int(walk.state[S.POSITION]) != end:
-                        raise Corrupt("the range ends elsewhere than it must", detail=f"not at {end}", position=str(position))
-                    return
-                case Stop.STATEMENT:
-                    if int(walk.state[S.GROUP_AT]) != group:
-                        again = again if group < 0 else 0
-                        group, acted = int(walk.state[S.GROUP_AT]), 0
-                    acted += 1
-                    if acted <= again:
-                        continue
-                    # A statement that stands alone is the last transaction that has ended.
-                    yield from self._statement(walk, walk.body(), position, int(walk.txn_gtid_at[ended - 1]) if ended else -1)
-                case Stop.XA_PREPARE:
-                    self._prepared(walk, position, start)
-                case Stop.LOGGED_AS_STATEMENT:
-                    # As a QUERY's body, but for 13 more bytes that say which file was loaded.
+                    if walk.in_group and long is None:
+                        # It is begun again, in a window that begins with it. Nothing of it was handed out.
+                        seen = 0
+                        at, alone = windows.back_to_group()
+                        if alone:
+                            long = self._look_ahead(walk, windows, at, file)
+                    there = windows.next()
+                case Stop.PACKED:
+                    if walk.in_group and long is None:
+                        # It is walked again in its plain form.
+                        seen = 0
+                        walk.back()
+                    windows.unpack()
+                case Stop.STATEMENT | Stop.LOGGED_AS_STATEMENT:
+                    if walk.in_group:
+                        if int(walk.state[S.GROUP_NUMBER]) != group:
+                            group, seen, acted = int(walk.state[S.GROUP_NUMBER]), 0, 0
+                        seen += 1
+                        if seen <= acted:
+                            continue
+                        acted = seen
                     body = walk.body()
-                    yield from self._statement(walk, body[:13] + body[26:], position, -1)
+                    if stop is Stop.LOGGED_AS_STATEMENT:
+                        # As a QUERY's body, but for 13 more bytes that say which file was loaded.
+                        body = body[:13] + body[26:]
+                    # The name of a statement that stands alone is its group's.
+                    yield from self._statement(walk, body, position, _NO_GTID if walk.in_group else walk.group_gtid())
+                case Stop.XA_PREPARE:
+                    if long is None:
+                        size = int(walk.state[S.AT] - walk.state[S.GROUP_AT])
+                        self._prepared(walk, position, size, walk.group_data, walk.checksum_bytes)
+                    else:
+                        at = windows.at
+                        self._prepared(walk, position, at - long.at, partial(windows.whole, long.at, at), windows.checksum_bytes)
+                        long = None
+                        windows.go_to(at)
+                        there = windows.next()
                 case _:
                     raise AssertionError(stop)
 
-    @staticmethod
-    def _position_before(walk: Walk, at: int, start: int) -> int:
-        """Where the event at `at` begins in the log: its end, less its size."""
-        if at == 0:
-            return start
-        position = int(walk.state[S.POSITION])
-        low = int.from_bytes(walk.data[at + 13 : at + 17].tobytes(), "little")
-        size = int.from_bytes(walk.data[at + 9 : at + 13].tobytes(), "little")
-        whole = (position & ~0xFFFFFFFF) | low
-        if whole > position + size:
-            whole -= 1 << 32
-        return max(start, whole - size)
+    def _ended(self, walk: Walk) -> Transactions:
+        """The transactions that have ended since rows were handed out."""
+        count = int(walk.state[S.TRANSACTIONS])
+        names = walk.gtids() if self._names else (_NO_ENDS, _NO_GTID)
+        return Transactions(walk.txn_commit[:count].copy(), walk.txn_time[:count].copy(), *names)
 
-    def _rows(self, walk: Walk, file: int, ended: Transactions | None = None) -> Iterator[ChangeBatch]:
-        """All rows of groups that have ended since the last call, table by table. `ended` names the groups if the walk doesn't."""
-        count, transactions = int(walk.state[S.FLUSHED]), int(walk.state[S.TRANSACTIONS])
-        if ended is None:
-            self.counters.transactions += transactions
-            ended = Transactions(
-                walk.txn_commit[:transactions].copy(),
-                walk.txn_time[:transactions].copy(),
-                walk.txn_gtid_at[:transactions].copy(),
-                walk.data,
-            )
+    def _look_ahead(self, walk: Walk, windows: Windows, at: int, file: int) -> _Long:
+        """How the group ends that begins at `at` and that no window holds. The walk is before it, and is so again afterwards."""
+        state = walk.state.copy()
+        there = windows.next()
+        while True:
+            stop = walk.go_on(look=True)
+            position = int(walk.state[S.STOP_POSITION])
+            if not there or _refused(stop):
+                raise _refusal(walk, stop if there else Stop.OPEN_GROUP, Position(file, position, self._era))
+            if stop is Stop.END:
+                there = windows.next(look=True)
+            elif stop is Stop.PACKED:
+                windows.unpack_alone()
+            elif stop is not Stop.LOGGED_AS_STATEMENT and not (stop is Stop.STATEMENT and walk.in_group):
+                break
+        if stop is Stop.XA_PREPARE:
+            fate = _Fate.PREPARED
+        else:
+            fate = _Fate.ROLLED_BACK if stop is Stop.GROUP_ENDED and walk.state[S.ROLLED_BACK] else _Fate.COMMITTED
+        gtid = walk.group_gtid()
+        found = _Long(fate, position, walk.event_time_s(), gtid, group=int(state[S.GROUP_NUMBER]) + 1, at=at)
+        windows.go_to(at)
+        walk.state[:] = state
+        return found
+
+    def _rows(self, walk: Walk, file: int, ended: Transactions) -> Iterator[ChangeBatch]:
+        """All rows of groups that have ended since the last call, table by table."""
+        count = int(walk.state[S.FLUSHED])
         if count:
             maps = walk.row_map[:count]
             order = np.argsort(maps, kind="stable").astype(np.int64)
@@ -327,15 +408,19 @@ class LogReader:
                 # Which schema rows were written with is decided by their commit: no DDL lies between the two.
                 first = int(chosen[0])
                 plan = self._plan(walk, int(maps[first]), Position(file, int(walk.row_commit[first]), self._era))
-                if plan is not None:
-                    planned.setdefault(plan.table.id, []).append((chosen, plan))
+                if plan is None:
+                    continue
+                # Commits lie in the order of the log.
+                behind = chosen[int(np.searchsorted(walk.row_commit[chosen], self.low(plan.table.id), "right")) :]
+                if behind.shape[0]:
+                    planned.setdefault(plan.table.id, []).append((behind, plan))
             for parts in planned.values():
                 for chosen, plan in _in_turns(parts):
                     yield from self._table_rows(walk, file, chosen, plan, ended)
         walk.drop_rows()
 
     def _plan(self, walk: Walk, index: int, position: Position) -> RowPlan | None:
-        body = walk.data[int(walk.map_at[index]) + 19 : int(walk.map_end[index])].tobytes()
+        body = walk.map_body(index)
         try:
             shape = read_table_map(body, self._flavour)
         except Corrupt as error:
@@ -489,13 +574,12 @@ class LogReader:
         text.validate(full=True)
         return text
 
-    def _statement(self, walk: Walk, body: bytes, position: Position, gtid_at: int) -> Iterator[LogItem]:
+    def _statement(self, walk: Walk, body: bytes, position: Position, gtid: Bytes) -> Iterator[LogItem]:
         query = read_query(body, self._flavour)
         xa = read_xa_end(query.sql)
-        time = int.from_bytes(walk.data[walk.state[S.EVENT_AT] : walk.state[S.EVENT_AT] + 4].tobytes(), "little")
+        time = walk.event_time_s()
         if xa:
-            ended = Transactions(np.array([position.offset]), np.array([time]), np.array([gtid_at]), walk.data)
-            yield from self._xa_ended(*xa, position, ended)
+            yield from self._xa_ended(*xa, position, Transactions.one(position.offset, time, gtid))
             return
         if _ROLLBACK_TO.match(query.sql):
             raise SourceDrift(
@@ -559,17 +643,16 @@ class LogReader:
             case Truncate() | Ignored() | RowsAsText():
                 pass
 
-    def _prepared(self, walk: Walk, position: Position, start: int) -> None:
+    def _prepared(self, walk: Walk, position: Position, size: int, events: Callable[[], Bytes], checksum_bytes: int) -> None:
+        """Hold aside the group that the walk has come to the end of."""
         if self._kept_elsewhere is not None:
             walk.drop_group()
             return
         _, xid = read_xa_prepare(walk.body())
-        group, end = int(walk.state[S.GROUP_AT]), int(walk.state[S.AT])
-        data = walk.data[group:end].copy()
-        self.held[xid] = Held(data, walk.checksum_bytes, self._position_before(walk, group, start))
-        held = sum(entry.data.shape[0] for entry in self.held.values())
+        held = size + sum(entry.data.shape[0] for entry in self.held.values())
         if held > self._limits.held_bytes_max:
             raise SourceDrift("prepared XA transactions are larger than the limit", detail=f"{held} bytes at {position}")
+        self.held[xid] = Held(events(), checksum_bytes, int(walk.state[S.GROUP_POSITION]))
         walk.drop_group()
 
     def _xa_ended(self, committed: bool, xid: Xid, position: Position, ended: Transactions) -> Iterator[LogItem]:
@@ -585,25 +668,35 @@ class LogReader:
                 detail=f"{xid} at {position}",
                 hint="it was prepared before what was read here began; begin with a new state",
             )
-        # Its places and statements were dealt with when it was prepared.
-        walk = Walk(held.data, position=held.position, checksum_bytes=held.checksum_bytes, places=Places.UNPACKED)
-        while (stop := walk.go_on(commit_as=position.offset)) is not Stop.END:
-            match stop:
-                case Stop.STATEMENT:
-                    pass
+        yield from self._held_rows(held, position, ended)
+
+    def _held_rows(self, held: Held, position: Position, ended: Transactions) -> Iterator[LogItem]:
+        """The rows of a prepared group. Prepared rows are in no read: what counts is the name and the time of the COMMIT, as its position
+        does. The group's places and statements were dealt with when it was prepared."""
+        log = InMemory(held.data, window_bytes=self._limits.prefilter_bytes)
+        walk = Walk(window_bytes=min(log.window_bytes, log.size), position=held.position)
+        unpacker = Unpacker(gaps=True, limits=self._limits)
+        windows = Windows(log, walk, unpacker, checksum_bytes=held.checksum_bytes, places=Places.UNPACKED, where=str(position))
+        there = windows.next()
+        while there:
+            match walk.go_on(commit_as=position.offset):
+                case Stop.STATEMENT | Stop.LOGGED_AS_STATEMENT:
+                    continue
                 case Stop.MAPS_FULL:
                     walk.grow_maps()
-                case Stop.PACKED:
-                    plain = unpack(
-                        held.data, checksum_bytes=held.checksum_bytes, where=str(position), bytes_max=self._limits.unpacked_bytes_max
-                    )
-                    self.counters.unpacked_bytes += plain.shape[0]
-                    walk = Walk(plain, position=held.position, checksum_bytes=0, places=Places.UNPACKED)
-                case _:
-                    raise Corrupt("a held XA group reads otherwise than when it was prepared", detail=stop.name, position=str(position))
-        # Prepared rows are in no read: what counts is the name and the time of the COMMIT, as its position does.
-        walk.row_time[: int(walk.state[S.FLUSHED])] = ended.time_s[0]
-        yield from self._rows(walk, position.file, ended)
+                    continue
+                case (Stop.END | Stop.PACKED) as stop:
+                    if walk.in_group:
+                        walk.commit_open(position.offset, int(ended.time_s[0]))
+                    walk.row_time[: int(walk.state[S.FLUSHED])] = ended.time_s[0]
+                    yield from self._rows(walk, position.file, ended)
+                    if stop is Stop.PACKED:
+                        windows.unpack()
+                    else:
+                        there = windows.next()
+                case stop:
+                    raise InvariantBroken("a held XA group reads otherwise than when it was prepared", detail=str(stop))
+        check(not walk.in_group, "a held XA group has no end")
 
 
 def _in_turns(parts: list[tuple[Longs, RowPlan]]) -> Iterator[tuple[Longs, RowPlan]]:
@@ -626,8 +719,11 @@ def _in_turns(parts: list[tuple[Longs, RowPlan]]) -> Iterator[tuple[Longs, RowPl
 
 def warm() -> None:
     """Compile the kernels, or load them from the cache on disk, before the first batch waits for them."""
-    walk = Walk(np.zeros(0, np.uint8), position=4, checksum_bytes=4)
+    walk = Walk(window_bytes=0, position=4)
+    walk.enter(np.zeros(0, np.uint8), checksum_bytes=4, places=Places.EXACT)
     check(walk.go_on() is Stop.END, "an empty range has nothing in it")
+    walk.gtids()
+    whole_events(walk.data, 4)
     none, layout = np.zeros(0, np.int64), Layout(_SYSTEM_STORAGE, rows_max=2, heap_bytes=[0] * len(_SYSTEM_STORAGE))
     arena = Arena(ArenaPool(), layout, valid=True)
     kernel.fill(
@@ -638,6 +734,10 @@ def warm() -> None:
 
 
 _ROLLBACK_TO = re.compile(r"^\s*ROLLBACK\s+TO\b", re.IGNORECASE)
+
+
+def _refused(stop: Stop) -> bool:
+    return stop >= Stop.CUT_SHORT or stop in (Stop.INCIDENT, Stop.UNKNOWN)
 
 
 def _refusal(walk: Walk, stop: Stop, position: Position) -> Exception:

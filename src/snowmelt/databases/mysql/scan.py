@@ -1,12 +1,13 @@
-"""The walk over a range of the log: which row events belong to which table and to which transaction.
+"""The walk over the log, window by window: which row events belong to which table and to which transaction.
 
-States: outside a group; inside a group (from its GTID, BEGIN or XA START to its end). Forbidden: rows outside a group, rows of a
-table that their statement did not map, an event longer than what is left, a wrong checksum, an event that is not where the one
-before it ended.
-Memory: one entry per row event and per transaction of the range.
+States: outside a group; inside a group (from its GTID, BEGIN or XA START to its end), which may have begun in an earlier window.
+Forbidden: rows outside a group, rows of a table that their statement did not map, an event longer than what is left, a wrong
+checksum, an event that is not where the one before it ended, a new window while rows of the last one were not handed out.
+Memory: one entry per row event and per transaction of a window, whatever the size of the log or of a transaction; the table maps of
+the open statement, and of others as long as they are few.
 
 A row gets its position when its group *ends*: the end of the commit. What a compiled walk can't decide (a statement, a prepared
-XA group, an event that is not plain) stops it with a reason; the caller decides and lets it go on.
+XA group, an event that is not plain, a window's end) stops it with a reason; the caller decides and lets it go on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numba import njit
 
 from snowmelt.columnar.arena import Bytes, Longs
 from snowmelt.columnar.crc32 import crc32
-from snowmelt.columnar.memory import JIT, kernel_view, load16, load32, load64
+from snowmelt.columnar.memory import JIT, copy, kernel_view, load16, load32, load64
 from snowmelt.databases.mysql.events import FLAG_IGNORABLE, HEADER_BYTES, Event, Reader
 from snowmelt.errors import check
 
@@ -31,6 +32,9 @@ _BEGINS_ALTER = 0x02
 _UNDOES_ALTER = 0x08
 MAPS_FIRST = 1 << (_HASH_BITS - 1)
 """Tables that a walk has room for before it must grow."""
+_MAP_BYTES_FIRST = 1 << 16
+_KEPT = -2
+"""In the place of an offset: what was there is of an earlier window, and was kept."""
 
 
 class Places(IntEnum):
@@ -48,16 +52,19 @@ class Stop(IntEnum):
     """Why the walk stopped."""
 
     END = 0
+    """Of the window."""
     STATEMENT = 1
     """A QUERY that is neither BEGIN, COMMIT, ROLLBACK nor a savepoint."""
     XA_PREPARE = 2
     PACKED = 3
-    """A compressed or fragmented event: unpack the range, then walk that."""
+    """A compressed or fragmented event, which was not walked: unpack it, then walk that."""
     INCIDENT = 4
     LOGGED_AS_STATEMENT = 5
     """LOAD DATA: its file came before, in events of its own, and this one names the table."""
     UNKNOWN = 6
     MAPS_FULL = 7
+    GROUP_ENDED = 8
+    """Only where the walk looks for just that."""
     # What follows is corrupt.
     CUT_SHORT = 16
     BAD_SIZE = 17
@@ -84,7 +91,9 @@ class S(IntEnum):
     """0 outside, 1 a group has begun, 2 and it is ended by a commit only, 3 an XA group."""
     GROUP_ROW = 6
     GROUP_AT = 7
+    """The open group's first event in the window, below zero if it lies in an earlier one."""
     GTID_AT = 8
+    """That of its GTID, the same or -1."""
     STATEMENT_NUMBER = 9
     EVENT_AT = 10
     """The event that the walk stopped at."""
@@ -92,20 +101,30 @@ class S(IntEnum):
     STOP_POSITION = 12
     FLUSHED = 13
     """Rows below are of ended groups."""
+    GROUP_EVENTS = 14
+    """Row events of the open group in earlier windows."""
+    GROUP_POSITION = 15
+    """Where the log was before the open group."""
+    ROLLED_BACK = 16
+    """How the group ended that the walk looked for."""
+    GROUP_NUMBER = 17
 
 
-STATE_SLOTS = 16
+STATE_SLOTS = 18
 
 
 class Walk:
-    """The arrays that a walk fills, and its state between stops."""
+    """The arrays that a walk fills, and its state between stops and from window to window.
 
-    def __init__(self, data: Bytes, *, position: int, checksum_bytes: int, places: Places = Places.GAPS) -> None:
-        check(checksum_bytes in (0, 4), "a checksum has no or four bytes")
-        self._places = int(places)
-        self.data = kernel_view(data)
-        self.checksum_bytes = checksum_bytes
-        rows_max = data.shape[0] // ROW_EVENT_BYTES_MIN + 2
+    Made for windows of up to `window_bytes`; one that is larger may hold a single event. A window begins with `enter`, when the rows
+    of the one before are handed out.
+    """
+
+    def __init__(self, *, window_bytes: int, position: int) -> None:
+        self._places = int(Places.GAPS)
+        self.data: Bytes = np.empty(0, np.uint8)
+        self.checksum_bytes = 0
+        rows_max = window_bytes // ROW_EVENT_BYTES_MIN + 2
         self.row_at: Longs = np.empty(rows_max, np.int64)
         self.row_end: Longs = np.empty(rows_max, np.int64)
         self.row_type = np.empty(rows_max, np.uint8)
@@ -114,28 +133,49 @@ class Walk:
         self.row_commit: Longs = np.empty(rows_max, np.int64)
         self.row_ordinal = np.empty(rows_max, np.int32)
         self.row_time: Longs = np.empty(rows_max, np.int64)
-        self.map_at: Longs = np.empty(MAPS_FIRST, np.int64)
-        self.map_end: Longs = np.empty(MAPS_FIRST, np.int64)
+        self.map_data = np.empty(_MAP_BYTES_FIRST, np.uint8)
+        self.map_at: Longs = np.zeros(MAPS_FIRST + 1, np.int64)
         self.map_id: Longs = np.empty(MAPS_FIRST, np.int64)
         self.map_statement: Longs = np.empty(MAPS_FIRST, np.int64)
         self.map_slots = np.full(1 << _HASH_BITS, -1, np.int32)
         # The shortest group is a statement: a header, 13 bytes, a database's and a statement's first bytes.
-        transactions_max = data.shape[0] // 32 + 2
+        transactions_max = window_bytes // 32 + 2
         self.txn_commit: Longs = np.empty(transactions_max, np.int64)
         self.txn_time: Longs = np.empty(transactions_max, np.int64)
         self.txn_gtid_at: Longs = np.empty(transactions_max, np.int64)
         self.state: Longs = np.zeros(STATE_SLOTS, np.int64)
         self.state[S.POSITION] = position
         self.state[S.GTID_AT] = -1
+        self._first = np.empty(0, np.uint8)
 
-    def go_on(self, *, commit_as: int = -1) -> Stop:
-        """Walk to the next stop. `commit_as` makes XA PREPARE the end of a group that was committed at that position."""
+    def enter(self, data: Bytes, *, checksum_bytes: int, places: Places) -> None:
+        """Go on with the events in `data`, which is valid as long as the walk is in it."""
+        check(checksum_bytes in (0, 4), "a checksum has no or four bytes")
+        state = self.state
+        check(int(state[S.ROWS]) == 0, "a window begins while rows of the last one are not handed out")
+        if state[S.IN_GROUP] and state[S.GROUP_AT] >= 0:
+            at = int(state[S.GROUP_AT])
+            self._first = self.data[at : at + self._size(at) - self.checksum_bytes].copy()
+            state[S.GROUP_AT] = _KEPT
+            if state[S.GTID_AT] >= 0:
+                state[S.GTID_AT] = _KEPT
+        if state[S.MAPS] > MAPS_FIRST // 2:
+            self._drop_maps()
+        self.data = kernel_view(data)
+        self.checksum_bytes = checksum_bytes
+        self._places = int(places)
+        state[S.AT] = 0
+
+    def go_on(self, *, commit_as: int = -1, look: bool = False) -> Stop:
+        """Walk to the next stop. `commit_as` makes XA PREPARE the end of a group that was committed at that position. `look` walks to the
+        end of the open group and does nothing else: no row is noted, and no checksum is looked at."""
         return Stop(
             walk(
                 self.data,
                 self.checksum_bytes,
                 self._places,
                 commit_as,
+                look,
                 self.row_at,
                 self.row_end,
                 self.row_type,
@@ -144,8 +184,8 @@ class Walk:
                 self.row_commit,
                 self.row_ordinal,
                 self.row_time,
+                self.map_data,
                 self.map_at,
-                self.map_end,
                 self.map_id,
                 self.map_statement,
                 self.map_slots,
@@ -156,26 +196,68 @@ class Walk:
             )
         )
 
+    @property
+    def in_group(self) -> bool:
+        return bool(self.state[S.IN_GROUP])
+
+    @property
+    def position(self) -> int:
+        """The end of the last event that was walked."""
+        return int(self.state[S.POSITION])
+
+    def map_body(self, index: int) -> bytes:
+        return self.map_data[int(self.map_at[index]) : int(self.map_at[index + 1])].tobytes()
+
     def grow_maps(self) -> None:
-        """Room for twice as many tables. A map has at least its event's bytes, so the range bounds this."""
-        for name in ("map_at", "map_end", "map_id", "map_statement"):
+        """Room for twice as many tables, and for the map that the walk stopped at."""
+        for name in ("map_id", "map_statement", "map_data"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.empty_like(old)]))
-        self.map_slots = np.full(2 * self.map_slots.shape[0], -1, np.int32)
+        self.map_at = np.concatenate([self.map_at, np.zeros(self.map_at.shape[0] - 1, np.int64)])
+        need = int(self.state[S.EVENT_END] - self.state[S.EVENT_AT])
+        self.map_data = np.concatenate([self.map_data, np.empty(need, np.uint8)])
+        self._hash_maps()
+
+    def _hash_maps(self) -> None:
+        self.map_slots = np.full(2 * (self.map_at.shape[0] - 1), -1, np.int32)
         hash_maps(self.map_id, int(self.state[S.MAPS]), self.map_slots)
+
+    def _drop_maps(self) -> None:
+        """Keep the maps of the open statement alone. No row refers to the others: all were handed out."""
+        count = int(self.state[S.MAPS])
+        kept = np.flatnonzero(self.map_statement[:count] == self.state[S.STATEMENT_NUMBER])
+        bodies = [self.map_body(int(index)) for index in kept]
+        self.map_id[: len(kept)] = self.map_id[kept]
+        self.map_statement[: len(kept)] = self.map_statement[kept]
+        self.map_at[1 : len(kept) + 1] = np.cumsum([len(body) for body in bodies], dtype=np.int64)
+        joined = b"".join(bodies)
+        self.map_data[: len(joined)] = np.frombuffer(joined, np.uint8)
+        self.state[S.MAPS] = len(kept)
+        self._hash_maps()
 
     def body(self) -> bytes:
         """The body of the event that the walk stopped at."""
         return self.data[self.state[S.EVENT_AT] + 19 : self.state[S.EVENT_END]].tobytes()
 
+    def _size(self, at: int) -> int:
+        return int.from_bytes(self.data[at + 9 : at + 13].tobytes(), "little")
+
+    def _group_event(self) -> bytes:
+        """The first event of the open group, or of the last one, without its checksum."""
+        at = int(self.state[S.GROUP_AT])
+        return (self._first if at == _KEPT else self.data[at : at + self._size(at) - self.checksum_bytes]).tobytes()
+
+    def group_data(self) -> Bytes:
+        """The events of the open group so far, which began in this window."""
+        return self.data[int(self.state[S.GROUP_AT]) : int(self.state[S.AT])].copy()
+
     def takes_effect(self) -> bool:
         """Whether the statement that the walk stopped at does anything. MariaDB may log an ALTER when it begins and, with the same text,
         when it ends (binlog_alter_two_phase). It takes effect when it ends well; the transaction's GTID says which of the three this is."""
-        at = int(self.state[S.GROUP_AT])
-        if self.data[at + 4] != Event.GTID_MARIADB:
+        event = self._group_event()
+        if event[4] != Event.GTID_MARIADB:
             return True
-        size = int.from_bytes(self.data[at + 9 : at + 13].tobytes(), "little")
-        reader = Reader(self.data[at + HEADER_BYTES : at + size - self.checksum_bytes].tobytes(), "GTID")
+        reader = Reader(event[HEADER_BYTES:], "GTID")
         reader.take(12)
         flags = reader.number(1)
         if flags & _HAS_COMMIT_ID:
@@ -184,6 +266,50 @@ class Walk:
             reader.take(4)
             reader.take(reader.number(1) + reader.number(1))
         return not (reader.left and reader.number(1) & (_BEGINS_ALTER | _UNDOES_ALTER))
+
+    def gtids(self) -> tuple[Longs, Bytes]:
+        """The GTID events of the transactions that have ended, one behind the other, and where each ends; one that has none is empty."""
+        count = int(self.state[S.TRANSACTIONS])
+        ends: Longs = np.empty(count, np.int64)
+        size = gtid_ends(self.data, self.txn_gtid_at[:count], self._first, ends)
+        events: Bytes = np.empty(size, np.uint8)
+        gather_gtids(self.data, self.txn_gtid_at[:count], self._first, ends, events)
+        return ends, events
+
+    def group_gtid(self) -> Bytes:
+        """The GTID event of the open group, or of the last one; empty if it has none. It would be its first event."""
+        event = np.frombuffer(self._group_event(), np.uint8)
+        return event if event[4] in (Event.GTID, Event.ANONYMOUS_GTID, Event.GTID_TAGGED, Event.GTID_MARIADB) else event[:0]
+
+    def event_time_s(self) -> int:
+        """Of the event that the walk stopped at."""
+        at = int(self.state[S.EVENT_AT])
+        return int.from_bytes(self.data[at : at + 4].tobytes(), "little")
+
+    def back(self) -> int:
+        """Forget the open group as if the walk had stopped before it; where it begins in the window."""
+        state = self.state
+        check(int(state[S.GROUP_AT]) >= 0, "a walk goes back to a group that begins in an earlier window")
+        state[S.POSITION] = state[S.GROUP_POSITION]
+        state[S.AT] = state[S.GROUP_AT]
+        # When it begins again it is the same group.
+        state[S.GROUP_NUMBER] -= 1
+        self.drop_group()
+        return int(state[S.AT])
+
+    def commit_open(self, position: int, time_s: int) -> None:
+        """The rows of the open group may be handed out: it is known how it ends."""
+        state = self.state
+        first, last = int(state[S.GROUP_ROW]), int(state[S.ROWS])
+        self.row_commit[first:last] = position
+        self.row_time[first:last] = time_s
+        state[S.GROUP_EVENTS] += last - first
+        state[S.FLUSHED] = state[S.GROUP_ROW] = last
+
+    def forget_open(self) -> None:
+        """The rows of the open group, so far, are not to be handed out."""
+        self.state[S.GROUP_EVENTS] += self.state[S.ROWS] - self.state[S.GROUP_ROW]
+        self.state[S.ROWS] = self.state[S.GROUP_ROW]
 
     def drop_group(self) -> None:
         """Forget the open group's rows: they were prepared, not committed."""
@@ -274,15 +400,15 @@ def _checksum_is_right(data, at, end, in_use):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def _equal(data, one, other, count):  # type: ignore[no-untyped-def]
-    """Whether two stretches of the data are the same, eight bytes at a time."""
+def _equal(one, one_at, other, other_at, count):  # type: ignore[no-untyped-def]
+    """Whether two stretches are the same, eight bytes at a time."""
     i = 0
     while i + 8 <= count:
-        if load64(data, one + i) != load64(data, other + i):
+        if load64(one, one_at + i) != load64(other, other_at + i):
             return False
         i += 8
     while i < count:
-        if data[one + i] != data[other + i]:
+        if one[one_at + i] != other[other_at + i]:
             return False
         i += 1
     return True
@@ -314,10 +440,51 @@ def hash_maps(map_id, maps, slots):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
+def whole_events(data, checksum):  # type: ignore[no-untyped-def]
+    """How many bytes from the first on are whole events. A size that can't be is left to the walk: all counts then."""
+    at = np.int64(0)
+    end = data.shape[0]
+    while end - at >= 19:
+        size = np.int64(load32(data, at + 9))
+        if size < 19 + checksum:
+            return end
+        if size > end - at:
+            return at
+        at += size
+    return at
+
+
+@njit(**JIT)
+def gtid_ends(data, gtid_at, kept, ends):  # type: ignore[no-untyped-def]
+    """Where each GTID event ends when they lie one behind the other; the end of the last."""
+    total = np.int64(0)
+    for i in range(gtid_at.shape[0]):
+        at = gtid_at[i]
+        if at >= 0:
+            total += np.int64(load32(data, at + 9))
+        elif at == _KEPT:
+            total += kept.shape[0]
+        ends[i] = total
+    return total
+
+
+@njit(**JIT)
+def gather_gtids(data, gtid_at, kept, ends, events):  # type: ignore[no-untyped-def]
+    before = np.int64(0)
+    for i in range(gtid_at.shape[0]):
+        at = gtid_at[i]
+        if at >= 0:
+            copy(events, before, data, at, ends[i] - before)
+        elif at == _KEPT:
+            copy(events, before, kept, 0, ends[i] - before)
+        before = ends[i]
+
+
+@njit(**JIT)
 def walk(  # type: ignore[no-untyped-def]
-    data, checksum, places, commit_as,
+    data, checksum, places, commit_as, look,
     row_at, row_end, row_type, row_map, row_partial, row_commit, row_ordinal, row_time,
-    map_at, map_end, map_id, map_statement, map_slots,
+    map_data, map_at, map_id, map_statement, map_slots,
     txn_commit, txn_time, txn_gtid_at, state,
 ):  # fmt: skip
     """Walk events from state[AT] on; returns a `Stop`."""
@@ -333,13 +500,13 @@ def walk(  # type: ignore[no-untyped-def]
     gtid_at = state[8]
     statement = state[9]
     flushed = state[13]
+    group_events = state[14]
+    group_position = state[15]
     last_id = np.int64(-1)
     last_map = np.int64(-1)
     stop = 0
     while True:
         if at == end:
-            if in_group:
-                stop = 23
             break
         state[10] = at
         state[12] = position
@@ -356,7 +523,7 @@ def walk(  # type: ignore[no-untyped-def]
         kind = data[at + 4]
         stop_at = at + size - checksum
         state[11] = stop_at
-        if checksum and not _checksum_is_right(data, at, stop_at, kind == 15 and load16(data, at + 17) & 1 != 0):
+        if checksum and not look and not _checksum_is_right(data, at, stop_at, kind == 15 and load16(data, at + 17) & 1 != 0):
             stop = 18
             break
         before = position
@@ -383,24 +550,27 @@ def walk(  # type: ignore[no-untyped-def]
                 stop = 17
                 break
             table = np.int64(load32(data, at + 19)) | (np.int64(load16(data, at + 23)) << 32)
-            if kind == 19:
+            if look:
+                pass
+            elif kind == 19:
                 if table == last_id and last_map >= 0:
                     found = last_map
                 else:
                     found = np.int64(map_slots[_slot(map_slots, map_id, table)])
-                same = found >= 0 and map_end[found] - map_at[found] == stop_at - at
+                length = stop_at - at - 19
+                same = found >= 0 and map_at[found + 1] - map_at[found] == length
                 if same:
-                    same = _equal(data, map_at[found] + 19, at + 19, stop_at - at - 19)
+                    same = _equal(map_data, map_at[found], data, at + 19, length)
                 if not same:
-                    if maps >= map_at.shape[0]:
+                    if maps >= map_id.shape[0] or map_at[maps] + length > map_data.shape[0]:
                         # The walk goes on with this event when there is room.
                         position = before
                         stop = 7
                         break
                     map_slots[_slot(map_slots, map_id, table)] = maps
                     found = maps
-                    map_at[maps] = at
-                    map_end[maps] = stop_at
+                    copy(map_data, map_at[maps], data, at + 19, length)
+                    map_at[maps + 1] = map_at[maps] + length
                     map_id[maps] = table
                     maps += 1
                 map_statement[found] = statement
@@ -426,7 +596,7 @@ def walk(  # type: ignore[no-untyped-def]
                     row_type[rows] = kind
                     row_map[rows] = found
                     row_partial[rows] = _partial(data, at, stop_at, kind)
-                    row_ordinal[rows] = rows - group_row
+                    row_ordinal[rows] = group_events + rows - group_row
                     rows += 1
                 if flags & 1:
                     statement += 1
@@ -446,6 +616,9 @@ def walk(  # type: ignore[no-untyped-def]
                     in_group = 2
             group_row = rows
             group_at = at
+            group_events = 0
+            group_position = before
+            state[17] += 1
             gtid_at = at
             # What was mapped before is not this group's.
             statement += 1
@@ -462,6 +635,9 @@ def walk(  # type: ignore[no-untyped-def]
                 if in_group == 0:
                     group_row = rows
                     group_at = at
+                    group_events = 0
+                    group_position = before
+                    state[17] += 1
                     statement += 1
                 in_group = 2
             elif length == 6 and _starts(data, text, stop_at, _COMMIT):
@@ -474,15 +650,20 @@ def walk(  # type: ignore[no-untyped-def]
                 if in_group == 0:
                     group_row = rows
                     group_at = at
+                    group_events = 0
+                    group_position = before
+                    state[17] += 1
                     statement += 1
                 in_group = 3
             else:
-                if in_group == 1 and rows > group_row:
+                if in_group == 1 and group_events + rows > group_row:
                     # Rows have no end of their own in a group that is a single statement.
                     stop = 21
                     break
                 if in_group < 2:
-                    # A statement that stands alone ends its group.
+                    # A statement that stands alone ends its group, or is all of it.
+                    if in_group == 0:
+                        group_at = at
                     txn_commit[transactions] = position
                     txn_time[transactions] = np.int64(load32(data, at))
                     txn_gtid_at[transactions] = gtid_at if in_group else -1
@@ -507,12 +688,16 @@ def walk(  # type: ignore[no-untyped-def]
                 stop = 2
                 break
         elif kind == 40 or (165 <= kind <= 172):
-            stop = 3
-            break
+            if not look or kind == 40 or kind == 165:
+                position = before
+                stop = 3
+                break
         elif kind == 26:
             stop = 4
             break
         elif kind == 18:
+            if in_group == 0:
+                group_at = at
             at += size
             stop = 5
             break
@@ -537,6 +722,10 @@ def walk(  # type: ignore[no-untyped-def]
                 stop = 21
                 break
             time = np.int64(load32(data, at))
+            if look:
+                state[16] = ended == 2
+                stop = 8
+                break
             if ended == 2:
                 rows = group_row
             else:
@@ -565,4 +754,6 @@ def walk(  # type: ignore[no-untyped-def]
     state[8] = gtid_at
     state[9] = statement
     state[13] = flushed
+    state[14] = group_events
+    state[15] = group_position
     return stop

@@ -27,7 +27,7 @@ from snowmelt.databases.mysql.ddl import Rules, SchemaChange, read_statement
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event, Xid, read_query, read_xa_end, read_xa_prepare
 from snowmelt.databases.mysql.scan import Places, S, Stop, Walk
 from snowmelt.databases.mysql.segments import Cut, Segment
-from snowmelt.databases.mysql.unpack import UNPACKED_BYTES_MAX, first_of_payload, unpack
+from snowmelt.databases.mysql.unpack import first_of_payload, unpack
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.table import TableId
 
@@ -74,7 +74,7 @@ class LoggedXa:
     """None: it is prepared."""
 
 
-def read_marked(segment: Segment, *, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> tuple[list[LoggedStatement], list[LoggedXa]]:
+def read_marked(segment: Segment, *, unpacked_bytes_max: int | None = None) -> tuple[list[LoggedStatement], list[LoggedXa]]:
     """The statements of a segment, and what it says of XA transactions, each in the order of the log. `unpacked_bytes_max` bounds what
     one compressed group may grow to."""
     statements: list[LoggedStatement] = []
@@ -126,7 +126,7 @@ def _read_xa(segment: Segment, data: Bytes, before: Cut, cut: Cut) -> LoggedXa:
     return LoggedXa(begins=before.offset, offset=cut.offset, at=before.at, bytes=cut.at - before.at, xid=told[1], committed=told[0])
 
 
-def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int) -> list[LoggedXa]:
+def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int | None) -> list[LoggedXa]:
     """The XA transactions that are prepared in compressed groups, which nobody could mark. Each is a GTID and the payload behind it."""
     found: list[LoggedXa] = []
     group = 0
@@ -142,7 +142,8 @@ def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int) -> li
             continue
         whole = end + segment.crc_length
         plain = unpack(data[at:whole], checksum_bytes=segment.crc_length, where=where, bytes_max=unpacked_bytes_max)
-        walk = Walk(plain, position=segment.start.offset + at, checksum_bytes=0, places=Places.UNPACKED)
+        walk = Walk(window_bytes=len(plain), position=segment.start.offset + at)
+        walk.enter(plain, checksum_bytes=0, places=Places.UNPACKED)
         while (stop := walk.go_on()) in (Stop.STATEMENT, Stop.MAPS_FULL):
             if stop is Stop.MAPS_FULL:
                 walk.grow_maps()
@@ -151,17 +152,18 @@ def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int) -> li
             # MySQL leaves nothing out of what it sends, so a place in the data is one in the log.
             start = segment.start.offset
             found.append(LoggedXa(begins=start + group, offset=start + whole, at=group, bytes=whole - group, xid=xid, committed=None))
-        elif stop is not Stop.END:
+        elif stop is not Stop.END or walk.in_group:
             raise Corrupt("a compressed XA transaction can't be read", detail=stop.name.lower(), position=where)
     return found
 
 
 def _read_group(
-    segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_bytes_max: int
+    segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_bytes_max: int | None
 ) -> tuple[list[LoggedStatement], list[LoggedXa]]:
     gaps = segment.server.flavour == "mariadb"
     where = f"{segment.log}:{before.offset}"
-    walk = Walk(data, position=before.offset, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
+    walk = Walk(window_bytes=len(data), position=before.offset)
+    walk.enter(data, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
     found: list[LoggedStatement] = []
     of_xa: list[LoggedXa] = []
     rows = 0
@@ -176,6 +178,8 @@ def _read_group(
         rows = max(rows, int(walk.state[S.ROWS]))
         match stop:
             case Stop.END:
+                if walk.in_group:
+                    raise Corrupt("a statement's transaction can't be read", detail="it is not ended", position=where)
                 break
             case Stop.STATEMENT:
                 found += _statement(segment, walk, walk.body(), before, cut)
@@ -195,7 +199,8 @@ def _read_group(
                     gaps=gaps,
                     bytes_max=unpacked_bytes_max,
                 )
-                walk = Walk(data, position=before.offset, checksum_bytes=0, places=Places.UNPACKED)
+                walk = Walk(window_bytes=len(data), position=before.offset)
+                walk.enter(data, checksum_bytes=0, places=Places.UNPACKED)
                 found.clear()
                 of_xa.clear()
             case Stop.MAPS_FULL:

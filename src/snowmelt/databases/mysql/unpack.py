@@ -1,28 +1,36 @@
 """Compressed and fragmented events, made plain.
 
 MariaDB compresses single events (zlib) and splits huge row events, MySQL compresses whole transactions (zstd). The walk and the
-row kernel know none of it: a range that holds such events is first rewritten as plain events without checksums, in the same
+row kernel know none of it: from such an event on a window is first rewritten as plain events without checksums, in the same
 order, each inner event with the position of the outer one. Their places in the log are checked here, because afterwards they
-don't tell. What comes out is bounded: what claims to grow beyond its limit is refused before anything is allocated, and what
-grows beyond its claim is refused when it does.
+don't tell.
+
+Memory: what comes out is put together in memory up to a limit, beyond it in a spill file, and so is an event that comes in
+fragments. What claims to grow beyond its limit is refused before anything is allocated, and what grows beyond its claim is refused when
+it does.
 """
 
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import zstandard
+from numba import njit
 
 from snowmelt.columnar.arena import Bytes
+from snowmelt.columnar.assembly import Assembly
 from snowmelt.columnar.crc32 import crc32
+from snowmelt.columnar.memory import JIT, load32, store32
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event, Reader
 from snowmelt.errors import Corrupt
+from snowmelt.relay.limits import Limits
 
 EVENT_BYTES_MAX = (1 << 32) - 1
 """The header's size has 32 bits."""
-UNPACKED_BYTES_MAX = 4 << 30
-"""What one range may grow to."""
 
 _PLAIN_TYPE = {
     Event.WRITE_ROWS_COMPRESSED_V1: Event.WRITE_ROWS_V1,
@@ -32,51 +40,134 @@ _PLAIN_TYPE = {
     Event.UPDATE_ROWS_COMPRESSED: Event.UPDATE_ROWS,
     Event.DELETE_ROWS_COMPRESSED: Event.DELETE_ROWS,
 }
-_PACKED = frozenset({Event.TRANSACTION_PAYLOAD, Event.QUERY_COMPRESSED, Event.PARTIAL_ROW_DATA, *_PLAIN_TYPE})
 _PIECE_BYTES = 1 << 20
 _UNCOMPRESSED = 255
+_HEAD_BYTES_MAX = 1 << 18
+"""No event has more than that before the bytes that are packed: extra data of 64 KiB, two bitmaps of 8 KiB, status variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What a stretch of the log is without its packing."""
+
+    data: Bytes
+    taken: int
+    """How many bytes of the log that is."""
+    starts: list[tuple[int, int]]
+    """Where each of the log's events begins, in the plain bytes and in the log's."""
+
+    def came_from(self, at: int) -> int:
+        """Where in the log's bytes the event began that holds a plain byte."""
+        return self.starts[bisect_right(self.starts, (at, EVENT_BYTES_MAX << 8)) - 1][1]
+
+    def behind(self, at: int) -> int:
+        """Where in the log's bytes the first event begins that is not before a plain byte."""
+        index = bisect_left(self.starts, (at, 0))
+        return self.starts[index][1] if index < len(self.starts) else self.taken
 
 
 def unpack(
-    data: Bytes, *, checksum_bytes: int, where: str, position: int | None = None, gaps: bool = True, bytes_max: int = UNPACKED_BYTES_MAX
+    data: Bytes, *, checksum_bytes: int, where: str, position: int | None = None, gaps: bool = True, bytes_max: int | None = None
 ) -> Bytes:
-    """The same range as plain events without checksums, at most `bytes_max` of them.
+    """All of a range as plain events without checksums, at most `bytes_max` of them.
 
     `position` is where the range begins in the log; without it the events' places are not checked. `gaps` says that events may
     be missing.
     """
-    pieces: list[bytes] = []
-    total = 0
-    fragments = _Fragments()
-    at, end = 0, data.shape[0]
-    while at < end:
-        if end - at < HEADER_BYTES:
-            raise Corrupt("an event is cut short", position=f"{where}+{at}")
-        header = data[at : at + HEADER_BYTES].tobytes()
-        size = int.from_bytes(header[9:13], "little")
-        if size < HEADER_BYTES + checksum_bytes or size > end - at:
-            raise Corrupt("an event's size can't be", position=f"{where}+{at}")
-        stop = at + size - checksum_bytes
-        if checksum_bytes and int(crc32(data, at, stop, np.uint32(0))) != int.from_bytes(data[stop : stop + 4].tobytes(), "little"):
-            raise Corrupt("an event's checksum is wrong", position=f"{where}+{at}")
-        if position is not None:
-            position = _end(position, size, int.from_bytes(header[13:17], "little"), gaps, where=f"{where}+{at}")
-        try:
-            made = _plain(header, data[at + HEADER_BYTES : stop].tobytes(), fragments, bytes_max - total)
-        except Corrupt as error:
-            raise Corrupt(error.fact, detail=error.detail, position=f"{where}+{at}") from None
-        total += sum(len(piece) for piece in made)
-        if total > bytes_max:
-            raise Corrupt("a range unpacks to more than its limit", detail=f"{bytes_max} bytes", position=f"{where}+{at}")
-        pieces.extend(made)
-        at += size
-    if fragments.expected:
-        raise Corrupt("a fragmented event is not whole", position=f"{where}+{at}")
-    return np.frombuffer(b"".join(pieces), np.uint8)
+    limits = Limits()
+    unpacker = Unpacker(gaps=gaps, limits=limits if bytes_max is None else replace(limits, unpacked_bytes_max=bytes_max))
+    plain = unpacker.take(data, checksum_bytes=checksum_bytes, where=where, position=position, enough=EVENT_BYTES_MAX << 8)
+    unpacker.check_whole(where)
+    return plain.data
 
 
-def _end(position: int, size: int, low: int, gaps: bool, *, where: str) -> int:
+class Unpacker:
+    """Of one log, from window to window: the fragments of an event may lie in several."""
+
+    def __init__(self, *, gaps: bool, limits: Limits) -> None:
+        self._gaps = gaps
+        self._limits = limits
+        self.bytes_made = 0
+        self._fragments = _Fragments(limits)
+
+    def forget(self) -> None:
+        """What follows does not go on where the last window ended."""
+        self._fragments = _Fragments(self._limits)
+
+    @property
+    def expects(self) -> bool:
+        """Whether a fragment must follow."""
+        return bool(self._fragments.expected)
+
+    def check_whole(self, where: str) -> None:
+        """Nothing is left open at the range's end."""
+        if self.expects:
+            raise Corrupt("a fragmented event is not whole", position=where)
+
+    def take(self, data: Bytes, *, checksum_bytes: int, where: str, position: int | None, enough: int) -> Plain:
+        """The events of a window as plain ones, as many as it takes to make `enough` bytes, and never more than the limit."""
+        out = Assembly(memory_bytes=self._limits.assembly_bytes, bytes_max=self._limits.spill_bytes_max)
+        payloads: list[tuple[int, int, int, str]] = []
+        starts: list[tuple[int, int]] = []
+        at, end = 0, data.shape[0]
+        while at < end and out.size < enough:
+            if end - at < HEADER_BYTES:
+                raise Corrupt("an event is cut short", position=f"{where}+{at}")
+            header = data[at : at + HEADER_BYTES].tobytes()
+            size = int.from_bytes(header[9:13], "little")
+            if size < HEADER_BYTES + checksum_bytes or size > end - at:
+                raise Corrupt("an event's size can't be", position=f"{where}+{at}")
+            stop = at + size - checksum_bytes
+            if checksum_bytes and int(crc32(data, at, stop, np.uint32(0))) != int.from_bytes(data[stop : stop + 4].tobytes(), "little"):
+                raise Corrupt("an event's checksum is wrong", position=f"{where}+{at}")
+            if position is not None:
+                position = event_end(position, header, self._gaps, where=f"{where}+{at}")
+            first = out.size
+            starts.append((first, at))
+            room = self._limits.unpacked_bytes_max - out.size
+            try:
+                self._write(out, header, data[at + HEADER_BYTES : stop], room)
+            except Corrupt as error:
+                raise Corrupt(error.fact, detail=error.detail, position=f"{where}+{at}") from None
+            if out.size > self._limits.unpacked_bytes_max:
+                limit = f"{self._limits.unpacked_bytes_max} bytes"
+                raise Corrupt("a range unpacks to more than its limit", detail=limit, position=f"{where}+{at}")
+            if header[4] == Event.TRANSACTION_PAYLOAD:
+                payloads.append((first, out.size, int.from_bytes(header[13:17], "little"), f"{where}+{at}"))
+            at += size
+        plain = out.finish()
+        for first, last, low, place in payloads:
+            # Inner events have positions of their own kind; theirs is the payload's.
+            if not _relabel(plain, first, last, low):
+                raise Corrupt("TRANSACTION_PAYLOAD holds an event that can't be", position=place)
+        self.bytes_made += out.size
+        return Plain(plain, at, starts)
+
+    def _write(self, out: Assembly, header: bytes, body: Bytes, room: int) -> None:
+        kind = header[4]
+        if self.expects and kind not in (Event.PARTIAL_ROW_DATA, Event.ANNOTATE):
+            raise Corrupt("a fragmented event is not whole")
+        if kind == Event.TRANSACTION_PAYLOAD:
+            _write_payload(out, body, room)
+        elif kind == Event.QUERY_COMPRESSED:
+            reader = Reader(body[:_HEAD_BYTES_MAX].tobytes(), "QUERY_COMPRESSED")
+            post = reader.take(13)
+            # The statement lies behind the status variables and the database's name with its zero byte.
+            head = post + reader.take(int.from_bytes(post[11:13], "little") + post[8] + 1)
+            _write_inflated(out, header, Event.QUERY, head, body[len(head) :], room)
+        elif kind in _PLAIN_TYPE:
+            _write_rows(out, header, kind, body, room)
+        elif kind == Event.PARTIAL_ROW_DATA:
+            whole = self._fragments.add(body)
+            if whole is not None:
+                _write_defragmented(out, header, whole, room)
+        else:
+            _write_event(out, header, kind, body)
+
+
+def event_end(position: int, header: bytes, gaps: bool, *, where: str) -> int:
     """Where an event ends in the log, by the end of the one before it and the 32 bits that its header has of its own."""
+    size, low = int.from_bytes(header[9:13], "little"), int.from_bytes(header[13:17], "little")
     if low == 0 and (position + size) & 0xFFFFFFFF:
         # It is in no file.
         return position
@@ -86,46 +177,43 @@ def _end(position: int, size: int, low: int, gaps: bool, *, where: str) -> int:
     return position + forward
 
 
-def _event(header: bytes, kind: int, body: bytes) -> bytes:
-    size = HEADER_BYTES + len(body)
+def _write_head(out: Assembly, header: bytes, kind: int, body_bytes: int) -> None:
+    size = HEADER_BYTES + body_bytes
     if size > EVENT_BYTES_MAX:
         raise Corrupt("an event grows beyond its limit", detail=f"{size} bytes")
-    return header[:4] + bytes([kind]) + header[5:9] + size.to_bytes(4, "little") + header[13:] + body
+    out.write(header[:4] + bytes([kind]) + header[5:9] + size.to_bytes(4, "little") + header[13:])
 
 
-def _plain(header: bytes, body: bytes, fragments: _Fragments, room: int) -> list[bytes]:
-    kind = header[4]
-    if fragments.expected and kind not in (Event.PARTIAL_ROW_DATA, Event.ANNOTATE):
-        raise Corrupt("a fragmented event is not whole")
-    if kind == Event.TRANSACTION_PAYLOAD:
-        return _payload(header, body, room)
-    if kind == Event.QUERY_COMPRESSED:
-        reader = Reader(body, "QUERY_COMPRESSED")
-        post = reader.take(13)
-        # The statement lies behind the status variables and the database's name with its zero byte.
-        head = reader.take(int.from_bytes(post[11:13], "little") + post[8] + 1)
-        return [_event(header, Event.QUERY, post + head + inflate(reader.rest(), bytes_max=room))]
-    if kind in _PLAIN_TYPE:
-        return [_event(header, *_rows(kind, body, room))]
-    if kind == Event.PARTIAL_ROW_DATA:
-        whole = fragments.add(body)
-        if whole is None:
-            return []
-        inner = whole[4] if len(whole) > HEADER_BYTES else 0
-        if int.from_bytes(whole[9:13], "little") not in (len(whole), len(whole) + 4):
-            raise Corrupt("fragments don't make a row event")
-        body = whole[HEADER_BYTES:]
-        if inner in _PLAIN_TYPE:
-            return [_event(header, *_rows(inner, body, room))]
-        if inner not in (*_PLAIN_TYPE.values(), Event.PARTIAL_UPDATE_ROWS):
-            raise Corrupt("fragments don't make a row event", detail=f"type {inner}")
-        return [_event(header, inner, body)]
-    return [_event(header, kind, body)]
+def _write_event(out: Assembly, header: bytes, kind: int, body: Bytes) -> None:
+    _write_head(out, header, kind, body.shape[0])
+    out.write(body.data)
 
 
-def _rows(kind: int, body: bytes, room: int) -> tuple[int, bytes]:
+def _write_inflated(out: Assembly, header: bytes, kind: int, head: bytes, packed: Bytes, room: int) -> None:
+    """An event of which all behind `head` is compressed."""
+    inflated = _Inflated(packed, bytes_max=room)
+    _write_head(out, header, kind, len(head) + inflated.length)
+    out.write(head)
+    for piece in inflated:
+        out.write(piece)
+
+
+def _write_defragmented(out: Assembly, header: bytes, whole: Bytes, room: int) -> None:
+    inner = int(whole[4]) if whole.shape[0] > HEADER_BYTES else 0
+    if int.from_bytes(whole[9:13].tobytes(), "little") not in (whole.shape[0], whole.shape[0] + 4):
+        raise Corrupt("fragments don't make a row event")
+    body = whole[HEADER_BYTES:]
+    if inner in _PLAIN_TYPE:
+        _write_rows(out, header, inner, body, room)
+    elif inner in (*_PLAIN_TYPE.values(), Event.PARTIAL_UPDATE_ROWS):
+        _write_event(out, header, inner, body)
+    else:
+        raise Corrupt("fragments don't make a row event", detail=f"type {inner}")
+
+
+def _write_rows(out: Assembly, header: bytes, kind: int, body: Bytes, room: int) -> None:
     plain = _PLAIN_TYPE[Event(kind)]
-    reader = Reader(body, "compressed rows")
+    reader = Reader(body[:_HEAD_BYTES_MAX].tobytes(), "compressed rows")
     head = reader.take(8)
     if plain >= Event.WRITE_ROWS:
         extra = reader.take(2)
@@ -138,32 +226,54 @@ def _rows(kind: int, body: bytes, room: int) -> tuple[int, bytes]:
     count = count_at[0] if len(count_at) == 1 else int.from_bytes(count_at[1:], "little")
     bitmaps = 2 if plain in (Event.UPDATE_ROWS, Event.UPDATE_ROWS_V1) else 1
     head += count_at + reader.take(bitmaps * ((count + 7) // 8))
-    return plain, head + inflate(reader.rest(), bytes_max=room)
+    _write_inflated(out, header, plain, head, body[len(head) :], room)
+
+
+class _Inflated:
+    """MariaDB's compressed data: a byte of algorithm, length's size and zlib's wrapping or none; the plain length; the stream."""
+
+    def __init__(self, packed: Bytes, *, bytes_max: int) -> None:
+        reader = Reader(packed[:5].tobytes(), "compressed data")
+        first = reader.number(1)
+        algorithm, size = first >> 4 & 7, first & 7
+        if not first & 0x80 or algorithm != 0 or not 1 <= size <= 4:
+            raise Corrupt("compressed data begin with a header that we don't know", detail=f"byte {first}")
+        self.length = int.from_bytes(reader.take(size), "big")
+        if self.length > bytes_max:
+            raise Corrupt("compressed data grow beyond their limit", detail=f"{self.length} bytes")
+        self._stream = packed[1 + size :]
+        self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if first & 8 else zlib.MAX_WBITS)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The plain bytes in pieces, which are exactly as many as claimed, or an error."""
+        left = self.length
+        stream = self._decompressor
+        for begin in range(0, max(1, self._stream.shape[0]), _PIECE_BYTES):
+            rest = self._stream[begin : begin + _PIECE_BYTES].tobytes()
+            while not stream.eof:
+                try:
+                    piece = stream.decompress(rest, min(_PIECE_BYTES, left + 1))
+                except zlib.error:
+                    raise Corrupt("compressed data can't be inflated") from None
+                rest = stream.unconsumed_tail
+                left -= len(piece)
+                if left < 0 or not (rest or piece):
+                    break
+                if piece:
+                    yield piece
+        if left or not stream.eof:
+            raise Corrupt("compressed data don't have the length that they say")
 
 
 def inflate(packed: bytes, *, bytes_max: int = EVENT_BYTES_MAX) -> bytes:
-    """MariaDB's compressed data: a byte of algorithm, length's size and zlib's wrapping or none; the plain length; the stream."""
-    reader = Reader(packed, "compressed data")
-    first = reader.number(1)
-    algorithm, size = first >> 4 & 7, first & 7
-    if not first & 0x80 or algorithm != 0 or not 1 <= size <= 4:
-        raise Corrupt("compressed data begin with a header that we don't know", detail=f"byte {first}")
-    length = int.from_bytes(reader.take(size), "big")
-    if length > bytes_max:
-        raise Corrupt("compressed data grow beyond their limit", detail=f"{length} bytes")
-    decompressor = zlib.decompressobj(-zlib.MAX_WBITS if first & 8 else zlib.MAX_WBITS)
-    try:
-        plain = decompressor.decompress(reader.rest(), length + 1)
-    except zlib.error:
-        raise Corrupt("compressed data can't be inflated") from None
-    if len(plain) != length or not decompressor.eof:
-        raise Corrupt("compressed data don't have the length that they say")
-    return plain
+    """MariaDB's compressed data, of a value or an event."""
+    return b"".join(_Inflated(np.frombuffer(packed, np.uint8), bytes_max=bytes_max))
 
 
 def first_of_payload(body: bytes) -> bytes:
     """The first event of a TRANSACTION_PAYLOAD, whose body may be cut short behind it: what can be told without unpacking the rest."""
-    compression, _, _, payload = _fields_of_payload(body)
+    compression, _, _, left = _fields_of_payload(body)
+    payload = body[len(body) - left :]
     if compression == _UNCOMPRESSED:
         return payload[: int.from_bytes(payload[9:13], "little")]
     try:
@@ -175,9 +285,9 @@ def first_of_payload(body: bytes) -> bytes:
         raise Corrupt("TRANSACTION_PAYLOAD can't be decompressed") from None
 
 
-def _fields_of_payload(body: bytes) -> tuple[int, int, int, bytes]:
-    """Its compression, how long it is plain and as it is, and the rest."""
-    reader = Reader(body, "TRANSACTION_PAYLOAD")
+def _fields_of_payload(head: bytes) -> tuple[int, int, int, int]:
+    """Its compression, how long it is plain and as it is, and how much of what was given lies behind its fields."""
+    reader = Reader(head, "TRANSACTION_PAYLOAD")
     compression, plain_bytes, payload_bytes = _UNCOMPRESSED, -1, -1
     while True:
         field = reader.packed()
@@ -190,50 +300,55 @@ def _fields_of_payload(body: bytes) -> tuple[int, int, int, bytes]:
             compression = value.packed()
         elif field == 3:
             plain_bytes = value.packed()
-    return compression, plain_bytes, payload_bytes, reader.rest()
+    return compression, plain_bytes, payload_bytes, reader.left
 
 
-def _payload(header: bytes, body: bytes, room: int) -> list[bytes]:
+def _write_payload(out: Assembly, body: Bytes, room: int) -> None:
     """MySQL's TRANSACTION_PAYLOAD: fields by type and length, then whole events without checksums."""
-    compression, plain_bytes, payload_bytes, payload = _fields_of_payload(body)
-    if payload_bytes != len(payload):
+    head = body[:_HEAD_BYTES_MAX].tobytes()
+    compression, plain_bytes, payload_bytes, left = _fields_of_payload(head)
+    payload = body[len(head) - left :]
+    if payload_bytes != payload.shape[0]:
         raise Corrupt("TRANSACTION_PAYLOAD is not as long as it says")
     if compression == _UNCOMPRESSED:
-        plain = payload
+        out.write(payload.data)
     elif compression == 0:
         if not 0 <= plain_bytes <= room:
             raise Corrupt("TRANSACTION_PAYLOAD claims an impossible size", detail=str(plain_bytes))
-        plain = _unzstd(payload, plain_bytes)
+        _write_unzstd(out, payload, plain_bytes)
     else:
         raise Corrupt("TRANSACTION_PAYLOAD's compression is unknown", detail=str(compression))
-    made: list[bytes] = []
-    at = 0
-    while at < len(plain):
-        inner = plain[at : at + HEADER_BYTES]
-        size = int.from_bytes(inner[9:13], "little")
-        if len(inner) < HEADER_BYTES or size < HEADER_BYTES or size > len(plain) - at or inner[4] in _PACKED:
-            raise Corrupt("TRANSACTION_PAYLOAD holds an event that can't be")
-        # Inner events have positions of their own kind; theirs is the payload's.
-        made.append(inner[:13] + header[13:17] + inner[17:] + plain[at + HEADER_BYTES : at + size])
-        at += size
-    return made
 
 
-def _unzstd(payload: bytes, plain_bytes: int) -> bytes:
-    pieces: list[bytes] = []
+def _write_unzstd(out: Assembly, payload: Bytes, plain_bytes: int) -> None:
     total = 0
     try:
         # Streaming, since frames need not tell their size, and never more than was claimed.
-        with zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(payload, read_across_frames=True) as stream:
+        with zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(payload.data, read_across_frames=True) as stream:
             # In pieces, because a read allocates all that it is asked for.
             while total <= plain_bytes and (piece := stream.read(min(_PIECE_BYTES, plain_bytes + 1 - total))):
-                pieces.append(piece)
                 total += len(piece)
+                if total <= plain_bytes:
+                    out.write(piece)
     except zstandard.ZstdError:
         raise Corrupt("TRANSACTION_PAYLOAD can't be decompressed") from None
     if total != plain_bytes:
         raise Corrupt("TRANSACTION_PAYLOAD doesn't have the length that it says")
-    return b"".join(pieces)
+
+
+@njit(**JIT)
+def _relabel(data, at, end, low):  # type: ignore[no-untyped-def]
+    """Give each event in data[at:end] the position of another; whether they are whole events and none is packed again."""
+    while at < end:
+        if end - at < 19:
+            return False
+        size = np.int64(load32(data, at + 9))
+        kind = data[at + 4]
+        if size < 19 or size > end - at or kind == 40 or 165 <= kind <= 172:
+            return False
+        store32(data, at + 13, np.uint64(low))
+        at += size
+    return True
 
 
 class _Fragments:
@@ -243,15 +358,17 @@ class _Fragments:
     built; the first fragment's number is one, and that tells.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self.expected = 0
-        self._pieces: list[bytes] = []
-        self._held = 0
+        self._number = 0
         self._size = 0
         self._number_first = True
+        self._pieces = Assembly(memory_bytes=0, bytes_max=0)
 
-    def add(self, body: bytes) -> bytes | None:
-        reader = Reader(body, "PARTIAL_ROW_DATA")
+    def add(self, body: Bytes) -> Bytes | None:
+        head = body[:17].tobytes()
+        reader = Reader(head, "PARTIAL_ROW_DATA")
         one, two = reader.number(4), reader.number(4)
         flags = reader.number(1)
         if not self.expected:
@@ -259,20 +376,22 @@ class _Fragments:
                 raise Corrupt("a fragmented event doesn't begin with its first fragment")
             self._number_first = one == 1
             self.expected = two if self._number_first else one
+            self._number = 0
             self._size = reader.number(8)
             if self._size > EVENT_BYTES_MAX:
                 raise Corrupt("a fragmented event grows beyond its limit", detail=f"{self._size} bytes")
+            self._pieces = Assembly(memory_bytes=self._limits.assembly_bytes, bytes_max=EVENT_BYTES_MAX)
         number, count = (one, two) if self._number_first else (two, one)
-        if number != len(self._pieces) + 1 or count != self.expected:
+        if number != self._number + 1 or count != self.expected:
             raise Corrupt("fragments are out of order")
-        self._held += reader.left
-        self._pieces.append(reader.rest())
-        if self._held > self._size:
+        piece = body[len(head) - reader.left :]
+        if self._pieces.size + piece.shape[0] > self._size:
             raise Corrupt("fragments are longer than their event")
+        self._pieces.write(piece.data)
+        self._number = number
         if number < count:
             return None
-        whole = b"".join(self._pieces)
-        if len(whole) != self._size:
+        if self._pieces.size != self._size:
             raise Corrupt("fragments don't make the event's size")
-        self.expected, self._pieces, self._held = 0, [], 0
-        return whole
+        self.expected = 0
+        return self._pieces.finish()

@@ -1,0 +1,40 @@
+"""What reading the log again may use, in one place. A limit that a row or an event exceeds stops; the others only make more batches.
+
+A task that reads the log holds at most one pre-filter segment, one assembly, the pool and the arenas of the batches that are being made:
+none of it depends on how large a transaction is, or how much of the log is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from snowmelt.errors import InvalidConfig
+
+PREFILTER_BYTES_MIN: Final = 4096
+POOL_BYTES_MIN: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    prefilter_bytes: int = 8 << 20
+    """The segment that a task reads the log through, before anything is filtered."""
+    pool_bytes: int = 64 << 20
+    """What has passed the filter and waits for the lake's writer. A batch that is larger than that goes alone."""
+    assembly_bytes: int = 16 << 20
+    """Up to here an event that no segment holds, or what compressed events unpack to, is put together in memory."""
+    spill_bytes_max: int = 4 << 30
+    """Beyond that it goes to a spill file, up to here. An event's size has 32 bits."""
+    row_bytes_max: int = 1 << 30
+    rows_per_batch: int = 65_536
+    heap_bytes: int = 4 << 20
+    """Of each column of variable length in a batch, to begin with."""
+    held_bytes_max: int = 1 << 30
+    """XA groups that are prepared and neither committed nor rolled back, together."""
+    unpacked_bytes_max: int = 4 << 30
+    """What an event may unpack to."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("prefilter_bytes", PREFILTER_BYTES_MIN), ("pool_bytes", POOL_BYTES_MIN)):
+            if getattr(self, name) < least:
+                raise InvalidConfig(f"{name} is too small", detail=f"{getattr(self, name)} bytes", hint=f"at least {least}")

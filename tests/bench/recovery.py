@@ -1,0 +1,259 @@
+"""In-flight log recovered with a filter, by 1, 2 and 4 tasks: seconds, processor and memory.
+
+    python -m tests.bench.recovery [--mib 1024] [--filtered 0.9] [--tasks 1 2 4] [--repeat 3]
+
+A log of transactions of 150 rows (an integer key, an integer, two texts, 190 bytes), in segments on the local disk as capture leaves
+them: checksummed events of 8 KiB, in the system's cache. So much of it is covered, by its table's rule; the rest is decoded, filtered and
+taken from the pool by a consumer that counts rows and adds up keys, which must come out right. Tasks are processes forked from one that is
+warm, as Spark's workers are, each with the limits of a pipeline; what a lake's writer does is in none of the figures.
+
+Memory is the sum over the tasks of the most that each had, shared pages counted for each. Then the same without a filter, by one task.
+The last line is JSON; of `--repeat` rounds the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import struct
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions
+from snowmelt.databases.mysql.connect import Server
+from snowmelt.databases.mysql.decode import warm
+from snowmelt.databases.mysql.segments import Cut, Segment, SegmentWriter
+from snowmelt.engine.recovery import Filtered
+from snowmelt.engine.rows import Sourced
+from snowmelt.engine.tasks import LogTask, Place, kept_rows
+from snowmelt.model.position import LogFile, Position
+from snowmelt.model.table import TableId
+from snowmelt.relay import retention
+from snowmelt.relay.limits import Limits
+from snowmelt.relay.pool import Pool
+from snowmelt.relay.retention import Relay
+from snowmelt.source.facts import Incarnation
+from snowmelt.source.planning import Rule
+from tests.integration.logs import table_map_body
+from tests.streams import event, gtid_body, query_body
+
+SEGMENT_BYTES = 64 << 20
+EVENT_ROWS, EVENTS = 38, 4
+TABLE = TableId("bench", "sbtest")
+SHAPE = MySqlTable(
+    id=TABLE,
+    columns=(
+        MySqlColumn(name="id", base="int", nullable=False),
+        MySqlColumn(name="k", base="int", nullable=False),
+        MySqlColumn(name="c", base="varchar", charset="utf8mb4", nullable=False),
+        MySqlColumn(name="pad", base="varchar", charset="utf8mb4", nullable=False),
+    ),
+    key=("id",),
+)
+_TEXTS = b"".join(bytes([size]) + (b"0123456789-abcdef" * 8)[:size] for size in (120, 60))
+_ROW = np.frombuffer(b"\0" + bytes(8) + _TEXTS, np.uint8)
+_FILE = LogFile("binlog", 1)
+_SERVER = Server("mysql", (8, 0, 33), "bench")
+
+
+@dataclass(frozen=True)
+class InFlight:
+    relay: Relay
+    ends: list[int]
+    """Where each transaction ends, as the relay counts."""
+    place: Place
+
+    def task(self, after: int, upto: int, covered: int) -> LogTask:
+        return LogTask(
+            epoch=1,
+            writer=0,
+            after=after,
+            upto=upto,
+            segments=tuple(self.relay.covering(after, upto)),
+            rules={TABLE: Rule(Incarnation(TABLE, 1), covered, live=True)},
+            marks={},
+            tables={TABLE: Sourced(SHAPE, "ods.sbtest", keyed=True)},
+        )
+
+
+def _transaction(number: int, offset: int) -> tuple[bytes, int]:
+    """A transaction of the log that begins at an offset, and where it ends."""
+    out = []
+    first = number * EVENT_ROWS * EVENTS
+
+    def add(kind: int, body: bytes) -> None:
+        nonlocal offset
+        offset += 19 + len(body) + 4
+        out.append(event(kind, body, next_position=offset))
+
+    add(33, gtid_body(number + 1))
+    add(2, query_body(b"BEGIN"))
+    add(19, table_map_body(9, TABLE.name, database=TABLE.database, types=b"\x03\x03\x0f\x0f", meta=struct.pack("<HH", 200, 200)))
+    for index in range(EVENTS):
+        rows = np.tile(_ROW, (EVENT_ROWS, 1))
+        ids = np.arange(first + index * EVENT_ROWS, first + (index + 1) * EVENT_ROWS, dtype="<i4")
+        rows[:, 1:5] = ids.view(np.uint8).reshape(-1, 4)
+        add(30, struct.pack("<IHHH", 9, 0, int(index == EVENTS - 1), 2) + b"\x04\xff" + rows.tobytes())
+    add(16, bytes(8))
+    return b"".join(out), offset
+
+
+def make(folder: Path, size: int) -> InFlight:
+    relay, writer = Relay(), SegmentWriter(folder)
+    offset, number, total, segment = 4, 0, 0, 0
+    ends: list[int] = []
+    while total < size:
+        segment += 1
+        start, data, cuts = offset, bytearray(), []
+        while len(data) < min(SEGMENT_BYTES, size - total):
+            raw, offset = _transaction(number, offset)
+            data += raw
+            number += 1
+            ends.append(offset - 4)
+            if not cuts or len(data) - cuts[-1].at >= 1 << 20:
+                cuts.append(Cut(len(data), offset, 1000, "commit"))
+        if cuts[-1].at < len(data):
+            cuts.append(Cut(len(data), offset, 1000, "commit"))
+        made = Segment(
+            folder=folder,
+            number=segment,
+            log=_FILE,
+            start=Position(1, start),
+            end=Position(1, offset),
+            follows=Position(1, start) if segment > 1 else None,
+            restart=offset,
+            data_bytes=len(data),
+            crc_length=4,
+            data_crc32=None,
+            server=_SERVER,
+            first_time_s=1000,
+            last_time_s=1000,
+            cuts=tuple(cuts),
+            format_description=b"",
+            event_bytes_max=1,
+        )
+        writer.write(segment, memoryview(data))
+        writer.seal(made)
+        marks = tuple(retention.Cut(relay.end + cut.offset - start, 1) for cut in cuts)
+        relay.apply(relay.decide_seal(1, str(made.index_path), made.start, made.end, marks))
+        total += len(data)
+    nothing: Any = None
+    place = Place(
+        generation=1,
+        nonce="",
+        state="",
+        warehouse="",
+        user="",
+        source=nothing,
+        server=_SERVER,
+        log=_FILE,
+        options=TypeOptions(),
+        limits=Limits(),
+    )
+    return InFlight(relay, ends, place)
+
+
+@dataclass(frozen=True)
+class Cost:
+    rows: int
+    keys: int
+    cpu_s: float
+    peak_mb: float
+
+
+def recover(place: Place, task: LogTask) -> Cost:
+    """One task."""
+    rows = keys = 0
+    before = time.process_time()
+    with Filtered(lambda: kept_rows(place, task), lambda kept: int(kept[1].get_total_buffer_size()), Pool(place.limits.pool_bytes)) as kept:
+        for _, batch in kept:
+            rows += batch.num_rows
+            keys += int(batch.column("id").to_numpy().astype(np.int64).sum())
+    return Cost(rows, keys, time.process_time() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def measure(held: InFlight, count: int, covered: int) -> tuple[float, list[Cost]]:
+    """Seconds, and what each of so many tasks took."""
+    tasks = [held.task(after, upto, covered) for after, upto in held.relay.shares(0, held.relay.end, count)]
+    context = multiprocessing.get_context("fork")
+    ready, go = context.Barrier(len(tasks) + 1), context.Queue()
+
+    def work(task: LogTask) -> None:
+        ready.wait()
+        go.put(recover(held.place, task))
+
+    processes = [context.Process(target=work, args=(task,)) for task in tasks]
+    for process in processes:
+        process.start()
+    ready.wait()
+    began = time.monotonic()
+    costs = [go.get() for _ in processes]
+    seconds = time.monotonic() - began
+    for process in processes:
+        process.join()
+    return seconds, costs
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description="recovery of in-flight log")
+    arguments.add_argument("--mib", type=int, default=1024)
+    arguments.add_argument("--filtered", type=float, default=0.9)
+    arguments.add_argument("--tasks", type=int, nargs="+", default=[1, 2, 4])
+    arguments.add_argument("--repeat", type=int, default=3)
+    given = arguments.parse_args()
+    console = Console()
+    table = Table("filtered", "tasks", "seconds", "CPU s", "MiB/s", "rows kept", "peak MB")
+    result: dict[str, Any] = {"mib": given.mib, "filtered": given.filtered}
+    warm()
+    with tempfile.TemporaryDirectory(prefix="snowmelt-bench-") as folder:
+        with console.status(f"writing {given.mib} MiB of log"):
+            held = make(Path(folder), given.mib << 20)
+        # The kernels that `warm` does not reach, before anything is timed.
+        recover(held.place, held.task(0, held.relay.shares(0, held.relay.end, 100)[0][1], 0))
+        peak = 0.0
+        for filtered in (given.filtered, 0.0):
+            covered = held.relay.cut_at_or_below(int(held.relay.end * filtered)) or 0
+            first = sum(end <= covered for end in held.ends) * EVENT_ROWS * EVENTS
+            last = len(held.ends) * EVENT_ROWS * EVENTS
+            for count in given.tasks if filtered else given.tasks[:1]:
+                rounds = [measure(held, count, covered) for _ in range(given.repeat)]
+                for _, costs in rounds:
+                    assert sum(cost.rows for cost in costs) == last - first, "rows are missing, or came twice"
+                    assert sum(cost.keys for cost in costs) == (first + last - 1) * (last - first) // 2, (
+                        "other rows than those behind the cut"
+                    )
+                seconds = statistics.median(seconds for seconds, _ in rounds)
+                cpu = statistics.median(sum(cost.cpu_s for cost in costs) for _, costs in rounds)
+                most = max(sum(cost.peak_mb for cost in costs) for _, costs in rounds)
+                peak = max(peak, most)
+                name = f"{count}" if filtered else "unfiltered"
+                result |= {f"seconds_{name}": round(seconds, 3), f"cpu_s_{name}": round(cpu, 3), f"peak_rss_mb_{name}": round(most)}
+                table.add_row(
+                    f"{filtered:.0%}",
+                    str(count),
+                    f"{seconds:.2f}",
+                    f"{cpu:.2f}",
+                    f"{given.mib / seconds:,.0f}",
+                    f"{last - first:,}",
+                    f"{most:,.0f}",
+                )
+        result["peak_rss_mb"] = round(peak)
+    console.print(table)
+    if os.getloadavg()[0] > 2 * max(given.tasks):
+        console.print("the machine was busy with other things")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Recovery of in-flight log, and of what a recovery committed, by other numbers of tasks: the three phases of FLINK-39519's own test.
+
+The segments are the smallest that hold a record's eighth, the pool is at its minimum, and records fill the log faster than epochs
+cover it, so that each commit leaves log in flight.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snowmelt.engine import pipeline
+from snowmelt.engine.routes import Mode, Route
+from snowmelt.relay.limits import POOL_BYTES_MIN, Limits
+from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
+from tests.servers import Fresh, Server
+
+SEGMENT_BYTES = 8192
+RECORD_BYTES = 8 * SEGMENT_BYTES
+LOGGED = Route("shop.events", "ods.events_log", Mode.CHANGELOG)
+
+
+def load(server: Server, chance: random.Random, *, first: int, records: int) -> int:
+    """Transactions of one to forty records, some rolled back; how many changes of shop.events they made."""
+    events = 0
+    with server.connect() as connection, connection.cursor() as cursor:
+        number = first
+        while number < first + records:
+            made = 0
+            connection.begin()
+            for _ in range(chance.choice([1, 3, 40])):
+                table = chance.choice(["orders", "events"])
+                cursor.execute(f"INSERT INTO shop.{table} VALUES (%s, %s)", (number, chance.randbytes(RECORD_BYTES)))
+                made += table == "events"
+                number += 1
+            if chance.random() < 0.2:
+                connection.rollback()
+            else:
+                connection.commit()
+                events += made
+    return events
+
+
+def test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks(
+    spark: Any, fresh_mariadb: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(39519)
+    monkeypatch.setattr(pipeline, "_SHARE_BYTES_MIN", 1 << 16)
+    server = fresh_mariadb()
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop")
+        for table in ("orders", "events"):
+            cursor.execute(f"CREATE TABLE shop.{table} (id INT NOT NULL PRIMARY KEY, v LONGBLOB)")
+    limits = Limits(prefilter_bytes=SEGMENT_BYTES, pool_bytes=POOL_BYTES_MIN, assembly_bytes=RECORD_BYTES // 2)
+    wanted = [
+        settings(server, tmp_path, routes=[LOGGED], epoch_bytes=3 << 20, log_tasks=count, limits=limits)
+        for count in chance.sample(range(1, 5), 4)
+    ]
+    with Running(spark, wanted[0]) as running:
+        running.settled()
+    changes = load(server, chance, first=0, records=350)
+
+    def run_until(number: int, commits: int) -> None:
+        """A phase: commits while log is in flight, before and after."""
+        with Running(spark, wanted[number]) as running:
+            running.wait_for(lambda: running.pipeline.progress.captured)
+            before = running.pipeline.progress.epoch
+            running.wait_for(lambda: running.pipeline.progress.epoch >= before + commits)
+        left = running.pipeline.progress
+        assert left.captured > left.done_upto, "no log was in flight"
+
+    run_until(1, commits=1)
+    run_until(2, commits=1)
+    changes += load(server, chance, first=10_000, records=150)
+    with Running(spark, wanted[3]) as running:
+        running.wait_for(lambda: running.pipeline.progress.captured)
+        before = running.pipeline.progress.epoch
+        running.settled()
+        assert running.pipeline.progress.epoch >= before + 5
+    assert lake_rows(tmp_path, "ods.shop_orders") == source_rows(server, "shop.orders")
+    assert folded(tmp_path, "ods.events_log") == source_rows(server, "shop.events")
+    assert len(history(tmp_path, "ods.events_log")) == changes

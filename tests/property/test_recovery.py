@@ -1,0 +1,224 @@
+"""In-flight log is recovered whatever the sizes of pool, segment and records, and however many tasks there were and are.
+
+The log lies in segments on disk, as capture leaves it; what a task keeps is taken as the lake's writer takes it. A watchdog tells when
+neither side moves: with the pre-filter segment drawn from the pool, as Flink once had it (FLINK-39519), it does.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from snowmelt.databases.mysql.columns import TypeOptions
+from snowmelt.databases.mysql.connect import Server
+from snowmelt.databases.mysql.segments import Cut, Segment, SegmentWriter
+from snowmelt.engine.recovery import Filtered
+from snowmelt.engine.rows import Sourced
+from snowmelt.engine.tasks import LogTask, Place, kept_rows
+from snowmelt.model import sequence
+from snowmelt.model.position import LogFile, Position
+from snowmelt.relay import retention
+from snowmelt.relay.limits import POOL_BYTES_MIN, PREFILTER_BYTES_MIN, Limits
+from snowmelt.relay.pool import Pool
+from snowmelt.relay.prefilter import PreFilter
+from snowmelt.relay.retention import Relay
+from snowmelt.source.facts import Incarnation
+from snowmelt.source.planning import Rule
+from tests.histories import TABLES, History, shape
+
+COMBINATIONS = 500
+AT_ONCE = 10
+"""So many of them share a log."""
+STUCK_S = 60.0
+Kept = tuple[str, pa.RecordBatch]
+Told = tuple[str, int, int, int, bytes]
+"""Table, sequence, ordinal, id and value of a row."""
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A log that is durable and not covered."""
+
+    history: History
+    relay: Relay
+    place: Place
+
+    def task(self, after: int, upto: int, covered: int) -> LogTask:
+        """What changes tables behind `covered` in a range."""
+        return LogTask(
+            epoch=1,
+            writer=0,
+            after=after,
+            upto=upto,
+            segments=tuple(self.relay.covering(after, upto)),
+            rules={table: Rule(Incarnation(table, 1), covered, live=True) for table in TABLES},
+            marks={},
+            tables={table: Sourced(shape(table), table.name, keyed=False) for table in TABLES},
+        )
+
+    def recover(self, wanted: Limits, count: int, after: int, upto: int, covered: int) -> list[Told]:
+        """What so many tasks keep of a range."""
+        place = replace(self.place, limits=wanted)
+        ranges = self.relay.shares(after, upto, count) if after < upto else []
+        return [row for low, high in ranges for row in Recovery(place, self.task(low, high, covered)).run()]
+
+    def expected(self) -> list[Told]:
+        ordinals: dict[tuple[str, int], int] = {}
+        told = []
+        for row in self.history.rows:
+            ordinal = ordinals[row.table, row.position] = ordinals.get((row.table, row.position), -1) + 1
+            told.append((row.table, sequence.of_change(row.position - 4), ordinal, row.id, row.value))
+        return sorted(told)
+
+
+def in_flight(folder: Path, seed: int, record_bytes: int) -> InFlight:
+    chance = random.Random(seed)
+    history = History(chance, flavour=chance.choice(["mysql", "mariadb"]), checksummed=chance.random() < 0.8)
+    history.grow(chance.randint(3, 14), event_bytes=record_bytes, events_max=chance.choice([2, 8, 20]))
+    server = Server(history.flavour, (10, 11, 0), "server")
+    log, data, relay, writer = LogFile("binlog", 1), history.data, Relay(), SegmentWriter(folder)
+    cuts = history.cuts
+    inner = sorted(chance.sample(range(1, len(cuts) - 1), min(len(cuts) - 2, chance.randint(0, 3))))
+    for number, (first, last) in enumerate(zip([0, *inner], [*inner, len(cuts) - 1], strict=True), 1):
+        (begins, start), (ends, end) = cuts[first], cuts[last]
+        made = Segment(
+            folder=folder,
+            number=number,
+            log=log,
+            start=Position(1, start),
+            end=Position(1, end),
+            follows=Position(1, start) if number > 1 else None,
+            restart=end,
+            data_bytes=ends - begins,
+            crc_length=history.checksum_bytes,
+            data_crc32=None if history.checksum_bytes else zlib.crc32(data[begins:ends]),
+            server=server,
+            first_time_s=1,
+            last_time_s=1,
+            cuts=tuple(Cut(at - begins, offset, 1, "commit") for at, offset in cuts[first + 1 : last + 1]),
+            format_description=b"",
+            event_bytes_max=1,
+        )
+        writer.write(number, memoryview(data[begins:ends]))
+        writer.seal(made)
+        marks = tuple(retention.Cut(relay.end + cut.offset - start, 1) for cut in made.cuts)
+        relay.apply(relay.decide_seal(1, str(made.index_path), made.start, made.end, marks))
+    nothing: Any = None
+    place = Place(
+        generation=1, nonce="n", state="", warehouse="", user="", source=nothing, server=server, log=log, options=TypeOptions()
+    )  # fmt: skip
+    return InFlight(history, relay, place)
+
+
+class Recovery:
+    """One task's recovery in threads of its own, so that a watchdog can look at it."""
+
+    def __init__(self, place: Place, task: LogTask, prefilter: PreFilter | None = None) -> None:
+        self.pool = Pool(place.limits.pool_bytes)
+        self.filtered: Filtered[Kept] = Filtered(
+            lambda: kept_rows(place, task, prefilter=prefilter), lambda kept: int(kept[1].get_total_buffer_size()), self.pool
+        )
+        self.rows: list[Told] = []
+        self.most = 0
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._consume, daemon=True)
+
+    def _consume(self) -> None:
+        try:
+            with self.filtered as batches:
+                for target, batch in batches:
+                    self.most = max(self.most, self.pool.taken)
+                    self.rows += [(target, row["_seq"], row["_ordinal"], row["id"], row["v"]) for row in batch.to_pylist()]
+        except BaseException as error:
+            self._error = error
+
+    def run(self, patience_s: float = STUCK_S) -> list[Told]:
+        self._thread.start()
+        self._thread.join(patience_s)
+        if self._thread.is_alive():
+            with self.filtered._changed:
+                told = f"the pool holds {self.pool.taken} of {self.pool.size} bytes, {len(self.filtered._ready)} batches wait"
+            # Nothing that was stuck stays behind.
+            self.filtered.__exit__(None, None, None)
+            self._thread.join()
+            raise Stuck(told)
+        if self._error is not None:
+            raise self._error
+        return self.rows
+
+
+class Stuck(Exception):
+    """What the watchdog says."""
+
+
+def limits(chance: random.Random) -> Limits:
+    segment = chance.choice([PREFILTER_BYTES_MIN, PREFILTER_BYTES_MIN, chance.randint(PREFILTER_BYTES_MIN, 1 << 16), 1 << 20])
+    pool = chance.choice([POOL_BYTES_MIN, POOL_BYTES_MIN, chance.randint(POOL_BYTES_MIN, 1 << 18), 64 << 20])
+    return Limits(
+        prefilter_bytes=segment,
+        pool_bytes=pool,
+        assembly_bytes=chance.choice([100, 20_000, 16 << 20]),
+        rows_per_batch=chance.choice([2, 50]),
+    )
+
+
+@pytest.mark.timeout(900)
+def test_in_flight_log_is_recovered_whatever_the_sizes_and_the_number_of_tasks(tmp_path: Path) -> None:
+    largest = 0.0
+    for number in range(COMBINATIONS // AT_ONCE):
+        chance = random.Random(number)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        least = PREFILTER_BYTES_MIN
+        held = in_flight(folder, chance.randrange(1 << 30), record_bytes=chance.choice([10, least // 2, 8 * least + 500, 16 * least]))
+        expected = held.expected()
+        cuts = [0, *held.relay.cuts_between(0, held.relay.end)]
+        for _ in range(AT_ONCE):
+            # So many tasks had come so far. Others go on from before that, by other limits, and drop what is covered.
+            covered = chance.choice(cuts)
+            again = chance.choice([cut for cut in cuts if cut <= covered])
+            one, other = limits(chance), limits(chance)
+            got = held.recover(one, chance.randint(1, 8), 0, covered, 0)
+            got += held.recover(other, chance.randint(1, 8), again, held.relay.end, covered)
+            assert sorted(got) == expected, (number, one, other, covered)
+            largest = max(largest, max((len(row.value) for row in held.history.rows), default=0) / other.prefilter_bytes)
+    assert largest > 8, "no record was many times the segment"
+
+
+class OfThePool(PreFilter):
+    """The planted bug: the segment is drawn from the pool that what passes the filter needs."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.recovery: Recovery
+
+    def lend(self) -> Any:
+        filtered, pool = self.recovery.filtered, self.recovery.pool
+        with filtered._changed:
+            filtered._changed.wait_for(lambda: filtered._stopped or pool.has_room(self.size))
+            pool.take(self.size)
+        return super().lend()
+
+    def give_back(self) -> None:
+        super().give_back()
+        with self.recovery.filtered._changed:
+            self.recovery.pool.give_back(self.size)
+            self.recovery.filtered._changed.notify_all()
+
+
+def test_a_segment_of_the_pool_waits_for_itself_and_the_watchdog_says_so(tmp_path: Path) -> None:
+    held = in_flight(tmp_path, 3, record_bytes=8 * PREFILTER_BYTES_MIN)
+    least = Limits(prefilter_bytes=PREFILTER_BYTES_MIN, pool_bytes=POOL_BYTES_MIN)
+    place, task = replace(held.place, limits=least), held.task(0, held.relay.end, 0)
+    planted = OfThePool(PREFILTER_BYTES_MIN)
+    planted.recovery = Recovery(place, task, planted)
+    with pytest.raises(Stuck, match=f"holds {POOL_BYTES_MIN} of {POOL_BYTES_MIN} bytes, 0 batches wait"):
+        planted.recovery.run(patience_s=3)
+    assert sorted(Recovery(place, task).run()) == held.expected()

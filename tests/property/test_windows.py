@@ -1,0 +1,200 @@
+"""A range that is read window by window gives what it gives as a whole, whatever the window's size.
+
+The ranges are pieces of real logs (`tests/fuzz/segments`), which hold every kind of event, and random ones that are made by hand: long
+transactions that commit, roll back or are prepared, statements among rows, compressed and fragmented events, rows of many times the window.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
+from snowmelt.databases.mysql.events import Event
+from snowmelt.databases.mysql.windows import InMemory
+from snowmelt.errors import Corrupt, SourceDrift
+from snowmelt.model.position import Position
+from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.relay.limits import Limits
+from tests import streams
+from tests.fuzz.corpus import Piece, load_pieces
+from tests.histories import History, Row, schemas
+from tests.integration.logs import changes, handmade_schemas, table_map_body, write_rows_body
+from tests.unit.test_unpack import fragments
+
+PIECES = {piece.name: piece for piece in load_pieces()}
+LEAST = 19
+"""A window holds an event's header at least."""
+
+
+@dataclass
+class Told:
+    """What a reading gives, without how it was divided into batches."""
+
+    rows: dict[TableId, list[pa.RecordBatch]] = field(default_factory=dict)
+    names: dict[int, Any] = field(default_factory=dict)
+    """Of transactions, by their position."""
+    changes: list[tuple[SchemaChanged, dict[TableId, int]]] = field(default_factory=list)
+    """With how many rows of each table came before."""
+    held: int = 0
+
+    def tables(self) -> dict[TableId, list[dict[str, Any]]]:
+        return {table: [_row(row) for batch in batches for row in batch.to_pylist()] for table, batches in self.rows.items()}
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    # A batch has this column only if an image of it lacks something.
+    return row | {ABSENT: row.get(ABSENT, b"").rstrip(b"\0")}
+
+
+def tell(items: Iterable[LogItem]) -> Told:
+    told = Told()
+    for item in items:
+        if isinstance(item, ChangeBatch):
+            told.rows.setdefault(item.table.id, []).append(item.rows)
+            named = {int(at): item.transactions.gtid(index) for index, at in enumerate(item.transactions.position)}
+            assert set(item.rows.column("_position").to_pylist()) <= set(named), "a row's transaction is not told with it"
+            told.names |= named
+        else:
+            told.changes.append((item, {table: sum(len(rows) for rows in batches) for table, batches in told.rows.items()}))
+    return told
+
+
+def read(piece: Piece, window_bytes: int, data: bytes | None = None, limits: Limits | None = None) -> Told:
+    schemas: SchemaHistory[MySqlTable] = SchemaHistory()
+    for table in piece.tables:
+        schemas.put(table.id, Position(0, 0), table)
+    reader = LogReader(flavour=piece.flavour, version=piece.version, schemas=schemas, limits=limits or Limits())
+    log = InMemory(np.frombuffer(piece.data if data is None else data, np.uint8), window_bytes=window_bytes)
+    told = tell(reader.read_log(log, file=1, start=piece.start, end=piece.end, checksum_bytes=piece.checksum_bytes))
+    told.held = len(reader.held)
+    return told
+
+
+def check_same(got: Told, whole: Told) -> None:
+    assert got.tables() == whole.tables()
+    assert got.changes == whole.changes
+    assert got.held == whole.held
+    rows = {row["_position"] for rows in whole.tables().values() for row in rows}
+    assert {at: name for at, name in got.names.items() if at in rows} == {at: name for at, name in whole.names.items() if at in rows}
+
+
+def sizes(piece: Piece, chance: random.Random) -> list[int]:
+    longest = max(b - a for a, b in piece.events)
+    return [LEAST, longest - 1, longest, longest + 1, len(piece.data) - 1, *(chance.randint(LEAST, len(piece.data)) for _ in range(6))]
+
+
+@pytest.mark.parametrize("name", sorted(PIECES))
+def test_a_real_log_reads_the_same_through_any_window(name: str) -> None:
+    piece = PIECES[name]
+    whole = read(piece, len(piece.data))
+    for size in sizes(piece, random.Random(name)):
+        check_same(read(piece, max(LEAST, size)), whole)
+
+
+def rows_of(items: Iterable[LogItem]) -> list[Row]:
+    """As `History` tells them, table by table."""
+    found: list[Row] = []
+    for item in items:
+        if isinstance(item, ChangeBatch):
+            names = {int(at): str(item.transactions.gtid(index)) for index, at in enumerate(item.transactions.position)}
+            for row in item.rows.to_pylist():
+                at = row["_position"]
+                found.append(Row(item.table.id.name, row["id"], row["v"], at, row["_event"], int(row["_ts"].timestamp()), names[at]))
+    return sorted(found, key=lambda row: row.table)
+
+
+def read_history(history: History, window_bytes: int, limits: Limits | None = None) -> list[Row]:
+    reader = LogReader(flavour=history.flavour, version=(12, 3, 1), schemas=schemas(), limits=limits or Limits())
+    log = InMemory(np.frombuffer(history.data, np.uint8), window_bytes=window_bytes)
+    return rows_of(reader.read_log(log, file=1, start=4, end=history.end, checksum_bytes=history.checksum_bytes))
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+@pytest.mark.parametrize("seed", range(40))
+def test_a_log_of_long_transactions_reads_the_same_through_any_window(flavour: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    history = History(chance, flavour=flavour, checksummed=seed % 4 != 0)
+    history.grow(25, event_bytes=chance.choice([40, 400, 4000]), events_max=chance.choice([3, 12, 40]))
+    expected = sorted(history.rows, key=lambda row: row.table)
+    for _ in range(4):
+        window = int(LEAST * 2 ** chance.uniform(0, 11))
+        small = Limits(assembly_bytes=chance.choice([16, 1000, 16 << 20]), rows_per_batch=chance.choice([2, 7, 65_536]))
+        assert read_history(history, window, small) == expected, window
+
+
+def test_records_of_eight_windows_come_out_whole() -> None:
+    history = History(random.Random(8), flavour="mysql")
+    history.grow(30, event_bytes=8 * 4096)
+    largest = max(len(row.value) for row in history.rows)
+    assert largest > 7 * 4096
+    assert read_history(history, 4096) == sorted(history.rows, key=lambda row: row.table)
+
+
+@pytest.mark.parametrize("name", sorted(PIECES))
+def test_what_is_refused_as_a_whole_is_refused_through_any_window(name: str) -> None:
+    piece = PIECES[name]
+    chance = random.Random(name)
+    for _ in range(25):
+        damaged = bytearray(piece.data)
+        for _ in range(chance.randint(1, 3)):
+            damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        if chance.random() < 0.3:
+            at, end = chance.choice(piece.events)
+            del damaged[at:end]
+        try:
+            whole: Told | None = read(piece, len(damaged), bytes(damaged))
+        except (Corrupt, SourceDrift):
+            whole = None
+        for size in (LEAST, chance.randint(LEAST, len(damaged))):
+            if whole is None:
+                with pytest.raises((Corrupt, SourceDrift)):
+                    read(piece, size, bytes(damaged))
+            else:
+                check_same(read(piece, size, bytes(damaged)), whole)
+
+
+def one_transaction(events: Iterable[tuple[int, bytes]]) -> bytes:
+    """Of MariaDB, without checksums."""
+    log = streams.Log(checksummed=False)
+    log.add(Event.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0) + bytes(6))
+    for kind, body in events:
+        log.add(kind, body)
+    log.add(Event.XID, bytes(8))
+    return b"".join(log.stored)
+
+
+def ids(data: bytes, window_bytes: int) -> list[int]:
+    reader = LogReader(flavour="mariadb", version=(12, 3, 1), schemas=handmade_schemas())
+    log = InMemory(np.frombuffer(data, np.uint8), window_bytes=window_bytes)
+    return [change.values["id"] for change in changes(reader.read_log(log, file=1, start=4, checksum_bytes=0))]
+
+
+def test_more_tables_than_are_remembered_take_nothing_from_the_open_statement() -> None:
+    events = []
+    for number in range(100, 3000):
+        events += [(Event.TABLE_MAP, table_map_body(number)), (Event.WRITE_ROWS_V1, write_rows_body(number, [number]))]
+    # A map that its rows find again although the window, and nearly all that was mapped, is gone.
+    events += [(Event.TABLE_MAP, table_map_body(9))]
+    events += [(Event.WRITE_ROWS_V1, write_rows_body(9, range(60), last=False)) for _ in range(30)]
+    expected = [*range(100, 3000), *list(range(60)) * 30]
+    assert ids(one_transaction(events), 1000) == expected
+    assert ids(one_transaction(events), 1 << 20) == expected
+
+
+def test_a_fragment_that_does_not_follow_in_the_next_window_is_refused() -> None:
+    whole = streams.event(Event.WRITE_ROWS_V1, write_rows_body(9, range(200)), next_position=0, checksummed=False)
+    first, *rest = [(Event.PARTIAL_ROW_DATA, body) for body in fragments(whole, 4, number_first=True)]
+    other = (Event.WRITE_ROWS_V1, write_rows_body(9, [1], last=False))
+    mapped = (Event.TABLE_MAP, table_map_body(9))
+    assert ids(one_transaction([mapped, first, *rest]), 300) == list(range(200))
+    with pytest.raises(Corrupt, match="not whole"):
+        ids(one_transaction([mapped, first, other, *rest]), 300)
