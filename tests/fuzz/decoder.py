@@ -74,10 +74,23 @@ UNPACKED_BYTES_MAX = 32 << 20
 PARTS_EVERY = 3
 
 LIMITS = tuple(
-    Limits(row_bytes_max=16 << 20, held_bytes_max=16 << 20, unpacked_bytes_max=UNPACKED_BYTES_MAX, rows_per_batch=rows, heap_bytes=heap)
-    for rows, heap in ((4096, 64 << 10), (4096, 90), (3, 64 << 10), (2, 1))
+    Limits(
+        row_bytes_max=16 << 20,
+        held_bytes_max=16 << 20,
+        unpacked_bytes_max=UNPACKED_BYTES_MAX,
+        rows_per_batch=rows,
+        heap_bytes=heap,
+        prefilter_bytes=window,
+        assembly_bytes=assembly,
+    )
+    for rows, heap, window, assembly in (
+        (4096, 64 << 10, 1 << 20, 1 << 20),
+        (4096, 90, 4096, 1 << 20),
+        (3, 64 << 10, 4096, 1000),
+        (2, 1, 5000, 10),
+    )
 )
-"""Narrow ones too, so that batches end early and heaps must grow."""
+"""Narrow ones too, so that batches end early, heaps must grow and windows are left in the middle of transactions."""
 OPTIONS = (TypeOptions(), TypeOptions(zero_dates=ZeroDates.STRING, time_as=TimeAs.STRING), TypeOptions(time_as=TimeAs.INTERVAL))
 
 
