@@ -60,7 +60,7 @@ from snowmelt.databases.mysql.sets import set_lists
 from snowmelt.databases.mysql.tablemap import TableMap, read_table_map
 from snowmelt.databases.mysql.unpack import Unpacker, inflate
 from snowmelt.databases.mysql.windows import InMemory, Log, Windows
-from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift, check
+from snowmelt.errors import Corrupt, SourceDrift, check
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
@@ -161,12 +161,13 @@ LogItem = ChangeBatch | SchemaChanged
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A prepared XA group: its events as they are in the log."""
+class Held:
+    """A prepared XA group: its events as they are in the log, or plain."""
 
     data: Bytes
     checksum_bytes: int
     position: int
+    """Where it begins in the log."""
 
 
 class _Fate(Enum):
@@ -254,7 +255,7 @@ class LogReader:
         self._pool = ArenaPool()
         self._heaps: dict[TableId, dict[str, int]] = {}
         self._plans: dict[tuple[bytes, MySqlTable | None], RowPlan] = {}
-        self.held: dict[Xid, _Held] = {}
+        self.held: dict[Xid, Held] = {}
         self.low: Callable[[TableId], int] = lambda _: 0
         self.counters = Counters()
 
@@ -646,7 +647,7 @@ class LogReader:
         held = size + sum(entry.data.shape[0] for entry in self.held.values())
         if held > self._limits.held_bytes_max:
             raise SourceDrift("prepared XA transactions are larger than the limit", detail=f"{held} bytes at {position}")
-        self.held[xid] = _Held(events(), checksum_bytes, int(walk.state[S.GROUP_POSITION]))
+        self.held[xid] = Held(events(), checksum_bytes, int(walk.state[S.GROUP_POSITION]))
         walk.drop_group()
 
     def _xa_ended(self, committed: bool, xid: Xid, position: Position, ended: Transactions) -> Iterator[LogItem]:
@@ -662,7 +663,7 @@ class LogReader:
         if committed:
             yield from self._held_rows(held, position, ended)
 
-    def _held_rows(self, held: _Held, position: Position, ended: Transactions) -> Iterator[LogItem]:
+    def _held_rows(self, held: Held, position: Position, ended: Transactions) -> Iterator[LogItem]:
         """The rows of a prepared group. Prepared rows are in no read: what counts is the name and the time of the COMMIT, as its position
         does. The group's places and statements were dealt with when it was prepared."""
         log = InMemory(held.data, window_bytes=self._limits.prefilter_bytes)
@@ -687,8 +688,9 @@ class LogReader:
                     else:
                         there = windows.next()
                 case stop:
-                    raise InvariantBroken("a held XA group reads otherwise than when it was prepared", detail=str(stop))
-        check(not walk.in_group, "a held XA group has no end")
+                    raise Corrupt("a held XA group reads otherwise than when it was prepared", detail=stop.name, position=str(position))
+        if walk.in_group:
+            raise Corrupt("a held XA group has no end", position=str(position))
 
 
 def _in_turns(parts: list[tuple[Longs, RowPlan]]) -> Iterator[tuple[Longs, RowPlan]]:
@@ -711,8 +713,7 @@ def _in_turns(parts: list[tuple[Longs, RowPlan]]) -> Iterator[tuple[Longs, RowPl
 
 def warm() -> None:
     """Compile the kernels, or load them from the cache on disk, before the first batch waits for them."""
-    walk = Walk(window_bytes=0, position=4)
-    walk.enter(np.zeros(0, np.uint8), checksum_bytes=4, places=Places.EXACT)
+    walk = Walk.over(np.zeros(0, np.uint8), position=4, checksum_bytes=4)
     check(walk.go_on() is Stop.END, "an empty range has nothing in it")
     walk.gtids()
     whole_events(walk.data, 4)

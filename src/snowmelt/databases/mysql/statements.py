@@ -67,8 +67,7 @@ def read_statements(segment: Segment, *, unpacked_bytes_max: int | None = None) 
 def _read_group(segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_bytes_max: int | None) -> list[LoggedStatement]:
     gaps = segment.server.flavour == "mariadb"
     where = f"{segment.log}:{before.offset}"
-    walk = Walk(window_bytes=len(data), position=before.offset)
-    walk.enter(data, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
+    walk = Walk.over(data, position=before.offset, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
     found: list[LoggedStatement] = []
     rows = 0
     while True:
@@ -95,8 +94,7 @@ def _read_group(segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_b
                     gaps=gaps,
                     bytes_max=unpacked_bytes_max,
                 )
-                walk = Walk(window_bytes=len(data), position=before.offset)
-                walk.enter(data, checksum_bytes=0, places=Places.UNPACKED)
+                walk = Walk.over(data, position=before.offset, checksum_bytes=0, places=Places.UNPACKED)
                 found.clear()
             case Stop.MAPS_FULL:
                 walk.grow_maps()

@@ -41,6 +41,7 @@ _PLAIN_TYPE = {
     Event.DELETE_ROWS_COMPRESSED: Event.DELETE_ROWS,
 }
 _PIECE_BYTES = 1 << 20
+_UNCOMPRESSED = 255
 _HEAD_BYTES_MAX = 1 << 18
 """No event has more than that before the bytes that are packed: extra data of 64 KiB, two bitmaps of 8 KiB, status variables."""
 
@@ -269,11 +270,10 @@ def inflate(packed: bytes, *, bytes_max: int = EVENT_BYTES_MAX) -> bytes:
     return b"".join(_Inflated(np.frombuffer(packed, np.uint8), bytes_max=bytes_max))
 
 
-def _write_payload(out: Assembly, body: Bytes, room: int) -> None:
-    """MySQL's TRANSACTION_PAYLOAD: fields by type and length, then whole events without checksums."""
-    head = body[:_HEAD_BYTES_MAX].tobytes()
-    reader = Reader(head, "TRANSACTION_PAYLOAD")
-    compression, plain_bytes, payload_bytes = 255, -1, -1
+def _fields_of_payload(body: bytes) -> tuple[int, int, int, bytes]:
+    """Its compression, how long it is plain and as it is, and the rest."""
+    reader = Reader(body, "TRANSACTION_PAYLOAD")
+    compression, plain_bytes, payload_bytes = _UNCOMPRESSED, -1, -1
     while True:
         field = reader.packed()
         if field == 0:
@@ -285,10 +285,17 @@ def _write_payload(out: Assembly, body: Bytes, room: int) -> None:
             compression = value.packed()
         elif field == 3:
             plain_bytes = value.packed()
-    payload = body[len(head) - reader.left :]
+    return compression, plain_bytes, payload_bytes, reader.rest()
+
+
+def _write_payload(out: Assembly, body: Bytes, room: int) -> None:
+    """MySQL's TRANSACTION_PAYLOAD: fields by type and length, then whole events without checksums."""
+    head = body[:_HEAD_BYTES_MAX].tobytes()
+    compression, plain_bytes, payload_bytes, rest = _fields_of_payload(head)
+    payload = body[len(head) - len(rest) :]
     if payload_bytes != payload.shape[0]:
         raise Corrupt("TRANSACTION_PAYLOAD is not as long as it says")
-    if compression == 255:
+    if compression == _UNCOMPRESSED:
         out.write(payload.data)
     elif compression == 0:
         if not 0 <= plain_bytes <= room:
