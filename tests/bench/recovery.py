@@ -7,8 +7,8 @@ them: checksummed events of 8 KiB, in the system's cache. So much of it is cover
 taken from the pool by a consumer that counts rows and adds up keys, which must come out right. Tasks are processes forked from one that is
 warm, as Spark's workers are, each with the limits of a pipeline; what a lake's writer does is in none of the figures.
 
-Memory is the sum over the tasks of the most that each had, shared pages counted for each. Then the same without a filter, by one task.
-The last line is JSON; of `--repeat` rounds the medians.
+Memory is the sum over the tasks of the most that each had, shared pages counted for each. Then the same without a filter, by one task, and
+with all of the log as one transaction. The last line is JSON; of `--repeat` rounds the medians.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class InFlight:
         )
 
 
-def _transaction(number: int, offset: int) -> tuple[bytes, int]:
+def _transaction(number: int, offset: int, events: int = EVENTS) -> tuple[bytes, int]:
     """A transaction of the log that begins at an offset, and where it ends."""
     out = []
     first = number * EVENT_ROWS * EVENTS
@@ -100,16 +100,17 @@ def _transaction(number: int, offset: int) -> tuple[bytes, int]:
     add(33, gtid_body(number + 1))
     add(2, query_body(b"BEGIN"))
     add(19, table_map_body(9, TABLE.name, database=TABLE.database, types=b"\x03\x03\x0f\x0f", meta=struct.pack("<HH", 200, 200)))
-    for index in range(EVENTS):
+    for index in range(events):
         rows = np.tile(_ROW, (EVENT_ROWS, 1))
         ids = np.arange(first + index * EVENT_ROWS, first + (index + 1) * EVENT_ROWS, dtype="<i4")
         rows[:, 1:5] = ids.view(np.uint8).reshape(-1, 4)
-        add(30, struct.pack("<IHHH", 9, 0, int(index == EVENTS - 1), 2) + b"\x04\xff" + rows.tobytes())
+        add(30, struct.pack("<IHHH", 9, 0, int(index == events - 1), 2) + b"\x04\xff" + rows.tobytes())
     add(16, bytes(8))
     return b"".join(out), offset
 
 
-def make(folder: Path, size: int) -> InFlight:
+def make(folder: Path, size: int, *, events: int = EVENTS) -> InFlight:
+    """So much log, in transactions of so many row events."""
     relay, writer = Relay(), SegmentWriter(folder)
     offset, number, total, segment = 4, 0, 0, 0
     ends: list[int] = []
@@ -117,7 +118,7 @@ def make(folder: Path, size: int) -> InFlight:
         segment += 1
         start, data, cuts = offset, bytearray(), []
         while len(data) < min(SEGMENT_BYTES, size - total):
-            raw, offset = _transaction(number, offset)
+            raw, offset = _transaction(number, offset, events)
             data += raw
             number += 1
             ends.append(offset - 4)
@@ -249,6 +250,22 @@ def main() -> None:
                     f"{most:,.0f}",
                 )
         result["peak_rss_mb"] = round(peak)
+    with tempfile.TemporaryDirectory(prefix="snowmelt-bench-") as folder:
+        with console.status(f"writing {given.mib} MiB of log, one transaction"):
+            held = make(Path(folder), 1, events=(given.mib << 20) // 7400)
+        rounds = [measure(held, 1, 0) for _ in range(given.repeat)]
+        seconds = statistics.median(seconds for seconds, _ in rounds)
+        cpu, most = (statistics.median(getattr(costs[0], name) for _, costs in rounds) for name in ("cpu_s", "peak_mb"))
+        result |= {"seconds_one_transaction": round(seconds, 3), "peak_rss_mb_one_transaction": round(most)}
+        table.add_row(
+            "one transaction",
+            "1",
+            f"{seconds:.2f}",
+            f"{cpu:.2f}",
+            f"{given.mib / seconds:,.0f}",
+            f"{rounds[0][1][0].rows:,}",
+            f"{most:,.0f}",
+        )
     console.print(table)
     if os.getloadavg()[0] > 2 * max(given.tasks):
         console.print("the machine was busy with other things")

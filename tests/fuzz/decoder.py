@@ -55,7 +55,7 @@ from snowmelt.databases.mysql.events import Event, FormatDescription, read_gtid,
 from snowmelt.databases.mysql.framing import Framer, read_gtid_list, read_previous_gtids, read_rotate
 from snowmelt.databases.mysql.json import apply_diffs, json_text, text_room
 from snowmelt.databases.mysql.rowplan import RowPlan, plan_rows
-from snowmelt.databases.mysql.scan import Places, S, Walk, _partial
+from snowmelt.databases.mysql.scan import S, Walk, _partial
 from snowmelt.databases.mysql.tablemap import read_table_map
 from snowmelt.databases.mysql.unpack import inflate, unpack
 from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift
@@ -74,10 +74,23 @@ UNPACKED_BYTES_MAX = 32 << 20
 PARTS_EVERY = 3
 
 LIMITS = tuple(
-    Limits(row_bytes_max=16 << 20, held_bytes_max=16 << 20, unpacked_bytes_max=UNPACKED_BYTES_MAX, rows_per_batch=rows, heap_bytes=heap)
-    for rows, heap in ((4096, 64 << 10), (4096, 90), (3, 64 << 10), (2, 1))
+    Limits(
+        row_bytes_max=16 << 20,
+        held_bytes_max=16 << 20,
+        unpacked_bytes_max=UNPACKED_BYTES_MAX,
+        rows_per_batch=rows,
+        heap_bytes=heap,
+        prefilter_bytes=window,
+        assembly_bytes=assembly,
+    )
+    for rows, heap, window, assembly in (
+        (4096, 64 << 10, 1 << 20, 1 << 20),
+        (4096, 90, 4096, 1 << 20),
+        (3, 64 << 10, 4096, 1000),
+        (2, 1, 5000, 10),
+    )
 )
-"""Narrow ones too, so that batches end early and heaps must grow."""
+"""Narrow ones too, so that batches end early, heaps must grow and windows are left in the middle of transactions."""
 OPTIONS = (TypeOptions(), TypeOptions(zero_dates=ZeroDates.STRING, time_as=TimeAs.STRING), TypeOptions(time_as=TimeAs.INTERVAL))
 
 
@@ -439,8 +452,7 @@ class Runner:
         reader = _reader(piece, options, limits)
         reader._pool = self._pool
         data = self._source.hold(case.data)
-        walk = Walk(window_bytes=len(data), position=piece.start)
-        walk.enter(data, checksum_bytes=0, places=Places.GAPS)
+        walk = Walk.over(data, position=piece.start, checksum_bytes=0)
         walk.map_data[: split - 19] = data[19:split]
         walk.map_at[1] = split - 19
         walk.row_at[0], walk.row_end[0], walk.row_type[0], walk.row_map[0] = split, len(data), data[split + 4], 0

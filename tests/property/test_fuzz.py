@@ -79,9 +79,7 @@ def read(piece: Piece, data: bytes, *, end: int | None = None, limits: Limits | 
 
 
 def walk_over(data: bytes) -> Walk:
-    walk = Walk(window_bytes=len(data), position=4)
-    walk.enter(np.frombuffer(bytearray(data), np.uint8), checksum_bytes=0, places=Places.UNPACKED)
-    return walk
+    return Walk.over(np.frombuffer(bytearray(data), np.uint8), position=4, checksum_bytes=0, places=Places.UNPACKED)
 
 
 def parts(piece: Piece) -> list[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+import tracemalloc
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Relay
 from snowmelt.source.facts import Incarnation
 from snowmelt.source.planning import Rule
+from tests.bench import recovery
 from tests.histories import TABLES, History, shape
 
 COMBINATIONS = 500
@@ -222,3 +224,31 @@ def test_a_segment_of_the_pool_waits_for_itself_and_the_watchdog_says_so(tmp_pat
     with pytest.raises(Stuck, match=f"holds {POOL_BYTES_MIN} of {POOL_BYTES_MIN} bytes, 0 batches wait"):
         planted.recovery.run(patience_s=3)
     assert sorted(Recovery(place, task).run()) == held.expected()
+
+
+def peak_bytes(folder: Path, events: int) -> int:
+    """The most memory at once that a task takes for a transaction of so many row events of 7 KiB, Arrow's included."""
+    folder.mkdir()
+    held = recovery.make(folder, 1, events=events)
+    place = replace(held.place, limits=Limits(prefilter_bytes=1 << 16, pool_bytes=1 << 18, rows_per_batch=500))
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        found: Filtered[Kept] = Filtered(
+            lambda: kept_rows(place, held.task(0, held.relay.end, 0)), lambda kept: int(kept[1].get_total_buffer_size()), Pool(1 << 18)
+        )
+        with found as batches:
+            rows = sum(batch.num_rows for _, batch in batches)
+        assert rows == events * recovery.EVENT_ROWS
+        return tracemalloc.get_traced_memory()[1] + pool.max_memory()
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(pa.default_memory_pool())
+
+
+def test_a_tasks_memory_does_not_depend_on_the_size_of_a_transaction(tmp_path: Path) -> None:
+    peak_bytes(tmp_path / "warm", 10)
+    small, large = peak_bytes(tmp_path / "small", 1000), peak_bytes(tmp_path / "large", 6000)
+    # How far the two threads are apart makes the difference, never the transactions, which have 7 and 42 MiB.
+    assert large < small + (4 << 20), f"{small} and {large} bytes"

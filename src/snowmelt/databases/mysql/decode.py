@@ -60,7 +60,7 @@ from snowmelt.databases.mysql.sets import set_lists
 from snowmelt.databases.mysql.tablemap import TableMap, read_table_map
 from snowmelt.databases.mysql.unpack import Unpacker, inflate
 from snowmelt.databases.mysql.windows import InMemory, Log, Windows
-from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift, check
+from snowmelt.errors import Corrupt, SourceDrift, check
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
@@ -695,8 +695,9 @@ class LogReader:
                     else:
                         there = windows.next()
                 case stop:
-                    raise InvariantBroken("a held XA group reads otherwise than when it was prepared", detail=str(stop))
-        check(not walk.in_group, "a held XA group has no end")
+                    raise Corrupt("a held XA group reads otherwise than when it was prepared", detail=stop.name, position=str(position))
+        if walk.in_group:
+            raise Corrupt("a held XA group has no end", position=str(position))
 
 
 def _in_turns(parts: list[tuple[Longs, RowPlan]]) -> Iterator[tuple[Longs, RowPlan]]:
@@ -719,8 +720,7 @@ def _in_turns(parts: list[tuple[Longs, RowPlan]]) -> Iterator[tuple[Longs, RowPl
 
 def warm() -> None:
     """Compile the kernels, or load them from the cache on disk, before the first batch waits for them."""
-    walk = Walk(window_bytes=0, position=4)
-    walk.enter(np.zeros(0, np.uint8), checksum_bytes=4, places=Places.EXACT)
+    walk = Walk.over(np.zeros(0, np.uint8), position=4, checksum_bytes=4)
     check(walk.go_on() is Stop.END, "an empty range has nothing in it")
     walk.gtids()
     whole_events(walk.data, 4)

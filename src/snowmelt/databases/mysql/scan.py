@@ -148,6 +148,13 @@ class Walk:
         self.state[S.GTID_AT] = -1
         self._first = np.empty(0, np.uint8)
 
+    @staticmethod
+    def over(data: Bytes, *, position: int, checksum_bytes: int, places: Places = Places.GAPS) -> Walk:
+        """A walk over a range that is one window."""
+        walk = Walk(window_bytes=data.shape[0], position=position)
+        walk.enter(data, checksum_bytes=checksum_bytes, places=places)
+        return walk
+
     def enter(self, data: Bytes, *, checksum_bytes: int, places: Places) -> None:
         """Go on with the events in `data`, which is valid as long as the walk is in it."""
         check(checksum_bytes in (0, 4), "a checksum has no or four bytes")

@@ -162,8 +162,7 @@ def _read_group(
 ) -> tuple[list[LoggedStatement], list[LoggedXa]]:
     gaps = segment.server.flavour == "mariadb"
     where = f"{segment.log}:{before.offset}"
-    walk = Walk(window_bytes=len(data), position=before.offset)
-    walk.enter(data, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
+    walk = Walk.over(data, position=before.offset, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
     found: list[LoggedStatement] = []
     of_xa: list[LoggedXa] = []
     rows = 0
@@ -199,8 +198,7 @@ def _read_group(
                     gaps=gaps,
                     bytes_max=unpacked_bytes_max,
                 )
-                walk = Walk(window_bytes=len(data), position=before.offset)
-                walk.enter(data, checksum_bytes=0, places=Places.UNPACKED)
+                walk = Walk.over(data, position=before.offset, checksum_bytes=0, places=Places.UNPACKED)
                 found.clear()
                 of_xa.clear()
             case Stop.MAPS_FULL:
