@@ -56,6 +56,18 @@ def shape(table: TableId) -> MySqlTable:
     return MySqlTable(id=table, columns=columns, key=("id",))
 
 
+@dataclass(frozen=True)
+class Phase:
+    """A transaction that prepares one of XA (None), or says what becomes of it: from where to where it is, in the data and in the log."""
+
+    xid: str
+    committed: bool | None
+    at: int
+    begins: int
+    until: int
+    ends: int
+
+
 class History:
     def __init__(self, chance: random.Random, *, flavour: Flavour = "mysql", checksummed: bool = True, packed: bool = True) -> None:
         self.flavour: Flavour = flavour
@@ -68,6 +80,7 @@ class History:
         self._number = 0
         self._time = 1000
         self._prepared: list[tuple[bytes, list[_Written]]] = []
+        self.phases: list[Phase] = []
 
     @property
     def checksum_bytes(self) -> int:
@@ -124,6 +137,7 @@ class History:
         self._add([(Event.QUERY, streams.query_body(text))])
 
     def prepare(self, event_bytes: int, events_max: int) -> None:
+        self._cut()
         self._begin(xa=True)
         xid = b"x%d" % self._number
         events, written = self._events(event_bytes, events_max)
@@ -133,14 +147,23 @@ class History:
         events.append((Event.XA_PREPARE, struct.pack("<BIII", 0, 1, len(xid), 0) + xid))
         self._add(events)
         self._prepared.append((name, written))
+        self._told(name, None)
 
     def decide(self) -> None:
         name, written = self._prepared.pop(self._chance.randrange(len(self._prepared)))
         committed = self._chance.random() < 0.7
+        self._cut()
         gtid = self._begin(alone=True)
         self._add([(Event.QUERY, streams.query_body((b"XA COMMIT " if committed else b"XA ROLLBACK ") + name))])
         if committed:
             self._committed(written, gtid)
+        self._told(name, committed)
+
+    def _told(self, name: bytes, committed: bool | None) -> None:
+        """The group that has just ended is one of XA. Around it no transaction is open."""
+        before = self.cuts[-1]
+        self._cut()
+        self.phases.append(Phase(name.decode(), committed, *before, *self.cuts[-1]))
 
     def _begin(self, *, alone: bool = False, xa: bool = False) -> str:
         self._number += 1
@@ -196,5 +219,5 @@ class History:
         self.rows += [Row(one.table, one.id, one.value, self._log.offset, one.event, self._time, gtid) for one in written]
 
     def _cut(self) -> None:
-        if not self._prepared and self.cuts[-1][1] < self._log.offset:
+        if self.cuts[-1][1] < self._log.offset:
             self.cuts.append((sum(len(raw) for raw in self._log.stored), self._log.offset))

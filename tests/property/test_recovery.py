@@ -20,6 +20,7 @@ import pytest
 from snowmelt.databases.mysql.columns import TypeOptions
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.segments import Cut, Segment, SegmentWriter
+from snowmelt.engine.aside import put_aside
 from snowmelt.engine.recovery import Filtered
 from snowmelt.engine.rows import Sourced
 from snowmelt.engine.tasks import LogTask, Place, kept_rows
@@ -32,6 +33,7 @@ from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Relay
 from snowmelt.source.facts import Incarnation
 from snowmelt.source.planning import Rule
+from snowmelt.store.objects import open_store
 from tests.bench import recovery
 from tests.histories import TABLES, History, shape
 
@@ -63,6 +65,7 @@ class InFlight:
             rules={table: Rule(Incarnation(table, 1), covered, live=True) for table in TABLES},
             marks={},
             tables={table: Sourced(shape(table), table.name, keyed=False) for table in TABLES},
+            committed=tuple(self.relay.committed(after, upto)),
         )
 
     def recover(self, wanted: Limits, count: int, after: int, upto: int, covered: int) -> list[Told]:
@@ -86,7 +89,7 @@ def in_flight(folder: Path, seed: int, record_bytes: int) -> InFlight:
     history.grow(chance.randint(3, 14), event_bytes=record_bytes, events_max=chance.choice([2, 8, 20]))
     server = Server(history.flavour, (10, 11, 0), "server")
     log, data, relay, writer = LogFile("binlog", 1), history.data, Relay(), SegmentWriter(folder)
-    cuts = history.cuts
+    cuts, store = history.cuts, open_store(str(folder / "state"))
     inner = sorted(chance.sample(range(1, len(cuts) - 1), min(len(cuts) - 2, chance.randint(0, 3))))
     for number, (first, last) in enumerate(zip([0, *inner], [*inner, len(cuts) - 1], strict=True), 1):
         (begins, start), (ends, end) = cuts[first], cuts[last]
@@ -111,10 +114,22 @@ def in_flight(folder: Path, seed: int, record_bytes: int) -> InFlight:
         writer.write(number, memoryview(data[begins:ends]))
         writer.seal(made)
         marks = tuple(retention.Cut(relay.end + cut.offset - start, 1) for cut in made.cuts)
-        relay.apply(relay.decide_seal(1, str(made.index_path), made.start, made.end, marks))
+        shift = relay.end - start
+        phases = [
+            retention.Prepared(one.xid, 0, one.begins + shift, one.ends + shift, one.at - begins, one.until - one.at)
+            if one.committed is None
+            else retention.Ending(one.xid, one.ends + shift, one.committed)
+            for one in history.phases
+            if start < one.ends <= end
+        ]
+        sealed = relay.decide_seal(1, str(made.index_path), made.start, made.end, marks, (), phases)
+        for group in sealed.put_aside:
+            put_aside(store, made, group, group.begins - shift)
+        relay.apply(sealed)
     nothing: Any = None
+    state = str(folder / "state")
     place = Place(
-        generation=1, nonce="n", state="", warehouse="", user="", source=nothing, server=server, log=log, options=TypeOptions()
+        generation=1, nonce="n", state=state, warehouse="", user="", source=nothing, server=server, log=log, options=TypeOptions()
     )  # fmt: skip
     return InFlight(history, relay, place)
 
