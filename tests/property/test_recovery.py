@@ -246,20 +246,21 @@ def peak_bytes(folder: Path, events: int) -> int:
     folder.mkdir()
     held = recovery.make(folder, 1, events=events)
     place = replace(held.place, limits=Limits(prefilter_bytes=1 << 16, pool_bytes=1 << 18, rows_per_batch=500))
-    pool = pa.proxy_memory_pool(pa.default_memory_pool())
-    pa.set_memory_pool(pool)
+    rows = arrow = 0
+    before = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
         found: Filtered[Kept] = Filtered(
             lambda: kept_rows(place, held.task(0, held.relay.end, 0)), lambda kept: int(kept[1].get_total_buffer_size()), Pool(1 << 18)
         )
         with found as batches:
-            rows = sum(batch.num_rows for _, batch in batches)
+            for _, batch in batches:
+                rows += batch.num_rows
+                arrow = max(arrow, pa.total_allocated_bytes() - before)
         assert rows == events * recovery.EVENT_ROWS
-        return tracemalloc.get_traced_memory()[1] + pool.max_memory()
+        return tracemalloc.get_traced_memory()[1] + arrow
     finally:
         tracemalloc.stop()
-        pa.set_memory_pool(pa.default_memory_pool())
 
 
 def test_a_tasks_memory_does_not_depend_on_the_size_of_a_transaction(tmp_path: Path) -> None:
