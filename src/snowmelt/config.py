@@ -21,6 +21,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.catalog import match_tables
 from snowmelt.databases.mysql.columns import TimeAs, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
@@ -99,7 +100,9 @@ def _choice(kind: type[StrEnum], *left_out: StrEnum) -> BeforeValidator:
 
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_BYTES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_BYTES: Final = {
+    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+}  # fmt: skip
 
 
 def _amount(units: Mapping[str, float], low: str, high: str, examples: str) -> BeforeValidator:
@@ -291,12 +294,22 @@ class Run(_Section):
     epoch_bytes: Annotated[float, _amount(_BYTES, "1MiB", "64GiB", "64MiB or 1GiB")] = float(256 << 20)
 
 
+class RelayConfig(_Section):
+    """The captured log that the lake does not have yet."""
+
+    disk_bytes_max: Annotated[float, _amount(_BYTES, "64MiB", "1024TiB", "16GiB or 1TiB")] = float(CaptureLimits().disk_bytes_max)
+
+    def limits(self) -> CaptureLimits:
+        return CaptureLimits(disk_bytes_max=int(self.disk_bytes_max))
+
+
 class PipelineConfig(_Section):
     """A pipeline as its file describes it. Secrets are in it by reference only."""
 
     source: Source
     sink: Sink
     routes: tuple[RouteConfig, ...] = ()
+    relay: RelayConfig = RelayConfig()
     pipeline: Run
 
     def to_settings(self) -> Settings:
@@ -318,6 +331,7 @@ class PipelineConfig(_Section):
             refuse_cascades=self.source.cascades is Cascades.REFUSE,
             server_id=self.source.server_id,
             types=self.source.types(),
+            capture=self.relay.limits(),
         )
 
 
@@ -357,7 +371,13 @@ _OTHER_WORDS: Final = {
 }
 """What other tools call a key of ours."""
 
-_SECTIONS: Final[Mapping[str, type[_Section]]] = {"source": Source, "sink": Sink, "routes": RouteConfig, "pipeline": Run}
+_SECTIONS: Final[Mapping[str, type[_Section]]] = {
+    "source": Source,
+    "sink": Sink,
+    "routes": RouteConfig,
+    "relay": RelayConfig,
+    "pipeline": Run,
+}
 
 
 def _describe(error: ErrorDetails) -> str:

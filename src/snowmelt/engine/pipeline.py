@@ -37,7 +37,7 @@ from snowmelt.commit.coordinator import (
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import check_start
 from snowmelt.commit.records import Intent, StagedName, intent_of
-from snowmelt.databases.mysql.capture import owned
+from snowmelt.databases.mysql.capture import CaptureLimits, owned
 from snowmelt.databases.mysql.catalog import TablePredicate
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
@@ -63,7 +63,7 @@ from snowmelt.relay.retention import Cut, Relay
 from snowmelt.source.facts import Adopted, Durable, Found, Incarnation
 from snowmelt.source.planning import EpochPlan, choose_end, plan_epoch
 from snowmelt.source.tables import Phase
-from snowmelt.store.generations import newest_generation, take_generation
+from snowmelt.store.generations import Generation, is_newest, newest_generation, take_generation
 from snowmelt.store.objects import open_store
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,8 @@ log = logging.getLogger(__name__)
 _TURN_S: Final = 0.05
 """How long nothing may come in before it is looked what time calls for."""
 _HANDOVER_LOOK_S: Final = 0.02
+_HANDOVER_AGAIN_S: Final = 3.0
+"""Longer than a capture takes to end."""
 _HANDOVER_S_MAX: Final = 60.0
 _SHARE_BYTES_MIN: Final = 4 << 20
 """Less than this of the log is not worth a task of its own."""
@@ -104,6 +106,17 @@ class Settings:
     server_id: int | None = None
     """What the capture calls itself; one that follows from the name, unless it is given."""
     types: TypeOptions = field(default_factory=TypeOptions)
+    capture: CaptureLimits = field(default_factory=CaptureLimits)
+
+    @property
+    def log_folder(self) -> Path:
+        """Of the segments."""
+        return self.state / "log"
+
+    def capture_id(self) -> int:
+        """Stable for a pipeline, so that whoever takes over ends the connection of whoever was there."""
+        named = uuid.uuid5(uuid.NAMESPACE_URL, f"snowmelt:{self.name}").bytes[:4]
+        return self.server_id or (int.from_bytes(named, "big") >> 1) | 1
 
 
 @dataclass(slots=True)
@@ -122,6 +135,10 @@ class Progress:
     upto: int = 0
     done_upto: int = 0
     captured: int = 0
+    held_bytes: int = 0
+    """Of the log, on disk."""
+    paused: bool = False
+    """Whether capture waits for the lake, because as much is held as may be."""
     time_ms: int | None = None
     """When the last transaction that the lake has was committed in the database."""
     rows: int = 0
@@ -154,7 +171,7 @@ class Pipeline:
 
     # ---- beginning
 
-    def _boot(self) -> None:
+    def _boot(self, ending: contextlib.ExitStack) -> None:
         settings = self._settings
         wanted = patterns(settings.tables, settings.exclude)
         catalogue = read_catalogue(settings.source, wanted, era=_ERA)
@@ -166,8 +183,8 @@ class Pipeline:
             _check_key(table, self._router.of(table.id))
         assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
         self._state.bind(Owner(settings.name, catalogue.server.identity))
-        self._generation = take_generation(self._state.store, uuid.uuid4().hex)
-        _wait_for_the_last_driver(settings.state / "log")
+        folder = ending.enter_context(contextlib.ExitStack())
+        self._generation = self._take_over(folder)
         # What the last driver recorded meanwhile may not be in what was read before.
         catalogue = read_catalogue(settings.source, wanted, era=_ERA)
         self._began = catalogue.ended
@@ -206,13 +223,16 @@ class Pipeline:
             self._state,
             relay,
             self._shapes,
-            settings.state / "log",
+            settings.log_folder,
             settings.source,
             generation=self._generation.number,
             start=start,
-            server_id=settings.server_id or _server_id(settings.name),
+            server_id=settings.capture_id(),
+            limits=settings.capture,
             wake=self._awake.set,
+            release=folder.close,
         )
+        ending.callback(self._keeper.stop)
         self._chunks = Chunks(
             self.ledger,
             self._keeper,
@@ -222,9 +242,36 @@ class Pipeline:
             at_once=settings.chunks_at_once,
             sourced=self._sourced,
         )
+        ending.callback(self._chunks.close)
         self._entries = Entries(self._lake, self.ledger, self._shapes, self._chunks, settings.types)
         self._keeper.start()
         self._booted = True
+
+    def _take_over(self, folder: contextlib.ExitStack) -> Generation:
+        """Take a generation, then the folder of the log until `folder` is closed.
+
+        Whoever is fenced by now ends by itself; until then its capture holds the folder, and it may add a record to the chain. A
+        relay without a driver (`engine.standby`) ends when it sees a generation that is newer than what it saw before it took the
+        folder. It may have seen ours and still have come before us, so after a while there is another one.
+        """
+        store, path = self._state.store, self._settings.log_folder
+        generation = first = take_generation(store, uuid.uuid4().hex)
+        path.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        while True:
+            with contextlib.suppress(Fenced):
+                folder.enter_context(owned(path))
+                return generation
+            waited = time.monotonic() - began
+            if waited > _HANDOVER_S_MAX:
+                raise Fenced(
+                    "another driver of this pipeline does not end",
+                    detail=f"its capture holds {path} since {_HANDOVER_S_MAX:.0f} s",
+                    hint="end that process",
+                )
+            if waited > _HANDOVER_AGAIN_S and generation is first and is_newest(store, first.number):
+                generation = take_generation(store, uuid.uuid4().hex, since=first.number)
+            time.sleep(_HANDOVER_LOOK_S)
 
     def _check_tables(self, catalogue: Catalogue, captured: TablePredicate) -> None:
         """Every table that the ledger has is decoded in every epoch; else its changes would be lost without a word. And each lake table
@@ -250,7 +297,7 @@ class Pipeline:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
         a database that nobody writes to would never be copied, because no cut would ever be proven visible."""
         if relay.newest is None:
-            name, start = str(self._settings.state / "log" / f"{0:020d}.json"), catalogue.ended
+            name, start = str(self._settings.log_folder / f"{0:020d}.json"), catalogue.ended
             head = relay.decide_seal(self._generation.number, name, start, start, (Cut(relay.end, catalogue.time_ms),))
             relay.apply(self._state.seal(head))
         newest = relay.newest
@@ -261,15 +308,12 @@ class Pipeline:
     # ---- the loop
 
     def run(self, until: Callable[[Pipeline], bool] = lambda _: False) -> None:
-        self._boot()
-        try:
+        with contextlib.ExitStack() as ending:
+            ending.callback(self._splitter.close)
+            ending.callback(self._jobs.close)
+            self._boot(ending)
             while not until(self) and not (self._stopping and self._at_rest()):
                 self._turn()
-        finally:
-            self._keeper.stop()
-            self._jobs.close()
-            self._chunks.close()
-            self._splitter.close()
 
     def stop(self) -> None:
         """Finish the epoch under way and begin no other; `run` then returns. Chunks that are being read are read again next time."""
@@ -284,6 +328,7 @@ class Pipeline:
         busy = self._keeper.take()
         busy |= self._jobs.take()
         self._chunks.hear()
+        self._tell_capture()
         if self._coordinator.next_step() is not None:
             self._step()
             busy = True
@@ -293,11 +338,23 @@ class Pipeline:
         if not self._stopping:
             self._discovery.look()
             self._plan_if_due()
-            # A read that begins before the lake has the columns that it is to bring would find no place for them.
-            if self._coordinator.may_plan:
+            # A read that begins before the lake has the columns that it is to bring would find no place for them. One that begins while
+            # capture stands still would end far behind it, and hold back all of the log in between.
+            if self._coordinator.may_plan and not self._keeper.gauge.paused:
                 self._chunks.launch()
         if not busy:
             self._awake.wait(_TURN_S)
+
+    def _tell_capture(self) -> None:
+        """What has to be captured before anything can be let go of (`relay.flow`)."""
+        gauge, ledger = self._keeper.gauge, self.ledger
+        if gauge.overfull:
+            self._chunks.give_back_waiting()
+        drained = ledger.done_upto >= self._keeper.relay.end and self._at_rest() and next(iter(ledger.tables.readings()), None) is None
+        if drained or gauge.paused:
+            # What a chunk held that was given back goes without another epoch.
+            self._let_go_of_log()
+        self._keeper.needs(drained=drained, upto=self._chunks.waits_for)
 
     def _look_for_a_newer_driver(self) -> None:
         """Every step that counts looks for itself; this is for a driver that has nothing to do."""
@@ -338,6 +395,8 @@ class Pipeline:
             upto=ledger.upto,
             done_upto=ledger.done_upto,
             captured=relay.end,
+            held_bytes=self._keeper.gauge.held_bytes,
+            paused=self._keeper.gauge.paused,
             time_ms=relay.time_at(ledger.done_upto),
             rows=self._rows,
             phases={str(table.incarnation.table): table.phase.value for table in ledger.tables},
@@ -518,16 +577,20 @@ class Pipeline:
 
     def _let_go(self) -> None:
         """What the done epoch covers is asked for by nobody any more."""
+        ledger = self.ledger
+        self._let_go_of_log()
+        self._chunks.let_go()
+        if ledger.epoch % self._settings.summary_every == 0:
+            self._clean()
+            self._state.sum_up(ledger)
+
+    def _let_go_of_log(self) -> None:
         ledger, relay = self.ledger, self._keeper.relay
         needed = [job.plan.low for job in (self._log_job, self._staged) if job is not None]
         if (visible := ledger.tables.lowest_visible()) is not None:
             needed.append(visible)
         relay.raise_floor(relay.decide_floor(ledger.done_upto, min(needed, default=None)))
         self._keeper.let_go(relay.deletable(ledger.segment))
-        self._chunks.let_go()
-        if ledger.epoch % self._settings.summary_every == 0:
-            self._clean()
-            self._state.sum_up(ledger)
 
     def _clean(self) -> None:
         ledger = self.ledger
@@ -542,28 +605,7 @@ class Pipeline:
         self._shapes.forget(needed | set(self._found_shapes.values()), ledger.generation)
 
 
-def _wait_for_the_last_driver(folder: Path) -> None:
-    """Whoever is fenced by now ends by itself; until then its capture holds the folder, and it may add a record to the chain."""
-    folder.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + _HANDOVER_S_MAX
-    while True:
-        with contextlib.suppress(Fenced), owned(folder):
-            return
-        if time.monotonic() > deadline:
-            raise Fenced(
-                "another driver of this pipeline does not end",
-                detail=f"its capture holds {folder} since {_HANDOVER_S_MAX:.0f} s",
-                hint="end that process",
-            )
-        time.sleep(_HANDOVER_LOOK_S)
-
-
 def _check_key(table: MySqlTable, target: Target) -> None:
     if target.keyed and not table.key:
         hint = f"exclude it, or give it a route with mode: {Mode.CHANGELOG}"
         raise InvalidConfig("a table has no key by which its rows could be told apart", detail=str(table.id), hint=hint)
-
-
-def _server_id(name: str) -> int:
-    """Stable for a pipeline, so that whoever takes over ends the connection of whoever was there."""
-    return (int.from_bytes(uuid.uuid5(uuid.NAMESPACE_URL, f"snowmelt:{name}").bytes[:4], "big") >> 1) | 1

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -241,6 +242,15 @@ def list_segments(folder: Path) -> list[Segment]:
         if not (same_file or new_file):
             raise Corrupt("the log has a gap between two segments", detail=f"{one.end} and {other.start} at {other.index_path}")
     return segments
+
+
+def sealed_bytes(folder: Path) -> dict[int, int]:
+    """How large the data of each segment is, by number; who captures there goes on and lets go of some meanwhile."""
+    found: dict[int, int] = {}
+    for index in folder.glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            found[int(index.stem)] = index.with_suffix(".log").stat().st_size
+    return found
 
 
 def remove_torn(folder: Path) -> None:
