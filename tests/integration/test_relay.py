@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as compute
 import pytest
 
+from snowmelt.config import read_pipeline
 from snowmelt.databases.mysql import framing
 from snowmelt.databases.mysql.capture import CaptureLimits, owned
 from snowmelt.databases.mysql.connect import Session
@@ -31,6 +37,7 @@ from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.standby import Doing, Standing, keep_capturing
 from snowmelt.engine.state import Owner, State
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift
+from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Cut
 from snowmelt.source.facts import OUTSIDE
@@ -48,7 +55,7 @@ SMALL = CaptureLimits(
 
 
 def small(disk_bytes_max: int) -> CaptureLimits:
-    return CaptureLimits(**{name: getattr(SMALL, name) for name in SMALL.__slots__} | {"disk_bytes_max": disk_bytes_max})
+    return replace(SMALL, disk_bytes_max=disk_bytes_max)
 
 
 def await_that(condition: Callable[[], object]) -> None:
@@ -349,6 +356,41 @@ def test_a_relay_does_not_go_on_with_another_server(mariadb: Server, mysql8: Ser
         keep_capturing(made(mysql8, tmp_path), threading.Event(), lambda _: None)
 
 
+def test_the_command_captures_tells_who_is_at_work_and_ends_when_it_is_asked(mariadb: Server, database: Database, tmp_path: Path) -> None:
+    name, path = database(mariadb), tmp_path / "pipeline.yaml"
+    path.write_text(
+        f"source: {{type: mysql, host: {mariadb.host}, port: {mariadb.port}, username: root, password: '${{RELAY_PASSWORD}}', "
+        f"tables: '{name}.*', tls: disabled}}\n"
+        "sink: {type: paimon, warehouse: lake}\n"
+        "relay: {disk_bytes_max: 64MiB}\n"
+        "pipeline: {name: relayed, state: state}\n"
+    )
+    environment = {**os.environ, "RELAY_PASSWORD": mariadb.password}
+    command = [sys.executable, "-m", "snowmelt", "relay", str(path), "--json"]
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "never started" in refused.stderr) == (2, True)
+    wanted = replace(read_pipeline(path).to_settings(), source=made(mariadb, tmp_path).source)
+    with Driver(wanted) as driver:
+        begins = driver.end
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert json.loads(process.stdout.readline())["state"] == "captures"
+        fill(mariadb, name, 50)
+        with Driver(wanted) as driver:
+            assert json.loads(process.stdout.readline())["state"] == "stands by"
+            until = catch_up(mariadb, driver)
+            assert_whole(mariadb, driver, begins, until)
+        assert json.loads(process.stdout.readline())["state"] == "captures"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 0
+        assert json.loads(process.stdout.readlines()[-1]) == {"event": "done", "text": "ended as asked"}
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 # ---- with a lake
 
 
@@ -428,3 +470,49 @@ def test_a_chunk_that_waits_for_the_log_of_a_relay_at_its_cap_does_not_wait_for_
         assert running.pipeline.progress.held_bytes < 2 * cap
     assert bool(given_back) == (caps > 4)
     assert lake_rows(tmp_path, f"ods.{name}_t") == source_rows(mariadb, f"{name}.t")
+
+
+def resident_bytes_max(pid: int) -> int:
+    """The most that a process ever had in memory."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.timeout(300)
+def test_a_million_transactions_of_one_row_are_captured_within_the_stated_memory_and_reach_the_lake(
+    fresh_mariadb: Fresh, tmp_path: Path, spark: Any
+) -> None:
+    count = 1_000_000
+    server = fresh_mariadb(binlog_annotate_row_events="OFF", innodb_flush_log_at_trx_commit=0)
+    execute(server, "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT NOT NULL PRIMARY KEY AUTO_INCREMENT, v INT)")
+    execute(
+        server,
+        "CREATE PROCEDURE mysql.many(n INT) BEGIN DECLARE i INT DEFAULT 0; "
+        "WHILE i < n DO INSERT INTO shop.t (v) VALUES (i * 7 % 1000); SET i = i + 1; END WHILE; END",
+    )
+    wanted = settings(server, tmp_path, capture=CaptureLimits(), rows_per_chunk=100_000)
+    with Running(spark, wanted) as running:
+        running.settled()
+    child = multiprocessing.get_context("fork").Process(target=_stand_in_child, args=(wanted,))
+    child.start()
+    assert child.pid is not None
+    try:
+        # Warm: what is compiled is compiled.
+        execute(server, "CALL mysql.many(1000)")
+        await_that(lambda: list(wanted.log_folder.glob("*.log")))
+        before = resident_bytes_max(child.pid)
+        execute(server, f"CALL mysql.many({count - 1000})")
+        until = now(server)
+        await_that(lambda: (segments := list_segments(wanted.log_folder)) and segments[-1].end.offset > until.offset - (64 << 20))
+        grown = resident_bytes_max(child.pid) - before
+    finally:
+        child.kill()
+        child.join()
+    assert grown < wanted.capture.memory_bytes + (32 << 20)
+    with Running(spark, wanted) as running:
+        running.settled()
+    builder = PaimonLake(str(tmp_path / "lake"), user="reader").table("ods.shop_t").new_read_builder()
+    rows = builder.new_read().to_arrow(builder.new_scan().plan().splits())
+    found = rows.num_rows, compute.sum(rows["id"]).as_py(), compute.sum(rows["v"]).as_py()
+    assert found == tuple(map(int, ask(server, "SELECT COUNT(*), SUM(id), SUM(v) FROM shop.t")))
+    assert found[0] == count
