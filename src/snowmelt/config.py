@@ -207,6 +207,13 @@ class Cascades(StrEnum):
     IGNORE = "ignore"
 
 
+class Failover(StrEnum):
+    """What to do when another server answers."""
+
+    REFUSE = "refuse"
+    GTID = "gtid"
+
+
 class Source(_Section):
     """A MySQL or MariaDB server, and which of its tables."""
 
@@ -224,6 +231,7 @@ class Source(_Section):
     tls_key: File | None = None
     connect_timeout: Annotated[float, _amount(_SECONDS, "1s", "10m", "10s or 1m")] = 10.0
     server_id: Annotated[int, _whole(1, 4_294_967_295)] | None = None
+    failover: Annotated[Failover, _choice(Failover)] = Failover.REFUSE
     cascades: Annotated[Cascades, _choice(Cascades)] = Cascades.REFUSE
     zero_dates: Annotated[ZeroDates, _choice(ZeroDates)] = ZeroDates.NULL
     time_as: Annotated[TimeAs, _choice(TimeAs)] = TimeAs.MICROS
@@ -329,6 +337,7 @@ class PipelineConfig(_Section):
             chunks_at_once=self.pipeline.chunks_at_once,
             buckets=self.sink.buckets,
             refuse_cascades=self.source.cascades is Cascades.REFUSE,
+            failover=self.source.failover is Failover.GTID,
             server_id=self.source.server_id,
             types=self.source.types(),
             capture=self.relay.limits(),

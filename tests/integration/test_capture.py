@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from snowmelt.databases.mysql.capture import Capture, CaptureLimits, capture_until
+from snowmelt.databases.mysql.capture import AnotherServer, Capture, CaptureLimits, capture_until
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event, MySqlGtid, read_gtid
 from snowmelt.databases.mysql.framing import read_previous_gtids
@@ -730,6 +730,9 @@ def test_another_server_is_refused(mariadb: Server, mysql8: Server, tmp_path: Pa
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(SourceDrift, match="another server"):
         capture_until(options(mysql8), tmp_path, start, Position(1_000_000, 4))
+    # Or a driver is told, who may go on there; the capture itself never does.
+    with pytest.raises(AnotherServer):
+        Capture(options(mysql8), tmp_path, start=start, server_id=SERVER_ID, failover=True).run(threading.Event())
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 

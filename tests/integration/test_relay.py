@@ -96,6 +96,8 @@ class Driver:
             start=self.relay.newest.ends,
             server_id=settings.capture_id(),
             limits=settings.capture,
+            identity=server.identity,
+            failover=False,
             wake=lambda: None,
             release=self._lock.close,
         )

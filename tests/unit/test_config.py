@@ -48,6 +48,7 @@ source:
   tls_key: /etc/client.key
   connect_timeout: 1m
   server_id: 4711
+  failover: gtid
   cascades: ignore
   zero_dates: string
   time_as: interval
@@ -113,6 +114,7 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
     assert (settings.name, settings.state, settings.interval_s) == ("shop-to-lake", Path("/state/shop"), 0.5)
     assert (settings.rows_per_chunk, settings.chunks_at_once, settings.epoch_bytes) == (50_000, 8, 64 << 20)
     assert settings.capture == CaptureLimits(disk_bytes_max=1 << 40)
+    assert settings.failover
 
 
 def test_relative_paths_are_of_the_files_folder_whatever_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

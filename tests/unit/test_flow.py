@@ -38,7 +38,7 @@ def test_what_was_sealed_since_can_be_let_go_of_again() -> None:
     assert flow(HARD, need, sealed=1_001) is Flow.PAUSED
 
 
-@pytest.mark.parametrize("end", [None, END])
+@pytest.mark.parametrize("end", [None, END, Position(9, 9, era=7)])
 def test_a_chunk_that_waits_for_the_log_gets_it_up_to_the_hard_cap(end: Position | None) -> None:
     need = Need(upto=Position(1, 51))
     assert flow(HARD - 1, need, end=end) is Flow.ON

@@ -108,7 +108,8 @@ class Chunks:
         relay, located = self._keeper.relay, self._keeper.located
         if isinstance(shown, Position):
             # What a server does not show yet and has logged before capture began no epoch will ever bring.
-            return visible_cut(relay, shown) if shown >= relay.segments[0].begins else None
+            begins = relay.segments[0].begins
+            return visible_cut(relay, shown) if begins.era < shown.era or shown >= begins else None
         for sealed in reversed(relay.segments):
             if _within(sealed.ends, shown):
                 return sealed.last

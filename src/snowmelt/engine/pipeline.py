@@ -40,8 +40,10 @@ from snowmelt.commit.records import Intent, StagedName, intent_of
 from snowmelt.databases.mysql.capture import CaptureLimits, owned
 from snowmelt.databases.mysql.catalog import TablePredicate
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
-from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
+from snowmelt.databases.mysql.failover import find_place
 from snowmelt.databases.mysql.reads import log_end
+from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.discovery import Catalogue, Discovery, patterns, read_catalogue
 from snowmelt.engine.entries import Entries
@@ -55,7 +57,7 @@ from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.splitting import Splitter
 from snowmelt.engine.state import Owner, Shape, State
 from snowmelt.engine.tasks import LogAnswer, LogTask, Place, run_log
-from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
+from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
@@ -76,7 +78,6 @@ _HANDOVER_AGAIN_S: Final = 3.0
 _HANDOVER_S_MAX: Final = 60.0
 _SHARE_BYTES_MIN: Final = 4 << 20
 """Less than this of the log is not worth a task of its own."""
-_ERA: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,8 @@ class Settings:
     summary_every: int = 20
     refuse_cascades: bool = True
     """Whether a foreign key that changes rows without a word in the log stops the pipeline when it is added."""
+    failover: bool = False
+    """Whether it goes on with another server that by its GTIDs has all that was captured."""
     server_id: int | None = None
     """What the capture calls itself; one that follows from the name, unless it is given."""
     types: TypeOptions = field(default_factory=TypeOptions)
@@ -174,7 +177,7 @@ class Pipeline:
     def _boot(self, ending: contextlib.ExitStack) -> None:
         settings = self._settings
         wanted = patterns(settings.tables, settings.exclude)
-        catalogue = read_catalogue(settings.source, wanted, era=_ERA)
+        catalogue = read_catalogue(settings.source, wanted, era=0)
         captured = wanted(catalogue.ignores_case)
         self._router = Router(settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
         if not catalogue.tables:
@@ -182,19 +185,27 @@ class Pipeline:
         for table in catalogue.tables.values():
             _check_key(table, self._router.of(table.id))
         assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
-        self._state.bind(Owner(settings.name, catalogue.server.identity))
+        self._state.bind(Owner(settings.name, catalogue.server.identity), moves=settings.failover)
         folder = ending.enter_context(contextlib.ExitStack())
         self._generation = self._take_over(folder)
-        # What the last driver recorded meanwhile may not be in what was read before.
-        catalogue = read_catalogue(settings.source, wanted, era=_ERA)
-        self._began = catalogue.ended
         self.ledger = self._state.load()
         relay = self._state.take_over_relay(self.ledger)
+        moved = self._move(relay, catalogue.server)
+        self._era = relay.era if moved is None else moved.era
+
+        def read() -> Catalogue:
+            return read_catalogue(settings.source, wanted, era=self._era)
+
+        # What the last driver recorded meanwhile may not be in what was read before.
+        catalogue, seen = read(), catalogue.server.identity
+        if catalogue.server.identity != seen:
+            raise Unavailable("another server answers than a moment ago", detail=f"{catalogue.server.identity}, not {seen}")
+        self._began = catalogue.ended
         self._coordinator = Coordinator(self._generation.number, self.ledger)
         self._step()
         # Says so if that step found a newer driver.
         self._coordinator.next_step()
-        start = self._begin_chain(relay, catalogue)
+        start = self._begin_chain(relay, catalogue) if moved is None else moved
         self._check_tables(catalogue, captured)
         self._place = Place(
             generation=self._generation.number,
@@ -218,7 +229,7 @@ class Pipeline:
         )
         schemas = {table.incarnation.table: table.schema for table in self.ledger.tables if table.phase is not Phase.GONE}
         self._shapes.begin(schemas, relay.statements(self.ledger.upto, relay.end))
-        self._discovery = Discovery(catalogue, self.ledger, relay, self._shapes, lambda: read_catalogue(settings.source, wanted, era=_ERA))
+        self._discovery = Discovery(catalogue, self.ledger, relay, self._shapes, read)
         self._keeper = Keeper(
             self._state,
             relay,
@@ -229,6 +240,8 @@ class Pipeline:
             start=start,
             server_id=settings.capture_id(),
             limits=settings.capture,
+            identity=catalogue.server.identity,
+            failover=settings.failover,
             wake=self._awake.set,
             release=folder.close,
         )
@@ -272,6 +285,25 @@ class Pipeline:
             if waited > _HANDOVER_AGAIN_S and generation is first and is_newest(store, first.number):
                 generation = take_generation(store, uuid.uuid4().hex, since=first.number)
             time.sleep(_HANDOVER_LOOK_S)
+
+    def _move(self, relay: Relay, server: Server) -> Position | None:
+        """Where another server's log goes on from what is captured, as a new era; None: it is the same server.
+
+        What the chain has no record of yet is captured too, so the folder says who was captured and up to where. An era that was begun and
+        of which nothing was captured is begun anew.
+        """
+        segments = list_segments(self._settings.log_folder)
+        if not self._settings.failover or not segments:
+            return None
+        last = segments[-1]
+        if server.identity == last.server.identity and relay.era <= last.end.era:
+            return None
+        if last.end.gtids is None:
+            raise SourceDrift("another server answers, and what was captured has no GTIDs", detail=server.identity)
+        with Session(self._settings.source) as session:
+            if session.server.identity != server.identity:
+                raise Unavailable("another server answers than a moment ago", detail=session.server.identity)
+            return find_place(session, last.end.gtids, era=max(relay.era, last.end.era) + 1)
 
     def _check_tables(self, catalogue: Catalogue, captured: TablePredicate) -> None:
         """Every table that the ledger has is decoded in every epoch; else its changes would be lost without a word. And each lake table
@@ -371,7 +403,7 @@ class Pipeline:
         if not self.caught_up():
             return False
         with Session(self._settings.source) as session:
-            return self._has(log_end(session, era=_ERA))
+            return self._has(log_end(session, era=self._era))
 
     def caught_up(self) -> bool:
         """Whether every table is live and the lake has what the database had when this driver started."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from snowmelt.databases.mysql.capture import Capture, CaptureLimits, Start
+from snowmelt.databases.mysql.capture import Capture, CaptureLimits
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.segments import Segment, list_segments
 from snowmelt.engine.failpoints import DURING_RELEASE, SEGMENT_DURABLE, reach
@@ -77,9 +77,11 @@ class Keeper:
         options: MySqlOptions,
         *,
         generation: int,
-        start: Start,
+        start: Position,
         server_id: int,
         limits: CaptureLimits,
+        identity: str,
+        failover: bool,
         wake: Callable[[], None],
         release: Callable[[], None],
     ) -> None:
@@ -92,6 +94,7 @@ class Keeper:
         self._wake = wake
         self._folder = folder
         self._generation = generation
+        self._start = start
         self._sealed: queue.SimpleQueue[Segment] = queue.SimpleQueue()
         self._release = release
         self.gauge = Gauge(limits)
@@ -102,6 +105,8 @@ class Keeper:
             start=start,
             server_id=server_id,
             limits=limits,
+            identity=identity,
+            failover=failover,
             sealed=self._captured,
             located=self._locate,
             flow=self.gauge.flow,
@@ -122,7 +127,17 @@ class Keeper:
             if newest is None or segment.number > segment_number(newest):
                 self._record(segment)
         self._recorded_bytes = self.gauge.sealed_bytes
+        self._begin_era()
         self._thread.start()
+
+    def _begin_era(self) -> None:
+        """Another server goes on: a record without data says where, so that its positions have a place before it has sent anything."""
+        newest = self.relay.newest
+        if newest is None or newest.ends.era >= self._start.era:
+            return
+        name = self._folder / f"era-{self._start.era}" / f"{segment_number(newest):012d}.json"
+        time_ms = self.relay.time_at(self.relay.end) or 0
+        self._seal(self.relay.decide_seal(self._generation, str(name), self._start, self._start, (Cut(self.relay.end, time_ms),)))
 
     def _captured(self, segment: Segment) -> None:
         self.gauge.add(segment)
@@ -162,7 +177,9 @@ class Keeper:
         first = self.relay.end
         cuts = tuple(Cut(first + cut.offset - segment.start.offset, cut.time_s * 1000) for cut in segment.cuts)
         statements = self._shapes.read(segment, first)
-        sealed = self.relay.decide_seal(self._generation, str(segment.index_path), segment.start, segment.end, cuts, statements)
+        self._seal(self.relay.decide_seal(self._generation, str(segment.index_path), segment.start, segment.end, cuts, statements))
+
+    def _seal(self, sealed: Sealed) -> None:
         found = self._state.seal(sealed)
         if not is_newest(self._state.store, self._generation):
             raise Fenced("a newer driver captures this log", detail=f"this is generation {self._generation}")

@@ -116,7 +116,7 @@ def _take_stock(settings: Settings, state: State) -> tuple[Position, Gauge]:
     if chain.newest is None:
         raise _not_begun(settings)
     with Session(settings.source) as session:
-        state.bind(Owner(settings.name, session.server.identity))
+        state.bind(Owner(settings.name, session.server.identity), moves=settings.failover)
     gauge = Gauge(settings.capture)
     segments = list_segments(settings.log_folder)
     for segment in segments:

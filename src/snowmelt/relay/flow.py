@@ -61,5 +61,5 @@ def decide_flow(held: Held, need: Need, *, soft: int, hard: int) -> Flow:
     drained = held.sealed == need.drained
     if held.size >= hard:
         return Flow.FULL if drained else Flow.PAUSED
-    awaited = need.upto is not None and (held.end is None or held.end < need.upto)
+    awaited = need.upto is not None and (held.end is None or held.end.era != need.upto.era or held.end < need.upto)
     return Flow.ON if drained or awaited else Flow.PAUSED

@@ -70,6 +70,10 @@ _IDLE_MS: Final = 50
 """How long a stop or an overdue seal may go unnoticed while the server is silent."""
 
 
+class AnotherServer(Unavailable):
+    """Another server answers, and a new driver may go on there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureLimits:
     """What bounds a capture's memory, its disk and its silences."""
@@ -204,6 +208,9 @@ class _Log:
         self._start = start.offset
         self._number = after.number + 1 if after else 1
         self._follows = replace(after.end, gtids=None) if after else None
+        if after is not None and after.end.era < start.era:
+            # It was another server's.
+            after = None
         self._format = after.format_description if after else b""
         self._target = writer.buffer()
         self._handed = 0
@@ -459,7 +466,8 @@ class _Log:
 class Capture:
     """Captures one server's log into a folder. `run` is called once, from a thread of its own.
 
-    `start` counts only while the folder has no segments; after that the capture goes on where it ended.
+    `start` counts only while the folder has no segments, or none of its era: another server goes on there. Else the capture goes on where
+    it ended.
     """
 
     def __init__(
@@ -470,6 +478,8 @@ class Capture:
         start: Start,
         server_id: int,
         limits: CaptureLimits | None = None,
+        identity: str | None = None,
+        failover: bool = False,
         tries_max: int = 10,
         backoff_s: float = 0.1,
         backoff_max_s: float = 10.0,
@@ -477,12 +487,16 @@ class Capture:
         located: Callable[[Position], None] | None = None,
         flow: Callable[[int], Flow] | None = None,
     ) -> None:
-        """`sealed` is called by the writer thread with each durable segment, `located` by the thread of `run` once for each connection:
+        """`identity` is the server that `start` is of. With `failover` another one is `AnotherServer`, without `SourceDrift`.
+
+        `sealed` is called by the writer thread with each durable segment, `located` by the thread of `run` once for each connection:
         with the first cut point at or behind where it goes on, and the transactions up to there. `flow` is asked before each read of the
         socket, with the bytes of the open segment; without it nothing is ever too much. None of them must block for long."""
         if not 0 < server_id < 1 << 32:
             raise InvalidConfig("server_id must be between 1 and 4294967295", detail=str(server_id))
         self._limits = limits = limits or CaptureLimits()
+        self._identity = identity
+        self._failover = failover
         self._options = options
         self._folder = folder
         self._start = start
@@ -525,11 +539,11 @@ class Capture:
         writer = _Writer(self._folder, self._limits.buffers, self._limits.buffer_bytes, self._is_durable)
         writer.start()
         try:
-            if segments:
-                last = segments[-1]
+            last = segments[-1] if segments else None
+            if last is not None and not (isinstance(self._start, Position) and self._start.era > last.end.era):
                 self._log = self._open(writer, last.server, last.log, last.end, after=last)
                 self._set_end(last.end)
-            self._keep_streaming(writer, stop)
+            self._keep_streaming(writer, stop, last)
         finally:
             try:
                 if self._log is not None and writer.error is None:
@@ -573,16 +587,18 @@ class Capture:
             self._end = end
             self._changed.notify_all()
 
-    def _keep_streaming(self, writer: _Writer, stop: threading.Event) -> None:
+    def _keep_streaming(self, writer: _Writer, stop: threading.Event, last: Segment | None) -> None:
         tries = 0
         while not stop.is_set():
             before = self._log and self._log.progress
             try:
                 with Session(self._options) as session:
                     if self._log is None:
-                        self._log = self._open_first(writer, session)
+                        self._log = self._open_first(writer, session, last)
                     self._ask(session, self._log)
                     self._stream(session.sock, self._log, stop)
+            except AnotherServer:
+                raise
             except Unavailable as error:
                 if writer.error is not None:
                     raise
@@ -592,9 +608,10 @@ class Capture:
                 log.warning("capture lost its connection, try %d of %d: %s", tries, self._tries_max, error)
                 stop.wait(min(self._backoff_max_s, self._backoff_s * 2 ** (tries - 1)))
 
-    def _open_first(self, writer: _Writer, session: Session) -> _Log:
-        """Resolve where the first segment begins, and which transactions come before it."""
+    def _open_first(self, writer: _Writer, session: Session, last: Segment | None) -> _Log:
+        """Resolve where the first segment begins, and which transactions come before it. `last` is of another server."""
         server = session.server
+        self._check_server(server, self._identity or server.identity)
         scan = False
         if isinstance(self._start, Position):
             file, start = _find_log(session, self._start.file), self._start
@@ -610,17 +627,23 @@ class Capture:
             else:
                 # Only the file itself tells, if it is read from its beginning.
                 scan = session.variable("gtid_mode") not in (None, "OFF")
-        return self._open(writer, server, file, start, scan=scan)
+        return self._open(writer, server, file, start, scan=scan, after=last)
+
+    def _check_server(self, server: Server, identity: str) -> None:
+        if server.identity == identity:
+            return
+        if self._failover:
+            raise AnotherServer("another server answers than the one that is captured", detail=f"{server.identity}, not {identity}")
+        raise SourceDrift(
+            "another server answers than the one that was captured",
+            detail=f"{server.identity}, not {identity}",
+            hint="point the pipeline at the server that it was started with, or set failover: gtid",
+        )
 
     def _ask(self, session: Session, captured: _Log) -> None:
         """Set the session up as a replica's and ask for the log from where we are."""
         server = session.server
-        if server.identity != captured.server.identity:
-            raise SourceDrift(
-                "another server answers than the one that was captured",
-                detail=f"{server.identity}, not {captured.server.identity}",
-                hint="point the pipeline at the server that it was started with",
-            )
+        self._check_server(server, captured.server.identity)
         captured.server = server
         heartbeat_ns = int(self._limits.heartbeat_s * 1_000_000_000)
         # Newer servers read these by newer names too. CRC32 says that we understand checksums, whether the log has them or not.
