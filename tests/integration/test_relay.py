@@ -30,7 +30,7 @@ from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.engine import standby
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.jobs import Lane
-from snowmelt.engine.pipeline import Settings
+from snowmelt.engine.pipeline import Pipeline, Settings
 from snowmelt.engine.relay import Keeper
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.engine.shapes import Shapes
@@ -330,6 +330,22 @@ def test_a_relay_that_is_killed_again_and_again_leaves_no_gap_and_no_overlap(
         zombie.join()
         until = catch_up(mariadb, driver)
     assert_whole(mariadb, driver, begins, until)
+
+
+def test_a_run_whose_generation_was_seen_before_the_folder_was_taken_takes_another_one(mariadb: Server, tmp_path: Path) -> None:
+    wanted = made(mariadb, tmp_path)
+    with Driver(wanted):
+        pass
+    pipeline = Pipeline(None, wanted)
+    with ExitStack() as folder, ThreadPoolExecutor(1) as pool:
+        with owned(wanted.log_folder):
+            taking = pool.submit(pipeline._take_over, folder)
+            # A relay that came in between waits for the second.
+            await_that(lambda: len(list((wanted.state / "generation").iterdir())) == 3)
+            assert not taking.done()
+        assert taking.result(WAIT_S).number == 3
+        with pytest.raises(Fenced), owned(wanted.log_folder):
+            pass
 
 
 def test_a_relay_at_its_cap_waits_for_a_driver(
