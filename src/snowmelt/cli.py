@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
@@ -97,12 +98,30 @@ def check(
         findings = _unmatched(tables, excluded, found, ignore_case)
         findings += inspect(session, found.values(), PreflightOptions(cascade=cascade))
         server = str(session.server)
+    limits = CaptureLimits()
     if as_json:
-        typer.echo(json.dumps(_as_json(server, found, findings), ensure_ascii=False, indent=2))
+        told = _as_json(server, found, findings) | {"limits": {"capture": asdict(limits)}}
+        typer.echo(json.dumps(told, ensure_ascii=False, indent=2))
     else:
         _print_findings(server, found, findings)
+        _print_limits(limits)
     if any(finding.level is Level.ERROR for finding in findings):
         raise typer.Exit(1)
+
+
+def _print_limits(limits: CaptureLimits) -> None:
+    """What a pipeline takes at most, with defaults where `pipeline.yaml` says nothing else."""
+    _line(
+        f"capture: memory {_size(limits.memory_bytes)} ({limits.buffers} buffers of {_size(limits.buffer_bytes)}), "
+        f"segments of {_size(limits.segment_bytes)} or {limits.seal_ms} ms, heartbeat {limits.heartbeat_s:.0f} s, "
+        f"disk {_size(limits.disk_bytes_max)}, for one transaction up to {_size(limits.disk_bytes_hard)}"
+    )
+
+
+def _size(count: int) -> str:
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = min(len(units) - 1, max(0, count.bit_length() - 1) // 10)
+    return f"{count / (1 << 10 * power):.4g} {units[power]}"
 
 
 @app.command()
@@ -144,6 +163,40 @@ def run(
     """
     with _failures_told(as_json=as_json, debug=debug):
         _run(file, until_current=until_current, master=master, ui=ui, as_json=as_json, debug=debug)
+
+
+@app.command()
+def relay(
+    file: Annotated[Path, typer.Argument(help="The pipeline's description.", metavar="pipeline.yaml", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Capture the log while no `snowmelt run` does, so that the database may forget it.
+
+    Spark is not needed. A run that starts takes over by itself, without gap or overlap, and goes on with what was captured; when it has
+    ended, or died, this process captures again. So it may be kept running all the time, beside the runs. The pipeline must have been
+    started once with `snowmelt run`. Ctrl-C ends it.
+
+    Example:
+
+      DB_PASSWORD=… snowmelt relay pipeline.yaml
+    """
+    with _failures_told(as_json=as_json, debug=debug):
+        _relay(file, as_json=as_json, debug=debug)
+
+
+def _relay(file: Path, *, as_json: bool, debug: bool) -> None:
+    from snowmelt.config import read_pipeline
+    from snowmelt.engine.standby import keep_capturing
+    from snowmelt.supervise import Interrupts, JsonLines, Lines, Watcher, notes_of_log, relay_teller
+
+    settings = read_pipeline(file).to_settings()
+    watcher: Watcher = JsonLines(_line) if as_json else Lines(_line)
+    interrupts = Interrupts(watcher)
+    interrupts.install()
+    with notes_of_log(watcher, debug=debug):
+        keep_capturing(settings, interrupts.asked, relay_teller(_line, as_json=as_json))
+    watcher.note("done", "ended as asked")
 
 
 @contextlib.contextmanager
@@ -368,7 +421,8 @@ def status(
             told.append(f"complete up to {datetime.fromtimestamp(one.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC")
         _line(", ".join(told))
     under_way = ", another is under way" if found.under_way else ""
-    _line(f"{found.name}: epoch {found.epoch} is done{under_way}; {found.waiting_bytes:,} bytes of the log wait")
+    full = ", as much as may be held: capture waits for the lake" if found.full else ""
+    _line(f"{found.name}: epoch {found.epoch} is done{under_way}; {found.waiting_bytes:,} bytes of the log wait{full}")
 
 
 @app.command()

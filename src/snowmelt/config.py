@@ -21,6 +21,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.catalog import match_tables
 from snowmelt.databases.mysql.columns import TimeAs, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
@@ -100,7 +101,9 @@ def _choice(kind: type[StrEnum], *left_out: StrEnum) -> BeforeValidator:
 
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_BYTES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_BYTES: Final = {
+    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+}  # fmt: skip
 
 
 def _amount(units: Mapping[str, float], low: str, high: str, examples: str) -> BeforeValidator:
@@ -205,6 +208,13 @@ class Cascades(StrEnum):
     IGNORE = "ignore"
 
 
+class Failover(StrEnum):
+    """What to do when another server answers."""
+
+    REFUSE = "refuse"
+    GTID = "gtid"
+
+
 class Source(_Section):
     """A MySQL or MariaDB server, and which of its tables."""
 
@@ -222,6 +232,7 @@ class Source(_Section):
     tls_key: File | None = None
     connect_timeout: Annotated[float, _amount(_SECONDS, "1s", "10m", "10s or 1m")] = 10.0
     server_id: Annotated[int, _whole(1, 4_294_967_295)] | None = None
+    failover: Annotated[Failover, _choice(Failover)] = Failover.REFUSE
     cascades: Annotated[Cascades, _choice(Cascades)] = Cascades.REFUSE
     zero_dates: Annotated[ZeroDates, _choice(ZeroDates)] = ZeroDates.NULL
     time_as: Annotated[TimeAs, _choice(TimeAs)] = TimeAs.MICROS
@@ -293,12 +304,22 @@ class Run(_Section):
     prepared_bytes: Annotated[float, _amount(_BYTES, "1MiB", "1024GiB", "512MiB or 4GiB")] = float(PREPARED_BYTES_MAX)
 
 
+class RelayConfig(_Section):
+    """The captured log that the lake does not have yet."""
+
+    disk_bytes_max: Annotated[float, _amount(_BYTES, "64MiB", "1024TiB", "16GiB or 1TiB")] = float(CaptureLimits().disk_bytes_max)
+
+    def limits(self) -> CaptureLimits:
+        return CaptureLimits(disk_bytes_max=int(self.disk_bytes_max))
+
+
 class PipelineConfig(_Section):
     """A pipeline as its file describes it. Secrets are in it by reference only."""
 
     source: Source
     sink: Sink
     routes: tuple[RouteConfig, ...] = ()
+    relay: RelayConfig = RelayConfig()
     pipeline: Run
 
     def to_settings(self) -> Settings:
@@ -319,8 +340,10 @@ class PipelineConfig(_Section):
             chunks_at_once=self.pipeline.chunks_at_once,
             buckets=self.sink.buckets,
             refuse_cascades=self.source.cascades is Cascades.REFUSE,
+            failover=self.source.failover is Failover.GTID,
             server_id=self.source.server_id,
             types=self.source.types(),
+            capture=self.relay.limits(),
         )
 
 
@@ -360,7 +383,13 @@ _OTHER_WORDS: Final = {
 }
 """What other tools call a key of ours."""
 
-_SECTIONS: Final[Mapping[str, type[_Section]]] = {"source": Source, "sink": Sink, "routes": RouteConfig, "pipeline": Run}
+_SECTIONS: Final[Mapping[str, type[_Section]]] = {
+    "source": Source,
+    "sink": Sink,
+    "routes": RouteConfig,
+    "relay": RelayConfig,
+    "pipeline": Run,
+}
 
 
 def _describe(error: ErrorDetails) -> str:

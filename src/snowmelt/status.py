@@ -1,11 +1,13 @@
-"""What a pipeline's state says of it, whether it runs or not. Only the store is read: neither the database nor the lake is asked."""
+"""What a pipeline's state says of it, whether it runs or not. Only its folder is read: neither the database nor the lake is asked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from snowmelt.commit.ledger import Ledger
+from snowmelt.databases.mysql.segments import sealed_bytes
 from snowmelt.engine.pipeline import Settings
+from snowmelt.engine.relay import segment_number
 from snowmelt.engine.routes import Mode
 from snowmelt.engine.state import State
 from snowmelt.errors import InvalidConfig
@@ -40,6 +42,10 @@ class Status:
     """Another one is decided on and not yet in all lake tables."""
     waiting_bytes: int
     """Of the log: captured, and not in the lake."""
+    held_bytes: int
+    """Of the log: on disk, with what was captured by a relay without a driver."""
+    full: bool
+    """As much is held as may be, so that capture waits for the lake."""
     tables: tuple[TableStatus, ...]
 
 
@@ -50,13 +56,19 @@ def read_status(settings: Settings) -> Status:
     if not ledger.epoch:
         raise InvalidConfig("this pipeline has done nothing yet", detail=str(settings.state), hint="start it with `snowmelt run`")
     relay = state.take_over_relay(ledger)
+    held = sealed_bytes(settings.log_folder)
+    # What a relay without a driver has captured gets its records from the next driver.
+    recorded = 0 if relay.newest is None else segment_number(relay.newest)
+    unrecorded = sum(size for number, size in held.items() if number > recorded)
     tables = sorted(ledger.tables, key=lambda table: table.incarnation.table)
     return Status(
         name=settings.name,
         generation=ledger.generation,
         epoch=ledger.done_epoch,
         under_way=ledger.open is not None,
-        waiting_bytes=max(0, relay.end - ledger.done_upto),
+        waiting_bytes=max(0, relay.end - ledger.done_upto) + unrecorded,
+        held_bytes=sum(held.values()),
+        full=sum(held.values()) >= settings.capture.disk_bytes_max,
         tables=tuple(_table(ledger, table) for table in tables),
     )
 

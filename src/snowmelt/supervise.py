@@ -31,6 +31,7 @@ from rich.table import Table
 from rich.text import Text
 
 from snowmelt.engine.pipeline import Progress
+from snowmelt.engine.standby import Doing, Standing
 from snowmelt.errors import InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable
 
 RESTARTS_MAX: Final = 10
@@ -41,9 +42,15 @@ RATE_LOOKS: Final = 40
 """Over how many looks rows per second are counted: some 10 s."""
 TABLES_SHOWN_MAX: Final = 20
 INTERRUPTED: Final = 130
+RELAY_LINE_S: Final = 10.0
 
 _PHASES: Final = {"released": "live", "streaming": "live"}
 """Words for a user, where they are not the engine's."""
+_RELAY_WORDS: Final = {
+    Doing.CAPTURES: "capturing",
+    Doing.PAUSED: "paused, as much is held as disk_bytes_max allows; `snowmelt run` brings it to the lake",
+    Doing.STANDS_BY: "standing by, a run is at work",
+}
 
 
 # ---- what is seen
@@ -75,11 +82,15 @@ class Lines:
         self._phases: dict[str, str] = {}
         self._epoch = 0
         self._due = 0.0
+        self._paused = False
 
     def begin(self) -> None:
         pass
 
     def look(self, progress: Progress, *, final: bool = False) -> None:
+        if progress.paused != self._paused and self._clock() >= self._due:
+            self._paused = progress.paused
+            self._out(paused_line(progress) if progress.paused else "capture goes on")
         for table, phase in progress.phases.items():
             if self._phases.get(table) != phase_of(phase):
                 self._phases[table] = phase_of(phase)
@@ -105,22 +116,25 @@ class JsonLines:
         self._out = out
         self._clock = clock
         self._now = now
-        self._last: tuple[int, dict[str, str]] = (0, {})
+        self._last: tuple[int, bool, dict[str, str]] = (0, False, {})
         self._due = 0.0
 
     def begin(self) -> None:
         pass
 
     def look(self, progress: Progress, *, final: bool = False) -> None:
-        if (progress.epoch, progress.phases) == self._last or (self._clock() < self._due and not final):
+        new = (progress.epoch, progress.paused, progress.phases)
+        if new == self._last or (self._clock() < self._due and not final):
             return
-        self._last, self._due = (progress.epoch, progress.phases), self._clock() + LINE_S
+        self._last, self._due = new, self._clock() + LINE_S
         self.tell(
             "progress",
             epoch=progress.epoch,
             rows=progress.rows,
             lag_bytes=progress.captured - progress.done_upto,
             lag_s=lag_s(progress, self._now()),
+            held_bytes=progress.held_bytes,
+            paused=progress.paused,
             tables={
                 table: {"target": progress.targets[table], "phase": phase_of(phase)} | chunks_json(progress, table)
                 for table, phase in progress.phases.items()
@@ -197,6 +211,10 @@ def lag_line(progress: Progress, now: float) -> str:
     return f"lag {(progress.captured - progress.done_upto) / 1e6:.1f} MB{age}"
 
 
+def paused_line(progress: Progress) -> str:
+    return f"capture is paused: {progress.held_bytes / 1e6:,.1f} MB of the log wait for the lake, as much as disk_bytes_max allows"
+
+
 def chunks_json(progress: Progress, table: str) -> dict[str, object]:
     if table not in progress.chunks:
         return {}
@@ -214,6 +232,8 @@ def screen(name: str, progress: Progress, now: float, rate: float) -> Group:
         copied = "" if one not in progress.chunks else f"{done} chunks" if of is None else f"{bar(done, of)} {done} of {of}"
         table.add_row(Text(one), Text(progress.targets[one]), Text(phase_of(progress.phases[one])), Text(copied))
     parts: list[Text | Table] = [Text(head, style="bold"), table]
+    if progress.paused:
+        parts.append(Text(paused_line(progress), style="yellow"))
     if len(order) > TABLES_SHOWN_MAX:
         parts.append(Text(f"and {len(order) - TABLES_SHOWN_MAX} more"))
     return Group(*parts)
@@ -248,6 +268,27 @@ def notes_of_log(watcher: Watcher, *, debug: bool) -> Iterator[None]:
         log.removeHandler(handler)
         log.setLevel(before[0])
         log.propagate = before[1]
+
+
+def relay_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[Standing], None]:
+    """What a relay without a driver says: a line when it begins, stops, pauses or goes on, and how far it is now and then."""
+    last: Standing | None = None
+    due = 0.0
+
+    def tell(standing: Standing) -> None:
+        nonlocal last, due
+        moved = last is None or (last.state, last.position) != (standing.state, standing.position)
+        if not moved or (last is not None and last.state is standing.state and time.monotonic() < due):
+            return
+        last, due = standing, time.monotonic() + RELAY_LINE_S
+        if as_json:
+            fields = {"state": standing.state.value, "position": str(standing.position or ""), "held_bytes": standing.held_bytes}
+            out(json.dumps({"event": "relay", **fields}))
+            return
+        where = f", captured up to {standing.position}" if standing.position is not None else ""
+        out(f"{_RELAY_WORDS[standing.state]}{where}, {standing.held_bytes / 1e6:,.1f} MB held")
+
+    return tell
 
 
 # ---- how it ends

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, from_table, plan_chunks
-from snowmelt.databases.mysql.capture import Capture
+from snowmelt.databases.mysql.capture import Capture, CaptureLimits
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import BINARY_TYPES, TEXT_TYPES, MySqlColumn, MySqlTable, TypeOptions, sortable_in_python
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
@@ -96,7 +96,12 @@ class FollowedLog:
         self._error: BaseException | None = None
         # Small segments, so that there are many of them.
         self._capture = Capture(
-            options_of(server), folder, start=start, server_id=4_000_001, segment_bytes=2 << 20, seal_ms=100, sealed=self._add
+            options_of(server),
+            folder,
+            start=start,
+            server_id=4_000_001,
+            limits=CaptureLimits(segment_bytes=2 << 20, seal_ms=100),
+            sealed=self._add,
         )
         self._thread = threading.Thread(target=self._run)
 

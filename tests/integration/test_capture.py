@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from snowmelt.databases.mysql.capture import Capture, capture_until
+from snowmelt.databases.mysql.capture import AnotherServer, Capture, CaptureLimits, capture_until
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event, MySqlGtid, read_gtid
 from snowmelt.databases.mysql.framing import read_previous_gtids
@@ -35,6 +35,7 @@ from tests.servers import Fresh, Server
 Database = Callable[[Server], str]
 SERVER_ID = 4_000_000
 IN_USE = 0x01
+LIMITS = {field.name for field in fields(CaptureLimits)}
 WAIT_S = 60.0
 
 
@@ -206,7 +207,14 @@ def test_each_connection_of_a_capture_says_where_it_goes_on(mysql8: Server, data
     sealed: queue.SimpleQueue[Segment] = queue.SimpleQueue()
     stop = threading.Event()
     capture = Capture(
-        options(mysql8), tmp_path, start="latest", server_id=SERVER_ID, seal_ms=10, located=found.put, sealed=sealed.put, backoff_s=0.01
+        options(mysql8),
+        tmp_path,
+        start="latest",
+        server_id=SERVER_ID,
+        limits=CaptureLimits(seal_ms=10),
+        located=found.put,
+        sealed=sealed.put,
+        backoff_s=0.01,
     )
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(capture.run, stop)
@@ -284,8 +292,8 @@ class Running:
     """A capture in a thread of its own."""
 
     def __init__(self, server: MySqlOptions, folder: Path, start: Any, **changed: Any) -> None:
-        plain: dict[str, Any] = {"server_id": SERVER_ID, "seal_ms": 50, "heartbeat_s": 1.0}
-        self.capture = Capture(server, folder, start=start, **(plain | changed))
+        bounds = {"seal_ms": 50, "heartbeat_s": 1.0} | {name: changed.pop(name) for name in LIMITS & changed.keys()}
+        self.capture = Capture(server, folder, start=start, **({"server_id": SERVER_ID, "limits": CaptureLimits(**bounds)} | changed))
         self.stop = threading.Event()
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
@@ -633,8 +641,8 @@ def test_a_server_that_goes_and_comes_back(fixture: str, how: str, request: pyte
 
 
 def _capture_in_child(server: MySqlOptions, folder: Path, start: Position) -> None:
-    small: dict[str, Any] = {"segment_bytes": 64 << 10, "seal_ms": 20, "buffer_bytes": 2 << 20, "buffers": 2}
-    capture = Capture(server, folder, start=start, server_id=SERVER_ID, **small)
+    small = CaptureLimits(segment_bytes=64 << 10, seal_ms=20, buffer_bytes=2 << 20, buffers=2)
+    capture = Capture(server, folder, start=start, server_id=SERVER_ID, limits=small)
     capture.run(threading.Event())
 
 
@@ -722,6 +730,9 @@ def test_another_server_is_refused(mariadb: Server, mysql8: Server, tmp_path: Pa
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(SourceDrift, match="another server"):
         capture_until(options(mysql8), tmp_path, start, Position(1_000_000, 4))
+    # Or a driver is told, who may go on there; the capture itself never does.
+    with pytest.raises(AnotherServer):
+        Capture(options(mysql8), tmp_path, start=start, server_id=SERVER_ID, failover=True).run(threading.Event())
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 

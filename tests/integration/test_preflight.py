@@ -467,6 +467,7 @@ class TestCommand:
         assert (done.returncode, done.stderr) == (0, "")
         assert "ready to be captured, warnings: 1" in done.stdout
         assert f"ALTER TABLE `{name}`.`u` ADD PRIMARY KEY" in done.stdout
+        assert "capture: memory 25 MiB (6 buffers of 4 MiB), segments of 64 MiB or 500 ms, heartbeat 5 s, disk 16 GiB" in done.stdout
 
     def test_errors_give_1_and_json_has_them_all(self, mysql8: Server, database: Database) -> None:
         name = database(mysql8)
@@ -476,6 +477,7 @@ class TestCommand:
         assert done.returncode == 1
         told = json.loads(done.stdout)
         assert (told["server"], told["ok"], told["tables"]) == ("MySQL 8.0.33", False, [f"{name}.[red]t[/]"])
+        assert told["limits"]["capture"]["disk_bytes_max"] == 16 << 30
         assert {(one["code"], one["level"], tuple(one["tables"])) for one in told["findings"]} == {
             ("no-table", "error", ()),
             ("system-column", "error", (f"{name}.[red]t[/]",)),

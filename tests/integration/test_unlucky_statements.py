@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from snowmelt.engine import pipeline as engine
 from snowmelt.errors import SourceDrift
 from snowmelt.model.table import TableId
+from snowmelt.store.generations import Generation
 from tests.integration.running import Running, lake_rows, settings, source_rows
 from tests.servers import Server
 
@@ -51,15 +53,15 @@ def elsewhere(stage: Stage, database: Callable[[Server], str]) -> str:
 
 @pytest.mark.timeout(300)
 def test_a_table_that_is_made_while_one_driver_takes_over_from_another_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = engine._wait_for_the_last_driver
+    take_over = engine.Pipeline._take_over
 
-    def make_first(folder: Path) -> None:
+    def make_first(pipeline: engine.Pipeline, folder: ExitStack) -> Generation:
         stage.execute("CREATE TABLE {}.late (id INT NOT NULL PRIMARY KEY)", "INSERT INTO {}.late VALUES (1), (2)")
-        wait(folder)
+        return take_over(pipeline, folder)
 
     with stage.run(interval_s=5) as one:
         one.settled()
-        monkeypatch.setattr(engine, "_wait_for_the_last_driver", make_first)
+        monkeypatch.setattr(engine.Pipeline, "_take_over", make_first)
         with stage.run() as two:
             two.settled()
             stage.execute("INSERT INTO {}.late VALUES (3)")

@@ -201,6 +201,7 @@ class RelayMachine(RuleBasedStateMachine):
             assert sealed.last <= min([self.done, *self.readings]), "something needs it"
             assert sealed.number <= named, "a take-over would begin behind it"
             assert sealed is not self.chain[-1], "nobody would know where capture goes on"
+            assert sealed.number < max((one.number for one in self.chain if one.first < one.last), default=0), "nor who was captured"
         for group in self.relay.over:
             assert any(one == group and offset <= min([self.done, *self.readings]) for offset, one, _ in self.second), "something needs it"
             self.aside.discard(group.number)
@@ -289,7 +290,7 @@ class RelayMachine(RuleBasedStateMachine):
                     expected = [one for one in told if low < one.offset <= high and table in (None, one.table)]
                     assert relay.statements(low, high, table) == expected
                 if low <= high <= self.end:
-                    wanted = [sealed for sealed in held if sealed.last > low and sealed.first < high]
+                    wanted = [one for one in held if one.last > low and one.first < high and one.first < one.last]
                     assert relay.covering(low, high) == wanted
                     bytes_held = sum(min(high, sealed.last) - max(low, sealed.first) for sealed in wanted)
                     assert bytes_held == high - low, "log is missing that may be asked for"

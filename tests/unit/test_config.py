@@ -10,6 +10,7 @@ import pytest
 
 from snowmelt.cli import run
 from snowmelt.config import FILE_BYTES_MAX, PipelineConfig, RouteConfig, Run, Sink, Source, read_pipeline
+from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.columns import TimeAs, ZeroDates
 from snowmelt.databases.mysql.connect import Tls
 from snowmelt.engine.pipeline import Settings
@@ -47,6 +48,7 @@ source:
   tls_key: /etc/client.key
   connect_timeout: 1m
   server_id: 4711
+  failover: gtid
   cascades: ignore
   zero_dates: string
   time_as: interval
@@ -58,6 +60,8 @@ routes:
   - {source: shop.orders, target: ods.orders}
   - source: shop.*
     target: ods.{database}_{table}
+relay:
+  disk_bytes_max: 1TiB
 pipeline:
   name: shop-to-lake
   state: /state/shop
@@ -94,6 +98,7 @@ def test_all_but_the_necessary_keys_have_defaults(tmp_path: Path) -> None:
     assert (settings.rows_per_chunk, settings.chunks_at_once) == (defaults.rows_per_chunk, defaults.chunks_at_once)
     assert (settings.buckets, settings.types, settings.server_id) == (defaults.buckets, defaults.types, None)
     assert (settings.exclude, settings.routes, settings.target) == ((), (), SAME_NAME)
+    assert settings.capture == defaults.capture
 
 
 def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
@@ -108,6 +113,8 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
     assert settings.routes == (Route("shop.orders", "ods.orders"), Route("shop.*", "ods.{database}_{table}"))
     assert (settings.name, settings.state, settings.interval_s) == ("shop-to-lake", Path("/state/shop"), 0.5)
     assert (settings.rows_per_chunk, settings.chunks_at_once, settings.epoch_bytes) == (50_000, 8, 64 << 20)
+    assert settings.capture == CaptureLimits(disk_bytes_max=1 << 40)
+    assert settings.failover
 
 
 def test_relative_paths_are_of_the_files_folder_whatever_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +171,11 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         ("  host: db", "  hots: db", "(hint: did you mean host?)"),
         ("  host: db", "  interval: 5s\n  host: db", "pipeline.yaml:3: source.interval: no such key; "),
         ("  host: db", "  interval: 5s\n  host: db", "(hint: interval belongs under pipeline)"),
-        ("sink:", "zink:", "pipeline.yaml:6: zink: no such key; known are source, sink, routes, pipeline (hint: did you mean sink?)"),
+        (
+            "sink:",
+            "zink:",
+            "pipeline.yaml:6: zink: no such key; known are source, sink, routes, relay, pipeline (hint: did you mean sink?)",
+        ),
         ("  username: repl\n", "", "pipeline.yaml:1: source.username is missing"),
         ("pipeline:\n  name: shop-to-lake\n  state: state\n", "", "pipeline.yaml:1: pipeline is missing"),
         ("  name: shop-to-lake\n", "", "pipeline.yaml:9: pipeline.name is missing"),
@@ -209,8 +220,8 @@ def test_a_mistake_is_told_with_its_line_its_key_what_was_found_and_what_is_allo
     [
         ("", "pipeline.yaml: empty (hint: `snowmelt run --help` shows an example)"),
         ("\n# nothing\n", "pipeline.yaml: empty (hint: `snowmelt run --help` shows an example)"),
-        ("- a\n", "pipeline.yaml:1: found a list; allowed is a mapping of source, sink, routes, pipeline"),
-        ("\nhunter2\n", "pipeline.yaml:2: found text; allowed is a mapping of source, sink, routes, pipeline"),
+        ("- a\n", "pipeline.yaml:1: found a list; allowed is a mapping of source, sink, routes, relay, pipeline"),
+        ("\nhunter2\n", "pipeline.yaml:2: found text; allowed is a mapping of source, sink, routes, relay, pipeline"),
         ("source:\n\ttype: mysql\n", "pipeline.yaml:2: a tab; YAML is indented with spaces"),
         ("source:\n  type:\n  \t- mysql\n", "pipeline.yaml:3: a tab; YAML is indented with spaces"),
         ("source:\n  host: a\n  port: 1\n  host: b\n", "pipeline.yaml:4: source.host is given twice; the first is in line 2"),

@@ -321,6 +321,19 @@ class TestLettingGo:
         assert [sealed.number for sealed in relay.deletable(9)] == [1]
         assert Relay().deletable(9) == []
 
+    def test_where_another_server_goes_on_holds_nothing_and_lets_nobody_forget_where_the_last_one_ended(self) -> None:
+        relay = of(3)
+        begins = Position(9, 400, 1)
+        relay.apply(Sealed(4, 1, "era", begins, begins, 30, (Cut(30, 30),)))
+        relay.raise_floor(20)
+        assert [sealed.number for sealed in relay.covering(20, 30)] == [3]
+        relay.raise_floor(30)
+        assert [sealed.number for sealed in relay.deletable(9)] == [1, 2]
+        relay.apply(Sealed(5, 1, "s5", begins, Position(9, 410, 1), 30, (Cut(40, 40),)))
+        assert [sealed.number for sealed in relay.covering(30, 40)] == [5]
+        assert [sealed.number for sealed in relay.deletable(9)] == [1, 2, 3, 4]
+        assert (relay.offset_of(begins), relay.number_at(30)) == (30, 3)
+
     def test_to_let_go_twice_is_harmless(self) -> None:
         relay = of(3)
         relay.raise_floor(20)

@@ -135,6 +135,14 @@ def test_a_new_file_follows_the_end_of_the_old_one(tmp_path: Path) -> None:
     assert list_segments(tmp_path)[1] == moved
 
 
+def test_another_servers_log_may_begin_anywhere_in_a_later_era(tmp_path: Path) -> None:
+    write(tmp_path, b"a" * 100, segment(tmp_path, 1, 4, b"a" * 100))
+    two = replace(segment(tmp_path, 2, 300, b"b" * 100), log=LogFile("log", 2), follows=Position(7, 104))
+    moved = replace(two, start=Position(2, 300, 1), end=Position(2, 400, 1))
+    write(tmp_path, b"b" * 100, moved)
+    assert list_segments(tmp_path)[1] == moved
+
+
 @pytest.mark.parametrize("change", [b"a", b"", b"a" * 101])
 def test_another_length_is_found(tmp_path: Path, change: bytes) -> None:
     made = write(tmp_path, b"a" * 100, segment(tmp_path, 1, 4, b"a" * 100))

@@ -15,7 +15,9 @@ import pytest
 from rich.console import Console
 
 from snowmelt.engine.pipeline import Progress
+from snowmelt.engine.standby import Doing, Standing
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.model.position import Position
 from snowmelt.supervise import (
     PAUSE_S_MAX,
     RESTARTS_MAX,
@@ -26,6 +28,7 @@ from snowmelt.supervise import (
     Screen,
     check_installed,
     notes_of_log,
+    relay_teller,
     supervise,
 )
 
@@ -208,6 +211,42 @@ def test_lines_tell_each_phase_once_and_an_epoch_at_most_every_second() -> None:
         "epoch 6, tables: 2 live, lag 0.0 MB (0 s), rows 1,234",
         "warning: slow",
         "ending",
+    ]
+
+
+def test_a_capture_that_waits_for_the_lake_is_told_once_and_so_is_its_end() -> None:
+    lines: list[str] = []
+    told: list[str] = []
+    now = [0.0]
+    watchers = [kind(out, clock=lambda: now[0], now=lambda: 100.0) for kind, out in ((Lines, lines.append), (JsonLines, told.append))]
+    paused = replace(LIVE, paused=True, held_bytes=17_000_000_000)
+    for progress in (LIVE, paused, paused, LIVE, LIVE):
+        for watcher in watchers:
+            watcher.look(progress)
+        now[0] += 2
+    assert lines[-2:] == [
+        "capture is paused: 17,000.0 MB of the log wait for the lake, as much as disk_bytes_max allows",
+        "capture goes on",
+    ]
+    assert [json.loads(line)["paused"] for line in told] == [False, True, False]
+    assert json.loads(told[1])["held_bytes"] == 17_000_000_000
+
+
+def test_a_relay_tells_what_it_does_when_that_changes_and_now_and_then_how_far_it_is() -> None:
+    lines: list[str] = []
+    tell = relay_teller(lines.append, as_json=False)
+    for standing in (
+        Standing(Doing.STANDS_BY, None, 0),
+        Standing(Doing.STANDS_BY, None, 0),
+        Standing(Doing.CAPTURES, Position(3, 4), 0),
+        Standing(Doing.CAPTURES, Position(3, 500), 496),
+        Standing(Doing.PAUSED, Position(3, 900), 1_000_000),
+    ):
+        tell(standing)
+    assert lines == [
+        "standing by, a run is at work, 0.0 MB held",
+        "capturing, captured up to 0/3:4, 0.0 MB held",
+        "paused, as much is held as disk_bytes_max allows; `snowmelt run` brings it to the lake, captured up to 0/3:900, 1.0 MB held",
     ]
 
 

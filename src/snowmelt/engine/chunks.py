@@ -10,6 +10,7 @@ Memory. Per chunk under way one record and, once it is read, its staged files' m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -33,6 +34,8 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.source.facts import OUTSIDE, Launched, Reported
 from snowmelt.source.planning import Rule, decide_launches, lower, visible_cut
+
+log = logging.getLogger(__name__)
 
 
 class Chunks:
@@ -105,7 +108,8 @@ class Chunks:
         relay, located = self._keeper.relay, self._keeper.located
         if isinstance(shown, Position):
             # What a server does not show yet and has logged before capture began no epoch will ever bring.
-            return visible_cut(relay, shown) if shown >= relay.segments[0].begins else None
+            begins = relay.segments[0].begins
+            return visible_cut(relay, shown) if begins.era < shown.era or shown >= begins else None
         for sealed in reversed(relay.segments):
             if _within(sealed.ends, shown):
                 return sealed.last
@@ -155,6 +159,20 @@ class Chunks:
                 self._answers[answer.nonce] = answer
                 self._retries.succeeded(launch.incarnation.table)
         self._waiting[:] = waiting
+
+    @property
+    def waits_for(self) -> Position | None:
+        """Where the log has to come to before all that was read counts."""
+        return max((answer.mark.high for answer in self._waiting), default=None, key=lambda high: (high.file, high.offset))
+
+    def give_back_waiting(self) -> None:
+        """Those that wait for the log hold back more of it than there is room for; they are read again later."""
+        for answer in self._waiting:
+            launch = answer.launch
+            log.warning("a read is given back: too much of the log would be held for it", extra={"table": str(launch.incarnation.table)})
+            for fact in self._ledger.tables.decide_give_back(launch.incarnation, launch.ordinal, launch.job, "the relay is full"):
+                self._ledger.tables.apply(fact)
+        self._waiting.clear()
 
     @property
     def ready(self) -> bool:

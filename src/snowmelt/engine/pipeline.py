@@ -37,12 +37,14 @@ from snowmelt.commit.coordinator import (
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import check_start
 from snowmelt.commit.records import Intent, StagedName, intent_of
-from snowmelt.databases.mysql.capture import owned
+from snowmelt.databases.mysql.capture import CaptureLimits, owned
 from snowmelt.databases.mysql.catalog import TablePredicate
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
-from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
+from snowmelt.databases.mysql.failover import find_place
 from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.reads import log_end
+from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.discovery import Catalogue, Discovery, patterns, read_catalogue
 from snowmelt.engine.entries import Entries
@@ -65,7 +67,7 @@ from snowmelt.relay.retention import PREPARED_BYTES_MAX, Cut, Relay
 from snowmelt.source.facts import Adopted, Durable, Found, Incarnation
 from snowmelt.source.planning import EpochPlan, choose_end, plan_epoch
 from snowmelt.source.tables import Phase
-from snowmelt.store.generations import newest_generation, take_generation
+from snowmelt.store.generations import Generation, is_newest, newest_generation, take_generation
 from snowmelt.store.objects import open_store
 
 log = logging.getLogger(__name__)
@@ -73,11 +75,12 @@ log = logging.getLogger(__name__)
 _TURN_S: Final = 0.05
 """How long nothing may come in before it is looked what time calls for."""
 _HANDOVER_LOOK_S: Final = 0.02
+_HANDOVER_AGAIN_S: Final = 3.0
+"""Longer than a capture takes to end."""
 _HANDOVER_S_MAX: Final = 60.0
 _SHARE_BYTES_MIN: Final = 4 << 20
 """Less than this of the log is not worth a task of its own."""
 _CHUNKS_AT_ONCE_MAX: Final = 8
-_ERA: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +110,23 @@ class Settings:
     summary_every: int = 20
     refuse_cascades: bool = True
     """Whether a foreign key that changes rows without a word in the log stops the pipeline when it is added."""
+    failover: bool = False
+    """Whether it goes on with another server that by its GTIDs has all that was captured."""
     server_id: int | None = None
     """What the capture calls itself; one that follows from the name, unless it is given."""
     types: TypeOptions = field(default_factory=TypeOptions)
     limits: Limits = field(default_factory=Limits)
+    capture: CaptureLimits = field(default_factory=CaptureLimits)
+
+    @property
+    def log_folder(self) -> Path:
+        """Of the segments."""
+        return self.state / "log"
+
+    def capture_id(self) -> int:
+        """Stable for a pipeline, so that whoever takes over ends the connection of whoever was there."""
+        named = uuid.uuid5(uuid.NAMESPACE_URL, f"snowmelt:{self.name}").bytes[:4]
+        return self.server_id or (int.from_bytes(named, "big") >> 1) | 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +155,10 @@ class Progress:
     upto: int = 0
     done_upto: int = 0
     captured: int = 0
+    held_bytes: int = 0
+    """Of the log, on disk."""
+    paused: bool = False
+    """Whether capture waits for the lake, because as much is held as may be."""
     time_ms: int | None = None
     """When the last transaction that the lake has was committed in the database."""
     rows: int = 0
@@ -174,10 +194,10 @@ class Pipeline:
 
     # ---- beginning
 
-    def _boot(self) -> None:
+    def _boot(self, ending: contextlib.ExitStack) -> None:
         settings = self._settings
         wanted = patterns(settings.tables, settings.exclude)
-        catalogue = read_catalogue(settings.source, wanted, era=_ERA)
+        catalogue = read_catalogue(settings.source, wanted, era=0)
         captured = wanted(catalogue.ignores_case)
         self._router = Router(settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
         if not catalogue.tables:
@@ -185,21 +205,29 @@ class Pipeline:
         for route in self._router.idle(catalogue.tables):
             log.warning("a route matches no table", extra={"source": route.source, "target": route.target})
         assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
-        self._state.bind(Owner(settings.name, catalogue.server.identity))
-        self._generation = take_generation(self._state.store, uuid.uuid4().hex)
-        _wait_for_the_last_driver(settings.state / "log")
-        # What the last driver recorded meanwhile may not be in what was read before.
-        catalogue = read_catalogue(settings.source, wanted, era=_ERA)
-        self._began = catalogue.ended
+        self._state.bind(Owner(settings.name, catalogue.server.identity), moves=settings.failover)
+        folder = ending.enter_context(contextlib.ExitStack())
+        self._generation = self._take_over(folder)
         self.ledger = self._state.load()
         if not self.ledger.epoch:
             _check_keys(table for table in catalogue.tables.values() if not self._takes(table))
         relay = self._state.take_over_relay(self.ledger)
+        moved = self._move(relay, catalogue.server)
+        self._era = relay.era if moved is None else moved.era
+
+        def read() -> Catalogue:
+            return read_catalogue(settings.source, wanted, era=self._era)
+
+        # What the last driver recorded meanwhile may not be in what was read before.
+        catalogue, seen = read(), catalogue.server.identity
+        if catalogue.server.identity != seen:
+            raise Unavailable("another server answers than a moment ago", detail=f"{catalogue.server.identity}, not {seen}")
+        self._began = catalogue.ended
         self._coordinator = Coordinator(self._generation.number, self.ledger)
         self._step()
         # Says so if that step found a newer driver.
         self._coordinator.next_step()
-        start = self._begin_chain(relay, catalogue)
+        start = self._begin_chain(relay, catalogue) if moved is None else moved
         self._check_tables(catalogue, captured)
         self._place = Place(
             generation=self._generation.number,
@@ -224,21 +252,24 @@ class Pipeline:
         )
         schemas = {table.incarnation.table: table.schema for table in self.ledger.tables if table.phase is not Phase.GONE}
         self._shapes.begin(schemas, relay.statements(self.ledger.upto, relay.end))
-        self._discovery = Discovery(
-            catalogue, self.ledger, relay, self._shapes, lambda: read_catalogue(settings.source, wanted, era=_ERA), self._takes
-        )
+        self._discovery = Discovery(catalogue, self.ledger, relay, self._shapes, read, self._takes)
         self._keeper = Keeper(
             self._state,
             relay,
             self._shapes,
-            settings.state / "log",
+            settings.log_folder,
             settings.source,
             generation=self._generation.number,
             start=start,
-            server_id=settings.server_id or _server_id(settings.name),
+            server_id=settings.capture_id(),
             prepared_bytes_max=settings.prepared_bytes_max,
+            limits=settings.capture,
+            identity=catalogue.server.identity,
+            failover=settings.failover,
             wake=self._awake.set,
+            release=folder.close,
         )
+        ending.callback(self._keeper.stop)
         self._chunks = Chunks(
             self.ledger,
             self._keeper,
@@ -248,9 +279,55 @@ class Pipeline:
             at_once=self._chunks_at_once,
             sourced=self._sourced,
         )
+        ending.callback(self._chunks.close)
         self._entries = Entries(self._lake, self.ledger, self._shapes, self._chunks, settings.types)
         self._keeper.start()
         self._booted = True
+
+    def _take_over(self, folder: contextlib.ExitStack) -> Generation:
+        """Take a generation, then the folder of the log until `folder` is closed.
+
+        Whoever is fenced by now ends by itself; until then its capture holds the folder, and it may add a record to the chain. A
+        relay without a driver (`engine.standby`) ends when it sees a generation that is newer than what it saw before it took the
+        folder. It may have seen ours and still have come before us, so after a while there is another one.
+        """
+        store, path = self._state.store, self._settings.log_folder
+        generation = first = take_generation(store, uuid.uuid4().hex)
+        path.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        while True:
+            with contextlib.suppress(Fenced):
+                folder.enter_context(owned(path))
+                return generation
+            waited = time.monotonic() - began
+            if waited > _HANDOVER_S_MAX:
+                raise Fenced(
+                    "another driver of this pipeline does not end",
+                    detail=f"its capture holds {path} since {_HANDOVER_S_MAX:.0f} s",
+                    hint="end that process",
+                )
+            if waited > _HANDOVER_AGAIN_S and generation is first and is_newest(store, first.number):
+                generation = take_generation(store, uuid.uuid4().hex, since=first.number)
+            time.sleep(_HANDOVER_LOOK_S)
+
+    def _move(self, relay: Relay, server: Server) -> Position | None:
+        """Where another server's log goes on from what is captured, as a new era; None: it is the same server.
+
+        What the chain has no record of yet is captured too, so the folder says who was captured and up to where. An era that was begun and
+        of which nothing was captured is begun anew.
+        """
+        segments = list_segments(self._settings.log_folder)
+        if not self._settings.failover or not segments:
+            return None
+        last = segments[-1]
+        if server.identity == last.server.identity and relay.era <= last.end.era:
+            return None
+        if last.end.gtids is None:
+            raise SourceDrift("another server answers, and what was captured has no GTIDs", detail=server.identity)
+        with Session(self._settings.source) as session:
+            if session.server.identity != server.identity:
+                raise Unavailable("another server answers than a moment ago", detail=session.server.identity)
+            return find_place(session, last.end.gtids, era=max(relay.era, last.end.era) + 1)
 
     def _check_tables(self, catalogue: Catalogue, captured: TablePredicate) -> None:
         """Every table that the ledger has is decoded in every epoch; else its changes would be lost without a word. And each lake table
@@ -277,7 +354,7 @@ class Pipeline:
         a database that nobody writes to would never be copied, because no cut would ever be proven visible."""
         if relay.newest is None:
             _check_nothing_is_prepared(self._settings.source)
-            name, start = str(self._settings.state / "log" / f"{0:020d}.json"), catalogue.ended
+            name, start = str(self._settings.log_folder / f"{0:020d}.json"), catalogue.ended
             head = relay.decide_seal(self._generation.number, name, start, start, (Cut(relay.end, catalogue.time_ms),))
             relay.apply(self._state.seal(head))
         newest = relay.newest
@@ -288,15 +365,12 @@ class Pipeline:
     # ---- the loop
 
     def run(self, until: Callable[[Pipeline], bool] = lambda _: False) -> None:
-        self._boot()
-        try:
+        with contextlib.ExitStack() as ending:
+            ending.callback(self._splitter.close)
+            ending.callback(self._jobs.close)
+            self._boot(ending)
             while not until(self) and not (self._stopping and self._at_rest()):
                 self._turn()
-        finally:
-            self._keeper.stop()
-            self._jobs.close()
-            self._chunks.close()
-            self._splitter.close()
 
     def stop(self) -> None:
         """Finish the epoch under way and begin no other; `run` then returns. Chunks that are being read are read again next time."""
@@ -311,6 +385,7 @@ class Pipeline:
         busy = self._keeper.take()
         busy |= self._jobs.take()
         self._chunks.hear()
+        self._tell_capture()
         if self._coordinator.next_step() is not None:
             self._step()
             busy = True
@@ -320,11 +395,23 @@ class Pipeline:
         if not self._stopping:
             self._discovery.look()
             self._plan_if_due()
-            # A read that begins before the lake has the columns that it is to bring would find no place for them.
-            if self._coordinator.may_plan:
+            # A read that begins before the lake has the columns that it is to bring would find no place for them. One that begins while
+            # capture stands still would end far behind it, and hold back all of the log in between.
+            if self._coordinator.may_plan and not self._keeper.gauge.paused:
                 self._chunks.launch()
         if not busy:
             self._awake.wait(_TURN_S)
+
+    def _tell_capture(self) -> None:
+        """What has to be captured before anything can be let go of (`relay.flow`)."""
+        gauge, ledger = self._keeper.gauge, self.ledger
+        if gauge.overfull:
+            self._chunks.give_back_waiting()
+        drained = ledger.done_upto >= self._keeper.relay.end and self._at_rest() and next(iter(ledger.tables.readings()), None) is None
+        if drained or gauge.paused:
+            # What a chunk held that was given back goes without another epoch.
+            self._let_go_of_log()
+        self._keeper.needs(drained=drained, upto=self._chunks.waits_for)
 
     def _look_for_a_newer_driver(self) -> None:
         """Every step that counts looks for itself; this is for a driver that has nothing to do."""
@@ -341,7 +428,7 @@ class Pipeline:
         if not self.caught_up():
             return False
         with Session(self._settings.source) as session:
-            return self._has(log_end(session, era=_ERA))
+            return self._has(log_end(session, era=self._era))
 
     def caught_up(self) -> bool:
         """Whether every table is live and the lake has what the database had when this driver started."""
@@ -365,6 +452,8 @@ class Pipeline:
             upto=ledger.upto,
             done_upto=ledger.done_upto,
             captured=relay.end,
+            held_bytes=self._keeper.gauge.held_bytes,
+            paused=self._keeper.gauge.paused,
             time_ms=relay.time_at(ledger.done_upto),
             rows=self._rows,
             phases={str(table.incarnation.table): table.phase.value for table in ledger.tables},
@@ -557,16 +646,20 @@ class Pipeline:
 
     def _let_go(self) -> None:
         """What the done epoch covers is asked for by nobody any more."""
+        ledger = self.ledger
+        self._let_go_of_log()
+        self._chunks.let_go()
+        if ledger.epoch % self._settings.summary_every == 0:
+            self._clean()
+            self._state.sum_up(ledger)
+
+    def _let_go_of_log(self) -> None:
         ledger, relay = self.ledger, self._keeper.relay
         needed = [job.plan.low for job in (self._log_job, self._staged) if job is not None]
         if (visible := ledger.tables.lowest_visible()) is not None:
             needed.append(visible)
         relay.raise_floor(relay.decide_floor(ledger.done_upto, min(needed, default=None)))
         self._keeper.let_go(relay.deletable(ledger.segment))
-        self._chunks.let_go()
-        if ledger.epoch % self._settings.summary_every == 0:
-            self._clean()
-            self._state.sum_up(ledger)
 
     def _clean(self) -> None:
         ledger = self.ledger
@@ -579,22 +672,6 @@ class Pipeline:
         statements = self._keeper.relay.statements(ledger.upto, self._keeper.relay.end)
         needed = {table.schema for table in ledger.tables} | {statement.schema for statement in statements}
         self._shapes.forget(needed | set(self._found_shapes.values()), ledger.generation)
-
-
-def _wait_for_the_last_driver(folder: Path) -> None:
-    """Whoever is fenced by now ends by itself; until then its capture holds the folder, and it may add a record to the chain."""
-    folder.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + _HANDOVER_S_MAX
-    while True:
-        with contextlib.suppress(Fenced), owned(folder):
-            return
-        if time.monotonic() > deadline:
-            raise Fenced(
-                "another driver of this pipeline does not end",
-                detail=f"its capture holds {folder} since {_HANDOVER_S_MAX:.0f} s",
-                hint="end that process",
-            )
-        time.sleep(_HANDOVER_LOOK_S)
 
 
 def _check_nothing_is_prepared(source: MySqlOptions) -> None:
@@ -615,8 +692,3 @@ def _check_keys(without: Iterable[MySqlTable]) -> None:
     for table in without:
         hint = f"exclude it, or give it a route with mode: {Mode.CHANGELOG}"
         raise InvalidConfig("a table has no key by which its rows could be told apart", detail=str(table.id), hint=hint)
-
-
-def _server_id(name: str) -> int:
-    """Stable for a pipeline, so that whoever takes over ends the connection of whoever was there."""
-    return (int.from_bytes(uuid.uuid5(uuid.NAMESPACE_URL, f"snowmelt:{name}").bytes[:4], "big") >> 1) | 1

@@ -2,7 +2,10 @@
 
 The folder has one capture at a time (a lock), numbers without gaps, and an index that is durable behind its data; the chain's records
 follow it, with what the segment's statements do to tables. After a crash between the two the segments that have no record get one,
-in order. XA transactions that are prepared at a segment's end are put aside before its record, so that they hold nothing but themselves.
+in order; so do those that a relay without a driver has captured (`engine.standby`). XA transactions that are prepared at a segment's end
+are put aside before its record, so that they hold nothing but themselves.
+
+What is held has a cap: `relay.flow` says when capture stops and why that ends. The driver's thread tells what it `needs`, capture's asks.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from snowmelt.databases.mysql.capture import Capture, Start
+from snowmelt.databases.mysql.capture import Capture, CaptureLimits
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.segments import Segment, list_segments
 from snowmelt.databases.mysql.statements import LoggedXa, read_marked
@@ -23,8 +26,46 @@ from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.state import State
 from snowmelt.errors import Corrupt, Fenced
 from snowmelt.model.position import Position
+from snowmelt.relay.flow import Flow, Held, Need, decide_flow
 from snowmelt.relay.retention import Cut, Ending, Prepared, Relay, Sealed
 from snowmelt.store.generations import is_newest
+
+
+class Gauge:
+    """How much of the log is held, and so whether capture may read on. Each number is written by one thread."""
+
+    def __init__(self, limits: CaptureLimits) -> None:
+        self._limits = limits
+        self._end: Position | None = None
+        self.sealed_bytes = 0
+        """Ever, with what was there before; by the capture's writer."""
+        self.gone_bytes = 0
+        """By whoever lets go."""
+        self.need = Need()
+        """By the same."""
+        self.paused = False
+        """Whether capture waits for something to be let go of; by its thread."""
+
+    def add(self, segment: Segment) -> None:
+        self._end = segment.end
+        self.sealed_bytes += segment.data_bytes
+
+    def flow(self, open_bytes: int) -> Flow:
+        """For `Capture`."""
+        held = Held(self.held_bytes + open_bytes, self.sealed_bytes, self._end)
+        flow = decide_flow(held, self.need, soft=self._limits.disk_bytes_max, hard=self._limits.disk_bytes_hard)
+        self.paused = flow is not Flow.ON
+        return flow
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all sealed segments that were not let go of."""
+        return self.sealed_bytes - self.gone_bytes
+
+    @property
+    def overfull(self) -> bool:
+        """Whether even who waits for the log has to do without more of it."""
+        return self.paused and self.held_bytes >= self._limits.disk_bytes_hard
 
 
 class Keeper:
@@ -39,12 +80,16 @@ class Keeper:
         options: MySqlOptions,
         *,
         generation: int,
-        start: Start,
+        start: Position,
         server_id: int,
         prepared_bytes_max: int,
+        limits: CaptureLimits,
+        identity: str,
+        failover: bool,
         wake: Callable[[], None],
+        release: Callable[[], None],
     ) -> None:
-        """`wake` is called whenever there is something to `take`."""
+        """`wake` is called whenever there is something to `take`. The folder is the caller's until `stop` calls `release`."""
         self._state = state
         self.relay = relay
         self.located: Position | None = None
@@ -54,9 +99,23 @@ class Keeper:
         self._folder = folder
         self._generation = generation
         self._prepared_bytes_max = prepared_bytes_max
+        self._start = start
         self._sealed: queue.SimpleQueue[Segment] = queue.SimpleQueue()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._capture = Capture(options, folder, start=start, server_id=server_id, sealed=self._captured, located=self._locate)
+        self._release = release
+        self.gauge = Gauge(limits)
+        self._recorded_bytes = 0
+        self._capture = Capture(
+            options,
+            folder,
+            start=start,
+            server_id=server_id,
+            limits=limits,
+            identity=identity,
+            failover=failover,
+            sealed=self._captured,
+            located=self._locate,
+            flow=self.gauge.flow,
+        )
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="snowmelt-capture", daemon=True)
@@ -65,25 +124,42 @@ class Keeper:
         """Give records to what a crash left without, remove what one left over, then capture."""
         held = self.relay.segments
         for segment in list_segments(self._folder):
-            if held and segment.number < _number(held[0]):
+            if held and segment.number < segment_number(held[0]):
                 _remove(segment.index_path)
                 continue
+            self.gauge.add(segment)
             newest = self.relay.newest
-            if newest is None or segment.number > _number(newest):
+            if newest is None or segment.number > segment_number(newest):
                 self._record(segment)
         let_go_of(self._state.store, self.relay.needless(lying_aside(self._state.store)))
+        self._recorded_bytes = self.gauge.sealed_bytes
+        self._begin_era()
         self._thread.start()
 
+    def _begin_era(self) -> None:
+        """Another server goes on: a record without data says where, so that its positions have a place before it has sent anything."""
+        newest = self.relay.newest
+        if newest is None or newest.ends.era >= self._start.era:
+            return
+        name = self._folder / f"era-{self._start.era}" / f"{segment_number(newest):012d}.json"
+        time_ms = self.relay.time_at(self.relay.end) or 0
+        self._seal(self.relay.decide_seal(self._generation, str(name), self._start, self._start, (Cut(self.relay.end, time_ms),)))
+
     def _captured(self, segment: Segment) -> None:
+        self.gauge.add(segment)
         self._sealed.put(segment)
         self._wake()
+
+    def needs(self, *, drained: bool, upto: Position | None) -> None:
+        """What capture must bring before anything is let go of, as of what was taken up; see `Need`."""
+        self.gauge.need = Need(self._recorded_bytes if drained else None, upto)
 
     def _locate(self, position: Position) -> None:
         self.located = position
 
     def _run(self) -> None:
         try:
-            self._capture.run(self._stop)
+            self._capture.run_owned(self._stop)
         except BaseException as error:
             self._error = error
             self._wake()
@@ -99,6 +175,7 @@ class Keeper:
             except queue.Empty:
                 return took
             self._record(segment)
+            self._recorded_bytes += segment.data_bytes
             took = True
 
     def _record(self, segment: Segment) -> None:
@@ -118,6 +195,9 @@ class Keeper:
         )
         for group in sealed.put_aside:
             put_aside(self._state.store, segment, group, segment.start.offset + group.begins - first)
+        self._seal(sealed)
+
+    def _seal(self, sealed: Sealed) -> None:
         found = self._state.seal(sealed)
         if not is_newest(self._state.store, self._generation):
             raise Fenced("a newer driver captures this log", detail=f"this is generation {self._generation}")
@@ -135,12 +215,14 @@ class Keeper:
         if gone:
             reach(DURING_RELEASE)
         for sealed in gone:
-            _remove(Path(sealed.name))
+            self.gauge.gone_bytes += _remove(Path(sealed.name))
 
     def stop(self) -> None:
+        """End the capture and give the folder away. Twice is harmless."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
+        self._release()
 
 
 def _phase(logged: LoggedXa, era: int, shift: int) -> Prepared | Ending:
@@ -151,10 +233,18 @@ def _phase(logged: LoggedXa, era: int, shift: int) -> Prepared | Ending:
     return Ending(xid, offset, logged.committed)
 
 
-def _remove(index: Path) -> None:
-    """Oldest first, so that a crash leaves no gap; the index before its data, which without it is removed at the next start."""
+def _remove(index: Path) -> int:
+    """Oldest first, so that a crash leaves no gap; the index before its data, which without it is removed at the next start.
+    How many bytes that were."""
+    data = index.with_suffix(".log")
     index.unlink(missing_ok=True)
-    index.with_suffix(".log").unlink(missing_ok=True)
+    try:
+        size = data.stat().st_size
+        data.unlink()
+    except FileNotFoundError:
+        # The head of the chain has none.
+        return 0
+    return size
 
 
 def _anonymous(sealed: Sealed) -> Sealed:
@@ -162,6 +252,6 @@ def _anonymous(sealed: Sealed) -> Sealed:
     return replace(sealed, generation=0, statements=tuple(replace(statement, schema=0) for statement in sealed.statements))
 
 
-def _number(sealed: Sealed) -> int:
-    """Of the segment in its folder."""
+def segment_number(sealed: Sealed) -> int:
+    """Of the segment in its folder; 0 for the head of a chain, which has none."""
     return int(Path(sealed.name).stem)

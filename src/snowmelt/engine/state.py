@@ -65,9 +65,9 @@ class State:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def bind(self, owner: Owner) -> None:
+    def bind(self, owner: Owner, *, moves: bool = False) -> None:
         """Make the store this pipeline's, or find that it is another's. To be asked before a generation is taken, so that a mistake
-        fences nobody."""
+        fences nobody. `moves`: the pipeline may go on with another server, which is then told by the captured log."""
         result = settle_record(self.store, numbered("owner", 1), OWNER, owner)
         found = result.value if isinstance(result, Lost) else owner
         if found.pipeline != owner.pipeline:
@@ -76,11 +76,11 @@ class State:
                 detail=f"it was begun by {found.pipeline}, this is {owner.pipeline}",
                 hint="give this pipeline a state of its own, or the name that it had",
             )
-        if found.server != owner.server:
+        if found.server != owner.server and not moves:
             raise SourceDrift(
                 "the state is of another server",
                 detail=f"it was begun with {found.server}, this is {owner.server}",
-                hint="point the pipeline at the server that it was started with, or begin with a new state",
+                hint="point the pipeline at the server that it was started with, set failover: gtid, or begin with a new state",
             )
 
     @property

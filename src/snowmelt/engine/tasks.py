@@ -219,11 +219,12 @@ def kept_rows(place: Place, task: LogTask, *, prefilter: PreFilter | None = None
         schemas=history,
         captured=task.tables.__contains__,
         step_over_statements=True,
-        prepared=_prepared(place, task),
+        prepared=lambda xid, position: find(sealed, xid, position.offset),
         names=not all(isinstance(mark, PositionMark) for mark in task.marks.values()),
         options=place.options,
         limits=place.limits,
     )
+    find = _prepared(place, task)
     ordinals = {name: Ordinals() for name in task.tables}
     prefilter = prefilter or PreFilter(place.limits.prefilter_bytes)
     with contextlib.closing(prefilter):
@@ -251,22 +252,18 @@ def _low(task: LogTask, sealed: Sealed, table: TableId) -> int:
     return task.rules[table].low - sealed.first + sealed.begins.offset
 
 
-def _prepared(place: Place, task: LogTask) -> Callable[[Xid, Position], Held | None]:
-    """Finds the events of a prepared transaction by the place of its COMMIT."""
-    known: dict[tuple[int, int], tuple[Decided, Sealed]] = {}
-    for decided in task.committed:
-        for sealed in task.segments:
-            if sealed.first < decided.offset <= sealed.last:
-                known[sealed.begins.file, sealed.begins.offset + decided.offset - sealed.first] = decided, sealed
+def _prepared(place: Place, task: LogTask) -> Callable[[Sealed, Xid, int], Held | None]:
+    """Finds the events of a prepared transaction by the place of its COMMIT in a segment."""
+    known = {decided.offset: decided for decided in task.committed}
 
     @cache
     def opened(name: str) -> tuple[Segment, Bytes]:
         segment = read_segment(Path(name))
         return segment, segment.bytes()
 
-    def find(xid: Xid, position: Position) -> Held | None:
-        decided, sealed = known.get((position.file, position.offset), (None, None))
-        if decided is None or sealed is None or decided.group.xid != str(xid):
+    def find(sealed: Sealed, xid: Xid, offset: int) -> Held | None:
+        decided = known.get(sealed.first + offset - sealed.begins.offset)
+        if decided is None or decided.group.xid != str(xid):
             return None
         group = decided.group
         if decided.aside:

@@ -234,7 +234,7 @@ class Relay:
         """The segments that hold (after, upto]. What is below the floor may be gone, and to ask for it is our bug."""
         check(after >= self.floor, "a range of the log is asked for that was let go of", f"({after}, {upto}], floor {self.floor}")
         check(upto <= self.end, "a range of the log is asked for that is not captured", f"({after}, {upto}], end {self.end}")
-        return [segment for segment in self._segments if segment.last > after and segment.first < upto]
+        return [segment for segment in self._segments if segment.last > after and segment.first < min(segment.last, upto)]
 
     def shares(self, after: int, upto: int, count: int) -> list[tuple[int, int]]:
         """(after, upto], which are two cuts, in at most `count` ranges of about equal bytes that end at cuts."""
@@ -326,8 +326,10 @@ class Relay:
 
     def deletable(self, named: int) -> list[Sealed]:
         """Segments that nobody can ask for, given the record that the newest intent names: a take-over finds the chain from the
-        one behind it. The newest stays too: that is where capture goes on."""
-        return [segment for segment in self._segments[:-1] if segment.last <= self.floor and segment.number <= named]
+        one behind it. The newest stays too, with the last that has bytes: that is where capture goes on."""
+        kept = next((segment.number for segment in reversed(self._segments) if segment.first < segment.last), 0)
+        gone = [segment for segment in self._segments[:-1] if segment.last <= self.floor and segment.number <= named]
+        return [segment for segment in gone if segment.number < kept]
 
     # ---- applying
 

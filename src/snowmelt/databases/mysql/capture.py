@@ -9,8 +9,12 @@ States of a connection, and what is forbidden in each:
 - *broken*: the part of an event that came in is taken back; the next connection goes on with that very event, so also inside
   a transaction of any size. Tries are counted since the last event or heartbeat and end with `Unavailable`.
 
+- *paused*: what is held has reached its cap (`relay.flow`), and the socket is left alone. The server waits as long as its
+  net_write_timeout, which the session raises to an hour; if it cuts the connection then, the next one goes on as from *broken*. What
+  is whole is sealed meanwhile, so that it can be read and let go of.
+
 Memory: the receive buffer and the pool, whatever the size of an event or a transaction. An empty pool stops the reading of the
-socket, which stops the server; it waits as long as its net_write_timeout, which the session raises.
+socket, which stops the server as above.
 
 Who sets `end`: the writer thread, when the segment is durable. A restart goes on from the last segment; the server may send
 up to one transaction again, of which nothing was sealed.
@@ -46,6 +50,7 @@ from snowmelt.databases.mysql.segments import PAGE, Cut, Segment, SegmentWriter,
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
+from snowmelt.relay.flow import Flow
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +68,42 @@ _ENCRYPTION_HEADER_BYTES: Final = 512
 _BEFORE_LISTS: Final = (Event.ROTATE, Event.FORMAT_DESCRIPTION, Event.START_ENCRYPTION)
 _IDLE_MS: Final = 50
 """How long a stop or an overdue seal may go unnoticed while the server is silent."""
+
+
+class AnotherServer(Unavailable):
+    """Another server answers, and a new driver may go on there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureLimits:
+    """What bounds a capture's memory, its disk and its silences."""
+
+    receive_bytes: int = 1 << 20
+    buffer_bytes: int = 4 << 20
+    buffers: int = 6
+    """Of the pool between socket and disk."""
+    segment_bytes: int = 64 << 20
+    """A segment is sealed at the first cut point behind so much."""
+    seal_ms: int = 500
+    """Or when it is so old."""
+    heartbeat_s: float = 5.0
+    """How often a server that has nothing to send says so; silent for three times that, it is taken for dead."""
+    disk_bytes_max: int = 16 << 30
+    """How much of the log may wait here before reading stops."""
+
+    def __post_init__(self) -> None:
+        check(self.buffers >= 2, "the socket and the writer need a buffer each")
+        check(self.receive_bytes >= framing.RECEIVE_BYTES_MIN, "the receive buffer is too small", str(self.receive_bytes))
+        check(self.buffer_bytes >= self.receive_bytes + PAGE, "a whole event must fit a buffer", str(self.buffer_bytes))
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.receive_bytes + self.buffers * self.buffer_bytes
+
+    @property
+    def disk_bytes_hard(self) -> int:
+        """What a single transaction may make of it, and a chunk that waits for the log."""
+        return 4 * self.disk_bytes_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +208,9 @@ class _Log:
         self._start = start.offset
         self._number = after.number + 1 if after else 1
         self._follows = replace(after.end, gtids=None) if after else None
+        if after is not None and after.end.era < start.era:
+            # It was another server's.
+            after = None
         self._format = after.format_description if after else b""
         self._target = writer.buffer()
         self._handed = 0
@@ -183,6 +227,15 @@ class _Log:
         self._framer.log_name = str(file)
         self._framer.state["offset"] = start.offset
         self._framer.state["restart"] = after.restart if after else start.offset
+
+    @property
+    def open_bytes(self) -> int:
+        """Of the segment that is being filled, with what came in of an event."""
+        return int(self._handed + self._framer["fill"])
+
+    @property
+    def place(self) -> str:
+        return self._framer.place
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -414,7 +467,8 @@ class _Log:
 class Capture:
     """Captures one server's log into a folder. `run` is called once, from a thread of its own.
 
-    `start` counts only while the folder has no segments; after that the capture goes on where it ended.
+    `start` counts only while the folder has no segments, or none of its era: another server goes on there. Else the capture goes on where
+    it ended.
     """
 
     def __init__(
@@ -424,40 +478,37 @@ class Capture:
         *,
         start: Start,
         server_id: int,
-        segment_bytes: int = 64 << 20,
-        seal_ms: int = 500,
-        heartbeat_s: float = 5.0,
-        buffer_bytes: int = 4 << 20,
-        buffers: int = 6,
-        receive_bytes: int = 1 << 20,
+        limits: CaptureLimits | None = None,
+        identity: str | None = None,
+        failover: bool = False,
         tries_max: int = 10,
         backoff_s: float = 0.1,
         backoff_max_s: float = 10.0,
         sealed: Callable[[Segment], None] | None = None,
         located: Callable[[Position], None] | None = None,
+        flow: Callable[[int], Flow] | None = None,
     ) -> None:
-        """`sealed` is called by the writer thread with each durable segment, `located` by the thread of `run` once for each connection:
-        with the first cut point at or behind where it goes on, and the transactions up to there. Neither must block for long."""
+        """`identity` is the server that `start` is of. With `failover` another one is `AnotherServer`, without `SourceDrift`.
+
+        `sealed` is called by the writer thread with each durable segment, `located` by the thread of `run` once for each connection:
+        with the first cut point at or behind where it goes on, and the transactions up to there. `flow` is asked before each read of the
+        socket, with the bytes of the open segment; without it nothing is ever too much. None of them must block for long."""
         if not 0 < server_id < 1 << 32:
             raise InvalidConfig("server_id must be between 1 and 4294967295", detail=str(server_id))
-        check(buffers >= 2, "the socket and the writer need a buffer each")
-        check(receive_bytes >= framing.RECEIVE_BYTES_MIN, "the receive buffer is too small", str(receive_bytes))
-        check(buffer_bytes >= receive_bytes + PAGE, "a whole event must fit a buffer", str(buffer_bytes))
+        self._limits = limits = limits or CaptureLimits()
+        self._identity = identity
+        self._failover = failover
         self._options = options
         self._folder = folder
         self._start = start
         self._server_id = server_id
-        self._segment_bytes = segment_bytes
-        self._seal_s = seal_ms / 1000
-        self._heartbeat_s = heartbeat_s
-        self._buffer_bytes = buffer_bytes
-        self._buffers = buffers
-        self._source: Bytes = np.zeros(receive_bytes, np.uint8)
+        self._source: Bytes = np.zeros(limits.receive_bytes, np.uint8)
         self._tries_max = tries_max
         self._backoff_s = backoff_s
         self._backoff_max_s = backoff_max_s
         self._sealed = sealed
         self._located = located
+        self._flow = flow
         # What the server lists us as. Who comes with our server id and another name is another capture.
         self._name = f"snowmelt-{uuid.uuid4().hex[:12]}"
         self._registered = False
@@ -477,25 +528,29 @@ class Capture:
             return self._changed.wait_for(lambda: self._end is not None and self._end >= position, timeout_s)
 
     def run(self, stop: threading.Event) -> None:
-        """Capture until `stop` is set, or until an error that no reconnecting heals."""
+        """Own the folder, then `run_owned`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with owned(self._folder):
-            remove_torn(self._folder)
-            segments = list_segments(self._folder)
-            writer = _Writer(self._folder, self._buffers, self._buffer_bytes, self._is_durable)
-            writer.start()
+            self.run_owned(stop)
+
+    def run_owned(self, stop: threading.Event) -> None:
+        """Capture until `stop` is set, or until an error that no reconnecting heals. The folder is there and the caller's (`owned`)."""
+        remove_torn(self._folder)
+        segments = list_segments(self._folder)
+        writer = _Writer(self._folder, self._limits.buffers, self._limits.buffer_bytes, self._is_durable)
+        writer.start()
+        try:
+            last = segments[-1] if segments else None
+            if last is not None and not (isinstance(self._start, Position) and self._start.era > last.end.era):
+                self._log = self._open(writer, last.server, last.log, last.end, after=last)
+                self._set_end(last.end)
+            self._keep_streaming(writer, stop, last)
+        finally:
             try:
-                if segments:
-                    last = segments[-1]
-                    self._log = self._open(writer, last.server, last.log, last.end, after=last)
-                    self._set_end(last.end)
-                self._keep_streaming(writer, stop)
+                if self._log is not None and writer.error is None:
+                    self._log.leave()
             finally:
-                try:
-                    if self._log is not None and writer.error is None:
-                        self._log.leave()
-                finally:
-                    writer.finish()
+                writer.finish()
 
     def _open(
         self, writer: _Writer, server: Server, file: LogFile, start: Position, *, scan: bool = False, after: Segment | None = None
@@ -506,8 +561,8 @@ class Capture:
             server,
             file,
             start,
-            segment_bytes=self._segment_bytes,
-            seal_s=self._seal_s,
+            segment_bytes=self._limits.segment_bytes,
+            seal_s=self._limits.seal_ms / 1000,
             scan=scan,
             after=after,
             file_bytes=self._file_bytes,
@@ -533,16 +588,18 @@ class Capture:
             self._end = end
             self._changed.notify_all()
 
-    def _keep_streaming(self, writer: _Writer, stop: threading.Event) -> None:
+    def _keep_streaming(self, writer: _Writer, stop: threading.Event, last: Segment | None) -> None:
         tries = 0
         while not stop.is_set():
             before = self._log and self._log.progress
             try:
                 with Session(self._options) as session:
                     if self._log is None:
-                        self._log = self._open_first(writer, session)
+                        self._log = self._open_first(writer, session, last)
                     self._ask(session, self._log)
                     self._stream(session.sock, self._log, stop)
+            except AnotherServer:
+                raise
             except Unavailable as error:
                 if writer.error is not None:
                     raise
@@ -552,9 +609,10 @@ class Capture:
                 log.warning("capture lost its connection, try %d of %d: %s", tries, self._tries_max, error)
                 stop.wait(min(self._backoff_max_s, self._backoff_s * 2 ** (tries - 1)))
 
-    def _open_first(self, writer: _Writer, session: Session) -> _Log:
-        """Resolve where the first segment begins, and which transactions come before it."""
+    def _open_first(self, writer: _Writer, session: Session, last: Segment | None) -> _Log:
+        """Resolve where the first segment begins, and which transactions come before it. `last` is of another server."""
         server = session.server
+        self._check_server(server, self._identity or server.identity)
         scan = False
         if isinstance(self._start, Position):
             file, start = _find_log(session, self._start.file), self._start
@@ -570,19 +628,25 @@ class Capture:
             else:
                 # Only the file itself tells, if it is read from its beginning.
                 scan = session.variable("gtid_mode") not in (None, "OFF")
-        return self._open(writer, server, file, start, scan=scan)
+        return self._open(writer, server, file, start, scan=scan, after=last)
+
+    def _check_server(self, server: Server, identity: str) -> None:
+        if server.identity == identity:
+            return
+        if self._failover:
+            raise AnotherServer("another server answers than the one that is captured", detail=f"{server.identity}, not {identity}")
+        raise SourceDrift(
+            "another server answers than the one that was captured",
+            detail=f"{server.identity}, not {identity}",
+            hint="point the pipeline at the server that it was started with, or set failover: gtid",
+        )
 
     def _ask(self, session: Session, captured: _Log) -> None:
         """Set the session up as a replica's and ask for the log from where we are."""
         server = session.server
-        if server.identity != captured.server.identity:
-            raise SourceDrift(
-                "another server answers than the one that was captured",
-                detail=f"{server.identity}, not {captured.server.identity}",
-                hint="point the pipeline at the server that it was started with",
-            )
+        self._check_server(server, captured.server.identity)
         captured.server = server
-        heartbeat_ns = int(self._heartbeat_s * 1_000_000_000)
+        heartbeat_ns = int(self._limits.heartbeat_s * 1_000_000_000)
         # Newer servers read these by newer names too. CRC32 says that we understand checksums, whether the log has them or not.
         words = [f"@{who}_binlog_checksum = 'CRC32', @{who}_heartbeat_period = {heartbeat_ns}" for who in ("master", "source")]
         if server.flavour == "mariadb":
@@ -632,13 +696,22 @@ class Capture:
         held = 0
         heard = time.monotonic()
         while not stop.is_set():
+            if self._flow is not None and (flow := self._flow(captured.open_bytes)) is not Flow.ON:
+                if flow is Flow.FULL:
+                    raise _too_large(captured, self._limits)
+                if time.monotonic() >= captured.seal_due:
+                    captured.seal_soon()
+                stop.wait(_IDLE_MS / 1000)
+                # Nobody listened, so nobody was silent.
+                heard = time.monotonic()
+                continue
             try:
                 count = sock.recv_into(view[held:])
             except (BlockingIOError, ssl.SSLWantReadError):
                 now = time.monotonic()
                 if now >= captured.seal_due:
                     captured.seal_soon()
-                if now - heard > 3 * self._heartbeat_s:
+                if now - heard > 3 * self._limits.heartbeat_s:
                     raise Unavailable("the server is silent", detail=f"no heartbeat for {now - heard:.1f} s") from None
                 poll.poll(_IDLE_MS)
                 continue
@@ -734,6 +807,14 @@ def _cut_off(place: str, detail: str) -> SourceDrift:
     )
 
 
+def _too_large(captured: _Log, limits: CaptureLimits) -> InvalidConfig:
+    return InvalidConfig(
+        "a transaction is larger than what may be held of the log",
+        detail=f"{captured.open_bytes:,} bytes of it and no end, at {captured.place}; {limits.disk_bytes_hard:,} may be held in all",
+        hint="raise disk_bytes_max of the relay; this is four times that",
+    )
+
+
 def _server_error(payload: bytes, place: str) -> SnowmeltError:
     """What the server says instead of an event: 2 bytes of code, `#` and 5 of state, text."""
     code = int.from_bytes(payload[:2], "little")
@@ -774,7 +855,8 @@ def capture_until(
         return segments[-1].end
     if not segments and isinstance(start, Position) and start >= until:
         return start
-    capture = Capture(options, folder, start=start, server_id=server_id, segment_bytes=segment_bytes, seal_ms=seal_ms, sealed=sealed)
+    limits = CaptureLimits(segment_bytes=segment_bytes, seal_ms=seal_ms)
+    capture = Capture(options, folder, start=start, server_id=server_id, limits=limits, sealed=sealed)
     timer = threading.Timer(timeout_s, stop.set)
     timer.start()
     try:

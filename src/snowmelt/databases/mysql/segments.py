@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -243,9 +244,20 @@ def list_segments(folder: Path) -> list[Segment]:
         follows = other.follows
         if follows is None or (follows.file, follows.offset, follows.era) != (one.end.file, one.end.offset, one.end.era):
             raise Corrupt("a segment doesn't follow the one before it", detail=f"{other.index_path}: {follows}, not {one.end}")
-        if not (same_file or new_file):
+        # Another server's files have numbers of their own; that it goes on by GTIDs is in the chain's records.
+        new_era = other.start.era > one.end.era
+        if not (same_file or new_file or new_era):
             raise Corrupt("the log has a gap between two segments", detail=f"{one.end} and {other.start} at {other.index_path}")
     return segments
+
+
+def sealed_bytes(folder: Path) -> dict[int, int]:
+    """How large the data of each segment is, by number; who captures there goes on and lets go of some meanwhile."""
+    found: dict[int, int] = {}
+    for index in folder.glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            found[int(index.stem)] = index.with_suffix(".log").stat().st_size
+    return found
 
 
 def remove_torn(folder: Path) -> None:

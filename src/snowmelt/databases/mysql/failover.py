@@ -1,0 +1,90 @@
+"""Where another server's log goes on from what was captured of the first one's.
+
+Law: the place is a cut at which this server's log holds exactly the transactions that were captured, by their GTIDs, not one less or more.
+So nothing is lost or doubled whatever the files of the two are called. A log in which others lie between those that were captured
+has no such place.
+
+It is found by asking: from the newest file that begins within what was captured the server lists its events, a page at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from snowmelt.databases.mysql.connect import Session
+from snowmelt.errors import Corrupt, SourceDrift, Unavailable
+from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, gtid_within
+from snowmelt.model.position import LogFile, Position
+
+_FIRST_OFFSET: Final = 4
+_PAGE_EVENTS: Final = 10_000
+_MARIADB: Final = re.compile(r"GTID ([0-9]+-[0-9]+-[0-9]+)")
+_MYSQL: Final = re.compile(r"'([0-9A-Fa-f-]{36}:[^']+)'")
+
+
+def find_place(session: Session, captured: GtidSet, *, era: int) -> Position:
+    """The place behind exactly these transactions. `Unavailable`: this server does not have all of them yet."""
+    wanted = MariaDbGtidSet if session.server.flavour == "mariadb" else MySqlGtidSet
+    if not isinstance(captured, wanted):
+        raise SourceDrift("another kind of server answers than the one that was captured", detail=str(session.server))
+    if not str(captured):
+        raise SourceDrift("another server answers, and what was captured has no GTIDs", detail=str(session.server))
+    end_file, end_offset = session.log_end()
+    files = [LogFile.parse(str(row[0])) for row in session.query("SHOW BINARY LOGS")]
+    for file in reversed(files):
+        held = _before(session, file)
+        if not gtid_within(held, captured):
+            continue
+        for offset, gtid in _groups(session, file):
+            if held == captured:
+                return Position(file.number, offset, era, captured)
+            held = held.union(gtid)  # type: ignore[arg-type]
+            if not gtid_within(held, captured):
+                break
+        if held == captured and file == end_file:
+            return Position(file.number, end_offset, era, captured)
+        if gtid_within(held, captured) and file == end_file:
+            raise Unavailable("another server answers, and does not have yet what was captured", detail=f"{session.server}, it has {held}")
+        break
+    raise SourceDrift(
+        "another server does not go on where the last one ended",
+        detail=f"{session.server}, captured is {captured}",
+        hint="its log does not hold what was captured, or holds others in between; begin with a new state",
+    )
+
+
+def _before(session: Session, file: LogFile) -> GtidSet:
+    """The transactions of all files before this one."""
+    if session.server.flavour == "mariadb":
+        found = session.value("SELECT BINLOG_GTID_POS(%s, %s)", [str(file), _FIRST_OFFSET])
+        return MariaDbGtidSet.parse(str(found or ""))
+    for row in session.query("SHOW BINLOG EVENTS IN %s LIMIT 5", [str(file)]):
+        if str(row[2]) == "Previous_gtids":
+            return MySqlGtidSet.parse(str(row[5]))
+    raise SourceDrift("another server answers, and keeps no GTIDs", detail=str(session.server), hint="set gtid_mode to ON")
+
+
+def _groups(session: Session, file: LogFile) -> Iterator[tuple[int, GtidSet]]:
+    """Where each transaction of a file begins, and its name."""
+    offset = _FIRST_OFFSET
+    while True:
+        rows = session.query("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", [str(file), offset, _PAGE_EVENTS])
+        for row in rows:
+            if str(row[2]) == "Gtid":
+                yield int(row[1]), _name(row)
+            elif str(row[2]) == "Anonymous_Gtid":
+                raise SourceDrift("another server answers, and some of its transactions have no GTID", detail=str(file))
+        if len(rows) < _PAGE_EVENTS:
+            return
+        offset = int(rows[-1][4])
+
+
+def _name(row: tuple[Any, ...]) -> GtidSet:
+    text = str(row[5])
+    if (found := _MARIADB.search(text)) is not None:
+        return MariaDbGtidSet.parse(found[1])
+    if (found := _MYSQL.search(text)) is not None:
+        return MySqlGtidSet.parse(found[1])
+    raise Corrupt("the name of a transaction can't be read", detail=text[:100])

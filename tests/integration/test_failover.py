@@ -1,0 +1,181 @@
+"""Another server goes on where the first one ended, by GTIDs: nothing lost, nothing twice, or a refusal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snowmelt.databases.mysql.capture import capture_until
+from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.failover import find_place
+from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.engine import standby
+from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.standby import Doing, Standing, keep_capturing
+from snowmelt.errors import SourceDrift, Unavailable
+from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
+from snowmelt.model.position import Position
+from snowmelt.verify import Outcome, verify
+from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
+from tests.integration.test_capture import WAIT_S, ask, execute, fill, now, options, split
+from tests.servers import Fresh, Server
+
+Pair = tuple[Server, Server]
+
+
+def replicate(primary: Server, replica: Server) -> None:
+    where = f"MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, MASTER_USER = 'root', MASTER_PASSWORD = '{primary.password}'"
+    how = "MASTER_USE_GTID = slave_pos" if primary.kind == "mariadb" else "MASTER_AUTO_POSITION = 1, GET_MASTER_PUBLIC_KEY = 1"
+    execute(replica, f"CHANGE MASTER TO {where}, {how}", "START SLAVE")
+
+
+def await_replica(primary: Server, replica: Server) -> None:
+    """Until the replica's log has what the primary's has."""
+    name = "gtid_binlog_pos" if primary.kind == "mariadb" else "gtid_executed"
+    wanted = ask(primary, f"SELECT @@{name}")
+    deadline = time.monotonic() + WAIT_S
+    while ask(replica, f"SELECT @@{name}") != wanted:
+        assert time.monotonic() < deadline, ask(replica, "SHOW SLAVE STATUS")
+        time.sleep(0.02)
+
+
+@pytest.fixture(params=["fresh_mariadb", "fresh_mysql8"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    fresh: Fresh = request.getfixturevalue(request.param)
+    # Files of the replica have other lengths and numbers than those of the primary.
+    primary, replica = fresh(), fresh(log_slave_updates=True, max_binlog_size=4096)
+    replicate(primary, replica)
+    return primary, replica
+
+
+def test_the_place_on_another_server_is_behind_exactly_what_was_captured(pair: Pair, tmp_path: Path) -> None:
+    primary, replica = pair
+    execute(primary, "CREATE DATABASE d")
+    places: list[Position] = []
+    for number in range(5):
+        fill(primary, "d", 20)
+        end = capture_until(options(primary), tmp_path / "log", "earliest", now(primary))
+        assert end.gtids is not None
+        await_replica(primary, replica)
+        with Session(options(replica)) as session:
+            # Now it is the end of the log, later a place inside.
+            assert find_place(session, end.gtids, era=number) == Position(now(replica).file, now(replica).offset, number, end.gtids)
+        places.append(end)
+    with Session(options(replica)) as session:
+        found = [find_place(session, end.gtids, era=1) for end in places if end.gtids is not None]
+    assert found == sorted(found)
+    # What lies behind the first of them on one is what lies behind it on the other.
+    last = found[-1]
+    capture_until(options(replica), tmp_path / "there", found[0], last, segment_bytes=1)
+    here = [event for segment in list_segments(tmp_path / "log") for event in split(segment.bytes().tobytes())]
+    there = [event for segment in list_segments(tmp_path / "there") for event in split(segment.bytes().tobytes())]
+
+    def rows(events: list[bytes]) -> list[bytes]:
+        return [event[19:-4] for event in events if event[4] in (23, 30)]
+
+    assert rows(there)
+    assert rows(there) == rows(here)[-len(rows(there)) :]
+    assert list_segments(tmp_path / "there")[-1].end.gtids == places[-1].gtids
+
+
+def test_a_server_that_lacks_or_has_something_else_is_no_place_to_go_on(pair: Pair, tmp_path: Path) -> None:
+    primary, replica = pair
+    execute(primary, "CREATE DATABASE d")
+    fill(primary, "d", 20)
+    await_replica(primary, replica)
+    execute(replica, "STOP SLAVE")
+    fill(primary, "d", 20)
+    end = capture_until(options(primary), tmp_path / "log", "earliest", now(primary))
+    assert end.gtids is not None
+    with Session(options(replica)) as session:
+        with pytest.raises(Unavailable, match="does not have yet"):
+            find_place(session, end.gtids, era=1)
+        # It goes on by itself, with transactions that the other has not.
+        fill(replica, "d", 50)
+        with pytest.raises(SourceDrift, match="does not go on where"):
+            find_place(session, end.gtids, era=1)
+        nothing, other = (MariaDbGtidSet(), MySqlGtidSet()) if primary.kind == "mariadb" else (MySqlGtidSet(), MariaDbGtidSet())
+        with pytest.raises(SourceDrift, match="has no GTIDs"):
+            find_place(session, nothing, era=1)
+        with pytest.raises(SourceDrift, match="another kind of server"):
+            find_place(session, other, era=1)
+
+
+def test_transactions_without_a_name_can_t_be_counted(fresh_mysql8: Fresh) -> None:
+    server = fresh_mysql8(gtid_mode="OFF_PERMISSIVE")
+    execute(server, "CREATE DATABASE d")
+    source = ask(server, "SELECT @@server_uuid")[0]
+    with Session(options(server)) as session, pytest.raises(SourceDrift, match="have no GTID"):
+        find_place(session, MySqlGtidSet.parse(f"{source}:1"), era=1)
+
+
+@pytest.mark.timeout(300)
+def test_a_pipeline_goes_on_with_a_replica_when_its_server_is_gone(
+    fresh_mariadb: Fresh, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "SEAL_MS", 50)
+    primary, replica = fresh_mariadb(), fresh_mariadb(log_slave_updates=True)
+    replicate(primary, replica)
+    execute(primary, "CREATE DATABASE shop")
+    for table in ("orders", "events"):
+        execute(primary, f"CREATE TABLE shop.{table} (id INT NOT NULL PRIMARY KEY, v INT)")
+        execute(primary, f"INSERT INTO shop.{table} VALUES " + ", ".join(f"({n}, 0)" for n in range(1000)))
+
+    def change(server: Server, low: int) -> None:
+        for table in ("orders", "events"):
+            execute(
+                server,
+                f"UPDATE shop.{table} SET v = v + 1 WHERE id BETWEEN {low} AND {low + 300}",
+                f"DELETE FROM shop.{table} WHERE id = {low + 7}",
+                f"INSERT INTO shop.{table} VALUES ({low + 10_000}, {low})",
+            )
+
+    routes = [Route("shop.events", "ods.events", Mode.CHANGELOG), Route("shop.orders", "ods.orders")]
+    wanted = settings(primary, tmp_path, routes=routes, failover=True)
+    with Running(spark, wanted) as running:
+        running.settled()
+        change(primary, 0)
+        running.settled()
+    # Captured, and not in the lake.
+    change(primary, 100)
+    until, asked = now(primary), threading.Event()
+    told = [Standing(Doing.STANDS_BY, None, 0)]
+    relay = threading.Thread(target=keep_capturing, args=(wanted, asked, told.append))
+    relay.start()
+    wait_until(lambda: told[-1].position is not None and told[-1].position >= until)
+    asked.set()
+    relay.join()
+    # Not even captured.
+    change(primary, 200)
+    await_replica(primary, replica)
+    primary.stop()
+    refusing = settings(replica, tmp_path, routes=routes)
+    with Running(spark, refusing) as running:
+        assert isinstance(running.stopped_by(), SourceDrift)
+    moved = settings(replica, tmp_path, routes=routes, failover=True)
+    execute(replica, "STOP SLAVE")
+    change(replica, 300)
+    for low in (400, 500):
+        # The second of them finds the era begun.
+        with Running(spark, moved) as running:
+            running.settled()
+            change(replica, low)
+            running.settled()
+    assert {segment.end.era for segment in list_segments(moved.log_folder)} == {1}
+    assert {verdict.outcome for verdict in verify(moved, spark)} == {Outcome.VERIFIED}
+    assert lake_rows(tmp_path, "ods.orders") == source_rows(replica, "shop.orders")
+    assert folded(tmp_path, "ods.events") == source_rows(replica, "shop.events")
+    changes = [(row["_op"], row["id"], row["v"], row["_seq"]) for row in history(tmp_path, "ods.events")]
+    assert len(changes) == len(set(changes))
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
