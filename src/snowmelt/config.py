@@ -25,8 +25,8 @@ from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.catalog import match_tables
 from snowmelt.databases.mysql.columns import TimeAs, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.engine.pipeline import Settings
 from snowmelt.engine.routes import SAME_NAME, Mode, Route
+from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.secrets import Secret

@@ -19,6 +19,7 @@ import pyarrow as pa
 from snowmelt.config import PipelineConfig, read_pipeline
 from snowmelt.engine import pipeline as engine
 from snowmelt.engine.pipeline import Progress
+from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.supervise import supervise
@@ -29,7 +30,7 @@ _READER = "snowmelt-reader"
 class Pipeline:
     """A pipeline on a Spark session of yours. Errors that pass by themselves start a new driver; any other ends the run and is raised."""
 
-    def __init__(self, spark: Any, config: str | Path | PipelineConfig | engine.Settings) -> None:
+    def __init__(self, spark: Any, config: str | Path | PipelineConfig | Settings) -> None:
         """`config` is a pipeline file, or what one says. Nothing is asked of any server yet."""
         if isinstance(config, str | Path):
             config = read_pipeline(config)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.databases.mysql.segments import sealed_bytes
-from snowmelt.engine.pipeline import Settings
 from snowmelt.engine.relay import segment_number
 from snowmelt.engine.routes import Mode
+from snowmelt.engine.settings import Settings
 from snowmelt.engine.state import State
 from snowmelt.errors import InvalidConfig
 from snowmelt.source.tables import Table

@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.engine.pipeline import Pipeline, Settings
+from snowmelt.engine.pipeline import Pipeline
+from snowmelt.engine.settings import Settings
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.secrets import Secret
 from snowmelt.supervise import spark_session

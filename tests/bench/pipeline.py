@@ -42,7 +42,8 @@ from rich.console import Console
 from rich.table import Table
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.engine.pipeline import Pipeline, Settings
+from snowmelt.engine.pipeline import Pipeline
+from snowmelt.engine.settings import Settings
 from snowmelt.secrets import Secret
 from snowmelt.supervise import spark_session
 from tests.bench._peer_flink import FlinkCdc, fetch

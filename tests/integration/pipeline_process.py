@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.engine.pipeline import Pipeline, Settings
+from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.settings import Settings
 from snowmelt.secrets import Secret
 from snowmelt.supervise import spark_session
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.engine.pipeline import Pipeline, Settings
+from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Route
+from snowmelt.engine.settings import Settings
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.secrets import Secret
 from tests.servers import Server

@@ -22,8 +22,8 @@ from snowmelt.engine import chunks as chunk_lane
 from snowmelt.engine import splitting
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.jobs import Lane
-from snowmelt.engine.pipeline import Settings
 from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.settings import Settings
 from snowmelt.engine.tasks import ChunkAnswer, Place
 from snowmelt.errors import Fenced
 from snowmelt.source.facts import OUTSIDE, Adopted

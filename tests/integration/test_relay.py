@@ -29,10 +29,11 @@ from snowmelt.databases.mysql.reads import log_end
 from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.engine import standby
 from snowmelt.engine.chunks import Chunks
+from snowmelt.engine.handover import take_over
 from snowmelt.engine.jobs import Lane
-from snowmelt.engine.pipeline import Pipeline, Settings
 from snowmelt.engine.relay import Keeper
 from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.settings import Settings
 from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.standby import Doing, Standing, keep_capturing
 from snowmelt.engine.state import Owner, State
@@ -95,6 +96,7 @@ class Driver:
             generation=generation,
             start=self.relay.newest.ends,
             server_id=settings.capture_id(),
+            prepared_bytes_max=settings.prepared_bytes_max,
             limits=settings.capture,
             identity=server.identity,
             failover=False,
@@ -172,8 +174,8 @@ def test_a_relay_at_its_cap_stops_reading_and_loses_nothing_of_what_comes_later(
         while driver.end < until:
             before = driver.relay.end
             driver.wait_for(lambda before=before: driver.relay.end > before and (gauge.paused or driver.end >= until))
-            # What came in with the bytes that reached the cap.
-            assert gauge.held_bytes < cap + SMALL.receive_bytes + SMALL.segment_bytes
+            # What came in with the bytes that reached the cap, and what its writer had not sealed yet when that was asked.
+            assert gauge.held_bytes < cap + SMALL.receive_bytes + SMALL.segment_bytes + SMALL.buffers * SMALL.buffer_bytes
             pauses += gauge.paused
             driver.let_go()
         assert pauses > 4
@@ -336,10 +338,9 @@ def test_a_run_whose_generation_was_seen_before_the_folder_was_taken_takes_anoth
     wanted = made(mariadb, tmp_path)
     with Driver(wanted):
         pass
-    pipeline = Pipeline(None, wanted)
     with ExitStack() as folder, ThreadPoolExecutor(1) as pool:
         with owned(wanted.log_folder):
-            taking = pool.submit(pipeline._take_over, folder)
+            taking = pool.submit(take_over, open_store(str(wanted.state)), wanted.log_folder, folder)
             # A relay that came in between waits for the second.
             await_that(lambda: len(list((wanted.state / "generation").iterdir())) == 3)
             assert not taking.done()

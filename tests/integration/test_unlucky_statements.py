@@ -12,6 +12,7 @@ import pytest
 from snowmelt.engine import pipeline as engine
 from snowmelt.errors import SourceDrift
 from snowmelt.model.table import TableId
+from snowmelt.store.contract import Store
 from snowmelt.store.generations import Generation
 from tests.integration.running import Running, lake_rows, settings, source_rows
 from tests.servers import Server
@@ -53,15 +54,15 @@ def elsewhere(stage: Stage, database: Callable[[Server], str]) -> str:
 
 @pytest.mark.timeout(300)
 def test_a_table_that_is_made_while_one_driver_takes_over_from_another_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    take_over = engine.Pipeline._take_over
+    take_over = engine.take_over
 
-    def make_first(pipeline: engine.Pipeline, folder: ExitStack) -> Generation:
+    def make_first(store: Store, folder: Path, until: ExitStack) -> Generation:
         stage.execute("CREATE TABLE {}.late (id INT NOT NULL PRIMARY KEY)", "INSERT INTO {}.late VALUES (1), (2)")
-        return take_over(pipeline, folder)
+        return take_over(store, folder, until)
 
     with stage.run(interval_s=5) as one:
         one.settled()
-        monkeypatch.setattr(engine.Pipeline, "_take_over", make_first)
+        monkeypatch.setattr(engine, "take_over", make_first)
         with stage.run() as two:
             two.settled()
             stage.execute("INSERT INTO {}.late VALUES (3)")

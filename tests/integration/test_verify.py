@@ -23,8 +23,8 @@ from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.marks import PositionMark
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.resultset import Counters, select
-from snowmelt.engine.pipeline import Settings
 from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.lakes.paimon import DELETE, INSERT, KIND, SEQUENCE, PaimonLake
 from snowmelt.verify import Outcome, TableVerdict, verify

@@ -18,8 +18,9 @@ from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.databases.mysql.statements import read_marked
 from snowmelt.engine import aside
-from snowmelt.engine.pipeline import Pipeline, Settings
+from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.settings import Settings
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Prepared

@@ -13,8 +13,8 @@ from snowmelt.config import FILE_BYTES_MAX, PipelineConfig, RouteConfig, Run, Si
 from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.columns import TimeAs, ZeroDates
 from snowmelt.databases.mysql.connect import Tls
-from snowmelt.engine.pipeline import Settings
 from snowmelt.engine.routes import SAME_NAME, Mode, Route, Router, Target, assign_targets, check_unchanged
+from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret

@@ -46,7 +46,7 @@ from snowmelt.demo.shop import (
     create,
 )
 from snowmelt.demo.show import Show
-from snowmelt.engine.pipeline import Settings
+from snowmelt.engine.settings import Settings
 from snowmelt.engine.state import State
 from snowmelt.errors import InvariantBroken, Unavailable
 from snowmelt.model.position import Position

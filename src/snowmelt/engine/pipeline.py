@@ -12,9 +12,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from snowmelt.commit.checks import refusal
@@ -37,96 +36,43 @@ from snowmelt.commit.coordinator import (
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import check_start
 from snowmelt.commit.records import Intent, StagedName, intent_of
-from snowmelt.databases.mysql.capture import CaptureLimits, owned
 from snowmelt.databases.mysql.catalog import TablePredicate
-from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
-from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
-from snowmelt.databases.mysql.failover import find_place
-from snowmelt.databases.mysql.preflight import prepared_transactions
+from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.reads import log_end
-from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.discovery import Catalogue, Discovery, patterns, read_catalogue
 from snowmelt.engine.entries import Entries
 from snowmelt.engine.failpoints import BEFORE_DONE, BETWEEN_TABLES, INTENT_WRITTEN, reach
+from snowmelt.engine.handover import check_nothing_is_prepared, place_on_another, take_over
 from snowmelt.engine.jobs import Jobs, Lane, passes, slots_of
 from snowmelt.engine.relay import Keeper
 from snowmelt.engine.retries import Retries
-from snowmelt.engine.routes import Mode, Route, Router, Target, assign_targets, check_unchanged
+from snowmelt.engine.routes import Mode, Router, Target, assign_targets, check_unchanged
 from snowmelt.engine.rows import CHANGE_FIELDS, Sourced, lake_schema
+from snowmelt.engine.settings import Settings
 from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.splitting import Splitter
 from snowmelt.engine.state import Owner, Shape, State
 from snowmelt.engine.tasks import LogAnswer, LogTask, Place, run_log
-from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.relay.limits import Limits
-from snowmelt.relay.retention import PREPARED_BYTES_MAX, Cut, Relay
+from snowmelt.relay.retention import Cut, Relay
 from snowmelt.source.facts import Adopted, Durable, Found, Incarnation
 from snowmelt.source.planning import EpochPlan, choose_end, plan_epoch
 from snowmelt.source.tables import Phase
-from snowmelt.store.generations import Generation, is_newest, newest_generation, take_generation
+from snowmelt.store.generations import newest_generation
 from snowmelt.store.objects import open_store
 
 log = logging.getLogger(__name__)
 
 _TURN_S: Final = 0.05
 """How long nothing may come in before it is looked what time calls for."""
-_HANDOVER_LOOK_S: Final = 0.02
-_HANDOVER_AGAIN_S: Final = 3.0
-"""Longer than a capture takes to end."""
-_HANDOVER_S_MAX: Final = 60.0
 _SHARE_BYTES_MIN: Final = 4 << 20
 """Less than this of the log is not worth a task of its own."""
 _CHUNKS_AT_ONCE_MAX: Final = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a pipeline is to do."""
-
-    name: str
-    state: Path
-    warehouse: str
-    source: MySqlOptions
-    tables: Sequence[str]
-    exclude: Sequence[str] = ()
-    routes: Sequence[Route] = ()
-    target: str = "ods.{database}_{table}"
-    """Of tables that no route matches."""
-    interval_s: float = 5.0
-    epoch_bytes: int = 256 << 20
-    prepared_bytes_max: int = PREPARED_BYTES_MAX
-    """How much of the log XA transactions that are prepared may be together."""
-    rows_per_chunk: int = 500_000
-    """At most; fewer where rows are long."""
-    chunks_at_once: int | None = None
-    """Each is a connection to the database; None: as many as Spark runs tasks at once, but for one, and at most 8."""
-    log_tasks: int | None = None
-    """How many tasks an epoch's log is shared by at most; None: as many as Spark runs at once, but for one."""
-    buckets: int = 2
-    summary_every: int = 20
-    refuse_cascades: bool = True
-    """Whether a foreign key that changes rows without a word in the log stops the pipeline when it is added."""
-    failover: bool = False
-    """Whether it goes on with another server that by its GTIDs has all that was captured."""
-    server_id: int | None = None
-    """What the capture calls itself; one that follows from the name, unless it is given."""
-    types: TypeOptions = field(default_factory=TypeOptions)
-    limits: Limits = field(default_factory=Limits)
-    capture: CaptureLimits = field(default_factory=CaptureLimits)
-
-    @property
-    def log_folder(self) -> Path:
-        """Of the segments."""
-        return self.state / "log"
-
-    def capture_id(self) -> int:
-        """Stable for a pipeline, so that whoever takes over ends the connection of whoever was there."""
-        named = uuid.uuid5(uuid.NAMESPACE_URL, f"snowmelt:{self.name}").bytes[:4]
-        return self.server_id or (int.from_bytes(named, "big") >> 1) | 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +153,12 @@ class Pipeline:
         assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
         self._state.bind(Owner(settings.name, catalogue.server.identity), moves=settings.failover)
         folder = ending.enter_context(contextlib.ExitStack())
-        self._generation = self._take_over(folder)
+        self._generation = take_over(self._state.store, settings.log_folder, folder)
         self.ledger = self._state.load()
         if not self.ledger.epoch:
             _check_keys(table for table in catalogue.tables.values() if not self._takes(table))
         relay = self._state.take_over_relay(self.ledger)
-        moved = self._move(relay, catalogue.server)
+        moved = place_on_another(settings, relay, catalogue.server)
         self._era = relay.era if moved is None else moved.era
 
         def read() -> Catalogue:
@@ -284,51 +230,6 @@ class Pipeline:
         self._keeper.start()
         self._booted = True
 
-    def _take_over(self, folder: contextlib.ExitStack) -> Generation:
-        """Take a generation, then the folder of the log until `folder` is closed.
-
-        Whoever is fenced by now ends by itself; until then its capture holds the folder, and it may add a record to the chain. A
-        relay without a driver (`engine.standby`) ends when it sees a generation that is newer than what it saw before it took the
-        folder. It may have seen ours and still have come before us, so after a while there is another one.
-        """
-        store, path = self._state.store, self._settings.log_folder
-        generation = first = take_generation(store, uuid.uuid4().hex)
-        path.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
-        while True:
-            with contextlib.suppress(Fenced):
-                folder.enter_context(owned(path))
-                return generation
-            waited = time.monotonic() - began
-            if waited > _HANDOVER_S_MAX:
-                raise Fenced(
-                    "another driver of this pipeline does not end",
-                    detail=f"its capture holds {path} since {_HANDOVER_S_MAX:.0f} s",
-                    hint="end that process",
-                )
-            if waited > _HANDOVER_AGAIN_S and generation is first and is_newest(store, first.number):
-                generation = take_generation(store, uuid.uuid4().hex, since=first.number)
-            time.sleep(_HANDOVER_LOOK_S)
-
-    def _move(self, relay: Relay, server: Server) -> Position | None:
-        """Where another server's log goes on from what is captured, as a new era; None: it is the same server.
-
-        What the chain has no record of yet is captured too, so the folder says who was captured and up to where. An era that was begun and
-        of which nothing was captured is begun anew.
-        """
-        segments = list_segments(self._settings.log_folder)
-        if not self._settings.failover or not segments:
-            return None
-        last = segments[-1]
-        if server.identity == last.server.identity and relay.era <= last.end.era:
-            return None
-        if last.end.gtids is None:
-            raise SourceDrift("another server answers, and what was captured has no GTIDs", detail=server.identity)
-        with Session(self._settings.source) as session:
-            if session.server.identity != server.identity:
-                raise Unavailable("another server answers than a moment ago", detail=session.server.identity)
-            return find_place(session, last.end.gtids, era=max(relay.era, last.end.era) + 1)
-
     def _check_tables(self, catalogue: Catalogue, captured: TablePredicate) -> None:
         """Every table that the ledger has is decoded in every epoch; else its changes would be lost without a word. And each lake table
         has what the store says."""
@@ -353,7 +254,7 @@ class Pipeline:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
         a database that nobody writes to would never be copied, because no cut would ever be proven visible."""
         if relay.newest is None:
-            _check_nothing_is_prepared(self._settings.source)
+            check_nothing_is_prepared(self._settings.source)
             name, start = str(self._settings.log_folder / f"{0:020d}.json"), catalogue.ended
             head = relay.decide_seal(self._generation.number, name, start, start, (Cut(relay.end, catalogue.time_ms),))
             relay.apply(self._state.seal(head))
@@ -672,19 +573,6 @@ class Pipeline:
         statements = self._keeper.relay.statements(ledger.upto, self._keeper.relay.end)
         needed = {table.schema for table in ledger.tables} | {statement.schema for statement in statements}
         self._shapes.forget(needed | set(self._found_shapes.values()), ledger.generation)
-
-
-def _check_nothing_is_prepared(source: MySqlOptions) -> None:
-    """Rows of an XA transaction that is prepared already lie before the place where capture begins. Asked behind that place is read, so
-    that one which is prepared meanwhile is found here or is captured. Who may not ask hears of it at its COMMIT."""
-    with Session(source) as session:
-        waiting = prepared_transactions(session) or []
-    if waiting:
-        raise SourceDrift(
-            "XA transactions are prepared whose rows lie before the start of capture",
-            detail=", ".join(waiting[:20]) + (f" and {len(waiting) - 20} more" if len(waiting) > 20 else ""),
-            hint="commit them or roll them back (XA COMMIT …, XA ROLLBACK …), then start again",
-        )
 
 
 def _check_keys(without: Iterable[MySqlTable]) -> None:

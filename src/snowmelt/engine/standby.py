@@ -27,8 +27,8 @@ from typing import Final
 from snowmelt.databases.mysql.capture import Capture, owned
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.segments import list_segments, sealed_bytes
-from snowmelt.engine.pipeline import Settings
 from snowmelt.engine.relay import Gauge, segment_number
+from snowmelt.engine.settings import Settings
 from snowmelt.engine.state import Owner, State
 from snowmelt.errors import Fenced, InvalidConfig, Unavailable
 from snowmelt.model.position import Position

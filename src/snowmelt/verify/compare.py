@@ -23,7 +23,7 @@ from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_ta
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import Server, Session
 from snowmelt.databases.mysql.marks import Mark
-from snowmelt.engine.pipeline import Settings
+from snowmelt.engine.settings import Settings
 from snowmelt.engine.state import State
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.model.position import Position

@@ -1,0 +1,91 @@
+"""Who captures the log, and from where: one owner gives it to the next, one server to another.
+
+Laws:
+- The folder of the log has one owner, who has it from before he reads the chain until he writes no more.
+- Another server goes on only from the place where its log has exactly what was captured, as a new era.
+- What was prepared before capture began has rows that nobody captured: nothing begins while there is any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+from snowmelt.databases.mysql.capture import owned
+from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
+from snowmelt.databases.mysql.failover import find_place
+from snowmelt.databases.mysql.preflight import prepared_transactions
+from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.engine.settings import Settings
+from snowmelt.errors import Fenced, SourceDrift, Unavailable
+from snowmelt.model.position import Position
+from snowmelt.relay.retention import Relay
+from snowmelt.store.contract import Store
+from snowmelt.store.generations import Generation, is_newest, take_generation
+
+_LOOK_S: Final = 0.02
+_AGAIN_S: Final = 3.0
+"""Longer than a capture takes to end."""
+_S_MAX: Final = 60.0
+
+
+def take_over(store: Store, folder: Path, until: contextlib.ExitStack) -> Generation:
+    """Take a generation, then the folder of the log until `until` is closed.
+
+    Whoever is fenced by now ends by itself; until then its capture holds the folder, and it may add a record to the chain. A
+    relay without a driver (`engine.standby`) ends when it sees a generation that is newer than what it saw before it took the
+    folder. It may have seen ours and still have come before us, so after a while there is another one.
+    """
+    generation = first = take_generation(store, uuid.uuid4().hex)
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    while True:
+        with contextlib.suppress(Fenced):
+            until.enter_context(owned(folder))
+            return generation
+        waited = time.monotonic() - began
+        if waited > _S_MAX:
+            raise Fenced(
+                "another driver of this pipeline does not end",
+                detail=f"its capture holds {folder} since {_S_MAX:.0f} s",
+                hint="end that process",
+            )
+        if waited > _AGAIN_S and generation is first and is_newest(store, first.number):
+            generation = take_generation(store, uuid.uuid4().hex, since=first.number)
+        time.sleep(_LOOK_S)
+
+
+def place_on_another(settings: Settings, relay: Relay, server: Server) -> Position | None:
+    """Where another server's log goes on from what is captured, as a new era; None: it is the same server.
+
+    What the chain has no record of yet is captured too, so the folder says who was captured and up to where. An era that was begun and
+    of which nothing was captured is begun anew.
+    """
+    segments = list_segments(settings.log_folder)
+    if not settings.failover or not segments:
+        return None
+    last = segments[-1]
+    if server.identity == last.server.identity and relay.era <= last.end.era:
+        return None
+    if last.end.gtids is None:
+        raise SourceDrift("another server answers, and what was captured has no GTIDs", detail=server.identity)
+    with Session(settings.source) as session:
+        if session.server.identity != server.identity:
+            raise Unavailable("another server answers than a moment ago", detail=session.server.identity)
+        return find_place(session, last.end.gtids, era=max(relay.era, last.end.era) + 1)
+
+
+def check_nothing_is_prepared(source: MySqlOptions) -> None:
+    """Rows of an XA transaction that is prepared already lie before the place where capture begins. Asked behind that place is read, so
+    that one which is prepared meanwhile is found here or is captured. Who may not ask hears of it at its COMMIT."""
+    with Session(source) as session:
+        waiting = prepared_transactions(session) or []
+    if waiting:
+        raise SourceDrift(
+            "XA transactions are prepared whose rows lie before the start of capture",
+            detail=", ".join(waiting[:20]) + (f" and {len(waiting) - 20} more" if len(waiting) > 20 else ""),
+            hint="commit them or roll them back (XA COMMIT …, XA ROLLBACK …), then start again",
+        )
