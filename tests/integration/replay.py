@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.reads import log_end, newest_visible, read_chunk, read_extent
 from snowmelt.databases.mysql.resultset import Counters, select
 from snowmelt.databases.mysql.segments import Segment
+from snowmelt.databases.mysql.statements import read_marked
 from snowmelt.errors import SourceDrift
 from snowmelt.model.gtid import GtidSet, gtid_within
 from snowmelt.model.position import Position
@@ -70,6 +71,8 @@ class Transaction:
 
     position: Position
     gtid: Gtid | None
+    xa: bool = False
+    """Whether that commit is an XA COMMIT."""
 
 
 class Change(NamedTuple):
@@ -197,7 +200,9 @@ class Cut:
 
 
 def by_mark(copy: Copy, transaction: Transaction) -> bool:
-    return covers(copy.mark, position=transaction.position, gtid=transaction.gtid)
+    # Below the cut nothing is emitted, whatever the mark leaves open.
+    xa = transaction.xa and transaction.position > copy.cut
+    return covers(copy.mark, position=transaction.position, gtid=transaction.gtid, xa=xa)
 
 
 Stream = list[Change | Altered | Cut]
@@ -321,9 +326,10 @@ class Source:
     def _split(self) -> dict[TableId, Stream]:
         streams: dict[TableId, Stream] = {table: [Cut(self.log.start)] for table in self.tables}
         for segment, items in zip(self.log.segments, self.log.items, strict=True):
+            of_xa = {one.offset for one in read_marked(segment)[1] if one.committed}
             for item in items:
                 if isinstance(item, ChangeBatch):
-                    streams[item.table.id].extend(changes_of(item, segment.log.number))
+                    streams[item.table.id].extend(changes_of(item, segment.log.number, of_xa))
                     continue
                 for change in item.changes:
                     if isinstance(change, AlterColumns):
@@ -433,9 +439,11 @@ def _values(array: pa.Array) -> list[Any]:
     return python_values(array.cast(pa.int64()) if pa.types.is_timestamp(array.type) else array)
 
 
-def changes_of(batch: ChangeBatch, file: int) -> Iterator[Change]:
+def changes_of(batch: ChangeBatch, file: int, of_xa: Set[int] = frozenset()) -> Iterator[Change]:
     offsets = batch.transactions.position.tolist()
-    named = {offset: Transaction(Position(file, offset), batch.transactions.gtid(index)) for index, offset in enumerate(offsets)}
+    named = {
+        offset: Transaction(Position(file, offset), batch.transactions.gtid(index), offset in of_xa) for index, offset in enumerate(offsets)
+    }
     assert len(named) == len(offsets), "two transactions end at one place"
     key = key_of(batch.table)
     operations = batch.rows.column("_op").to_pylist()

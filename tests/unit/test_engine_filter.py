@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.marks import PositionMark
+from snowmelt.databases.mysql.marks import PositionMark, covers
 from snowmelt.engine.keys import in_span, outside, pack_bound
 from snowmelt.engine.tasks import _emitted
 from snowmelt.model.position import Position
@@ -44,12 +44,13 @@ def rules(draw: st.DrawFn) -> Rule:
 
 
 @settings(deadline=None, max_examples=400)
-@given(rules(), st.lists(st.tuples(st.integers(0, 12), st.integers(1, 30)), max_size=12))
-def test_columns_are_judged_as_single_changes_are(rule: Rule, changes: list[tuple[int, int]]) -> None:
+@given(rules(), st.lists(st.tuples(st.integers(0, 12), st.integers(1, 30)), max_size=12), st.sets(st.integers(1, 30)), st.booleans())
+def test_columns_are_judged_as_single_changes_are(rule: Rule, changes: list[tuple[int, int]], of_xa: set[int], locked: bool) -> None:
     keys, offsets = np.array([key for key, _ in changes], np.int64), np.array([offset for _, offset in changes], np.int64)
     rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(offsets)], names=["id", "_position"])
     item: Any = SimpleNamespace(table=SimpleNamespace(key=("id",)), rows=rows, transactions=())
-    task: Any = SimpleNamespace(marks={"n": PositionMark(Position(1, 4))})
+    mark = PositionMark(Position(1, 4), locked)
+    task: Any = SimpleNamespace(marks={"n": mark}, committed=[SimpleNamespace(offset=offset) for offset in of_xa])
 
     def within(key: int, span: Span | None) -> bool:
         one = np.array([key], np.int64)
@@ -59,6 +60,7 @@ def test_columns_are_judged_as_single_changes_are(rule: Rule, changes: list[tupl
     for key, offset in changes:
         adopting = next((one for one in rule.adopting if within(key, one.span)), None)
         adopted = (rule.outside and within(key, None)) or any(within(key, span) for span in rule.adopted)
-        covered = lambda one, offset=offset: offset <= one.reading.high  # noqa: E731
+        surely = covers(mark, position=mark.high, gtid=None, xa=offset in of_xa)
+        covered = lambda one, offset=offset, surely=surely: surely and offset <= one.reading.high  # noqa: E731
         expected.append(emits(rule, offset=offset, adopted=adopted, adopting=adopting, covered=covered))
     assert _emitted(task, rule, item, offsets).tolist() == expected

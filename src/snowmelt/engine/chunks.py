@@ -152,7 +152,8 @@ class Chunks:
                 waiting.append(answer)
                 continue
             launch = answer.launch
-            read = (answer.nonce, offset, exact(answer.mark, None), answer.schema, answer.staged.files, answer.extent)
+            settled = exact(answer.mark, None, xa=bool(relay.committed(max(relay.floor, launch.visible), offset)))
+            read = (answer.nonce, offset, settled, answer.schema, answer.staged.files, answer.extent)
             report = Reported(launch.incarnation, launch.ordinal, launch.job, *read)
             for fact in tables.decide_report(report):
                 tables.apply(fact)

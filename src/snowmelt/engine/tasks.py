@@ -316,7 +316,7 @@ def _emitted(task: LogTask, rule: Rule, item: ChangeBatch, offsets: Longs) -> Ma
         if adopting.replaces:
             kept[mine] = offsets[mine] > min(adopting.visible, rule.after)
         else:
-            kept[mine] = ((offsets > adopting.visible) & ~_covered(task.marks[adopting.reading.nonce], adopting, item, offsets))[mine]
+            kept[mine] = ((offsets > adopting.visible) & ~_covered(task, adopting, item, offsets))[mine]
     return kept
 
 
@@ -332,10 +332,12 @@ def _mine(task: LogTask, source: Sourced, item: ChangeBatch, numbers: Longs) -> 
     return np.asarray(keys % task.parts == task.part)
 
 
-def _covered(mark: Mark, adopting: Adopting, item: ChangeBatch, offsets: Longs) -> Mask:
-    """Of which rows the read contains the change."""
+def _covered(task: LogTask, adopting: Adopting, item: ChangeBatch, offsets: Longs) -> Mask:
+    """Of which rows the read contains the change (`marks.covers`)."""
+    mark = task.marks[adopting.reading.nonce]
     if isinstance(mark, PositionMark):
-        return np.asarray(offsets <= adopting.reading.high)
+        covered = np.asarray(offsets <= adopting.reading.high)
+        return covered if mark.locked else covered & ~np.isin(offsets, [decided.offset for decided in task.committed])
     # GTIDs are asked one by one, and only of transactions that the read may contain.
     positions = item.rows.column("_position").to_numpy()
     result = np.zeros(len(offsets), np.bool_)

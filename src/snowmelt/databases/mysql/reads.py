@@ -253,7 +253,7 @@ class ExactRead:
                 with _lock(session, self._table) as locker:
                     session.execute(_SNAPSHOT)
                     self._pin()
-                    return PositionMark(log_end(locker, era=era))
+                    return PositionMark(log_end(locker, era=era), locked=True)
 
     def _pin(self) -> None:
         """Touch the table, so that from here on whoever would alter, empty or drop it waits for our end.
@@ -271,7 +271,7 @@ class ExactRead:
                 hint="allow locked reads, which stop its writers while a chunk is read, or exclude the table",
             )
         self._locker = _lock(self._session, self._table)
-        return PositionMark(log_end(self._locker.session, era=self._era))
+        return PositionMark(log_end(self._locker.session, era=self._era), locked=True)
 
     def finish(self) -> None:
         """End the transaction after its last row, and see that the table is still what it was."""
