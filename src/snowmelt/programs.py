@@ -8,6 +8,7 @@ orders = snowmelt.read(spark, "ods.orders", warehouse="/data/lake")
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.supervise import supervise
+
+log = logging.getLogger(__name__)
 
 _READER = "snowmelt-reader"
 
@@ -86,7 +89,7 @@ class _Teller:
         self._tell(progress)
 
     def note(self, event: str, text: str) -> None:
-        pass
+        log.log(logging.WARNING if event == "warning" else logging.INFO, text)
 
     def end(self) -> None:
         pass

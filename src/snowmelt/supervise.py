@@ -38,6 +38,8 @@ RESTARTS_MAX: Final = 10
 PAUSE_S_MAX: Final = 60.0
 LOOK_S: Final = 0.25
 LINE_S: Final = 1.0
+SILENCE_S: Final = 10.0
+"""Nobody who reads a log shall wonder longer than this how far it is."""
 RATE_LOOKS: Final = 40
 """Over how many looks rows per second are counted: some 10 s."""
 TABLES_SHOWN_MAX: Final = 20
@@ -49,7 +51,7 @@ _PHASES: Final = {"released": "live", "streaming": "live"}
 _RELAY_WORDS: Final = {
     Doing.CAPTURES: "capturing",
     Doing.PAUSED: "paused, as much is held as disk_bytes_max allows; `snowmelt run` brings it to the lake",
-    Doing.STANDS_BY: "standing by, a run is at work",
+    Doing.STANDS_BY: "standing by, another process captures",
 }
 
 
@@ -71,7 +73,7 @@ class Watcher(Protocol):
 
 
 class Lines:
-    """Plain lines, for logs: a table's new phase, and an epoch at most every second."""
+    """Plain lines, for logs: a table's new phase, an epoch at most every second, and now and then how far it is though nothing ended."""
 
     def __init__(
         self, out: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
@@ -82,6 +84,7 @@ class Lines:
         self._phases: dict[str, str] = {}
         self._epoch = 0
         self._due = 0.0
+        self._spoke = clock()
         self._paused = False
 
     def begin(self) -> None:
@@ -95,9 +98,11 @@ class Lines:
             if self._phases.get(table) != phase_of(phase):
                 self._phases[table] = phase_of(phase)
                 self._out(f"{table} -> {progress.targets[table]}: {phase_of(phase)}")
-        if progress.epoch > self._epoch and (final or self._clock() >= self._due):
+        stale = self._clock() >= self._spoke + SILENCE_S
+        if (progress.epoch > self._epoch and (final or self._clock() >= self._due)) or (stale and progress.phases):
             self._epoch = progress.epoch
-            self._due = self._clock() + LINE_S
+            self._spoke = self._clock()
+            self._due = self._spoke + LINE_S
             self._out(f"epoch {progress.epoch}, {tables_line(progress)}, {lag_line(progress, self._now())}, rows {progress.rows:,}")
 
     def note(self, event: str, text: str) -> None:
@@ -118,15 +123,18 @@ class JsonLines:
         self._now = now
         self._last: tuple[int, bool, dict[str, str]] = (0, False, {})
         self._due = 0.0
+        self._spoke = clock()
 
     def begin(self) -> None:
         pass
 
     def look(self, progress: Progress, *, final: bool = False) -> None:
         new = (progress.epoch, progress.paused, progress.phases)
-        if new == self._last or (self._clock() < self._due and not final):
+        stale = self._clock() >= self._spoke + SILENCE_S and bool(progress.phases)
+        if not stale and (new == self._last or (self._clock() < self._due and not final)):
             return
-        self._last, self._due = new, self._clock() + LINE_S
+        self._last, self._spoke = new, self._clock()
+        self._due = self._spoke + LINE_S
         self.tell(
             "progress",
             epoch=progress.epoch,

@@ -18,7 +18,7 @@ from snowmelt.errors import Corrupt, InvalidConfig
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.table import TableId
 from snowmelt.source.facts import Found, Incarnation
-from snowmelt.store.generations import take_generation
+from snowmelt.store.generations import newest_generation, take_generation
 from snowmelt.store.objects import open_store
 from tests.integration.paimon_tables import SCHEMA, foreign_commit
 from tests.integration.running import settings
@@ -61,17 +61,19 @@ def refused(server: Server, folder: Path, **more: Any) -> Pipeline:
 
 def test_a_table_that_is_left_out_between_two_runs_stops(server: Server, tmp_path: Path) -> None:
     """Its changes would be passed over without a word."""
-    begun(server, tmp_path)
+    state = begun(server, tmp_path)
     with pytest.raises(InvalidConfig, match=r"not captured any more: shop\.t2"):
         refused(server, tmp_path, exclude=["shop.t2"]).run()
+    assert newest_generation(state.store, 1) == 1, "a mistake in a file fenced the driver that is at work"
 
 
 def test_a_table_that_gets_another_target_or_mode_stops(server: Server, tmp_path: Path) -> None:
-    begun(server, tmp_path)
+    state = begun(server, tmp_path)
     with pytest.raises(InvalidConfig, match=r"shop\.t1 goes to another target than before"):
         refused(server, tmp_path, routes=[Route("shop.t1", "ods.elsewhere")]).run()
     with pytest.raises(InvalidConfig, match=r"shop\.t1 goes to another target than before"):
         refused(server, tmp_path, routes=[Route("shop.t1", "ods.shop_t1", Mode.CHANGELOG)]).run()
+    assert newest_generation(state.store, 1) == 1, "a mistake in a file fenced the driver that is at work"
 
 
 def test_a_shape_that_is_missing_stops_and_is_not_read_from_today_s_catalogue(server: Server, tmp_path: Path) -> None:

@@ -242,7 +242,8 @@ def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
         asked.append((str(xid), position.offset))
         return aside.take_back(store, group)
 
-    reader = reader_of(server, schemas_of(server, shop, start), prepared=prepared)
+    reader = reader_of(server, schemas_of(server, shop, start))
+    reader.prepared = prepared
     found = log_changes(reader.read_segment(segment))
     assert [(change.values["id"], change.position) for change in found] == [
         (ord("a"), of_xa[1].offset),

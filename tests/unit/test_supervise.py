@@ -200,6 +200,10 @@ def test_lines_tell_each_phase_once_and_an_epoch_at_most_every_second() -> None:
     watcher.look(LIVE)
     watcher.look(replace(LIVE, epoch=5))
     watcher.look(replace(LIVE, epoch=6), final=True)
+    now[0] = 10.9
+    watcher.look(replace(LIVE, epoch=6))
+    now[0] = 11.0
+    watcher.look(replace(LIVE, epoch=6, captured=LIVE.captured + 5_000_000))
     watcher.note("warning", "slow")
     watcher.note("note", "ending")
     assert lines == [
@@ -209,6 +213,7 @@ def test_lines_tell_each_phase_once_and_an_epoch_at_most_every_second() -> None:
         "shop.orders -> ods.orders: live",
         "epoch 4, tables: 2 live, lag 0.0 MB (0 s), rows 1,234",
         "epoch 6, tables: 2 live, lag 0.0 MB (0 s), rows 1,234",
+        "epoch 6, tables: 2 live, lag 5.0 MB (1 s), rows 1,234",
         "warning: slow",
         "ending",
     ]
@@ -244,7 +249,7 @@ def test_a_relay_tells_what_it_does_when_that_changes_and_now_and_then_how_far_i
     ):
         tell(standing)
     assert lines == [
-        "standing by, a run is at work, 0.0 MB held",
+        "standing by, another process captures, 0.0 MB held",
         "capturing, captured up to 0/3:4, 0.0 MB held",
         "paused, as much is held as disk_bytes_max allows; `snowmelt run` brings it to the lake, captured up to 0/3:900, 1.0 MB held",
     ]

@@ -152,11 +152,11 @@ class Pipeline:
             log.warning("a route matches no table", extra={"source": route.source, "target": route.target})
         assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
         self._state.bind(Owner(settings.name, catalogue.server.identity), moves=settings.failover)
+        # Before anybody is fenced: a mistake in the file must not end the driver that is at work.
+        self._check_described(self._state.load(), catalogue, captured)
         folder = ending.enter_context(contextlib.ExitStack())
         self._generation = take_over(self._state.store, settings.log_folder, folder)
         self.ledger = self._state.load()
-        if not self.ledger.epoch:
-            _check_keys(table for table in catalogue.tables.values() if not self._takes(table))
         relay = self._state.take_over_relay(self.ledger)
         moved = place_on_another(settings, relay, catalogue.server)
         self._era = relay.era if moved is None else moved.era
@@ -174,7 +174,8 @@ class Pipeline:
         # Says so if that step found a newer driver.
         self._coordinator.next_step()
         start = self._begin_chain(relay, catalogue) if moved is None else moved
-        self._check_tables(catalogue, captured)
+        self._check_described(self.ledger, catalogue, captured)
+        self._check_lake(catalogue)
         self._place = Place(
             generation=self._generation.number,
             nonce=self._generation.nonce,
@@ -230,10 +231,13 @@ class Pipeline:
         self._keeper.start()
         self._booted = True
 
-    def _check_tables(self, catalogue: Catalogue, captured: TablePredicate) -> None:
-        """Every table that the ledger has is decoded in every epoch; else its changes would be lost without a word. And each lake table
-        has what the store says."""
-        ledger = self.ledger
+    def _check_described(self, ledger: Ledger, catalogue: Catalogue, captured: TablePredicate) -> None:
+        """Every table that the ledger has is decoded in every epoch, and goes where it went; else its changes would be lost without a
+        word. At the first start a user is there to decide about tables without a key; one that is made later must not stop all others."""
+        for table in () if ledger.epoch else catalogue.tables.values():
+            if not self._takes(table):
+                hint = f"exclude it, or give it a route with mode: {Mode.CHANGELOG}"
+                raise InvalidConfig("a table has no key by which its rows could be told apart", detail=str(table.id), hint=hint)
         for known in ledger.tables:
             name = known.incarnation.table
             if known.phase is not Phase.GONE and not captured(name):
@@ -244,6 +248,10 @@ class Pipeline:
                 )
         before = {known.incarnation.table: Target(known.target, Mode.of(keyed=known.keyed)) for known in ledger.tables}
         check_unchanged(before, {name: self._router.of(name) for name in before})
+
+    def _check_lake(self, catalogue: Catalogue) -> None:
+        """Each lake table has what the store says."""
+        ledger = self.ledger
         targets = {known.target for known in ledger.tables} | {self._router.of(name).name for name in catalogue.tables}
         for target in sorted(targets):
             if self._lake.exists(target):
@@ -573,10 +581,3 @@ class Pipeline:
         statements = self._keeper.relay.statements(ledger.upto, self._keeper.relay.end)
         needed = {table.schema for table in ledger.tables} | {statement.schema for statement in statements}
         self._shapes.forget(needed | set(self._found_shapes.values()), ledger.generation)
-
-
-def _check_keys(without: Iterable[MySqlTable]) -> None:
-    """At the first start a user is there to decide; a table that is made later must not stop all the others."""
-    for table in without:
-        hint = f"exclude it, or give it a route with mode: {Mode.CHANGELOG}"
-        raise InvalidConfig("a table has no key by which its rows could be told apart", detail=str(table.id), hint=hint)

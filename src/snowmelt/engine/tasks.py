@@ -219,7 +219,6 @@ def kept_rows(place: Place, task: LogTask, *, prefilter: PreFilter | None = None
         schemas=history,
         captured=task.tables.__contains__,
         step_over_statements=True,
-        prepared=lambda xid, position: find(sealed, xid, position.offset),
         names=not all(isinstance(mark, PositionMark) for mark in task.marks.values()),
         options=place.options,
         limits=place.limits,
@@ -233,6 +232,7 @@ def kept_rows(place: Place, task: LogTask, *, prefilter: PreFilter | None = None
             part = _part(segment, sealed, task.after, task.upto)
             stored = StoredLog(segment, part, prefilter, place.limits)
             reader.low = partial(_low, task, sealed)
+            reader.prepared = partial(find, sealed)
             with contextlib.closing(reader.read_stored(segment, part, stored)) as items:
                 for item in items:
                     if isinstance(item, SchemaChanged):
@@ -252,7 +252,7 @@ def _low(task: LogTask, sealed: Sealed, table: TableId) -> int:
     return task.rules[table].low - sealed.first + sealed.begins.offset
 
 
-def _prepared(place: Place, task: LogTask) -> Callable[[Sealed, Xid, int], Held | None]:
+def _prepared(place: Place, task: LogTask) -> Callable[[Sealed, Xid, Position], Held | None]:
     """Finds the events of a prepared transaction by the place of its COMMIT in a segment."""
     known = {decided.offset: decided for decided in task.committed}
 
@@ -261,8 +261,8 @@ def _prepared(place: Place, task: LogTask) -> Callable[[Sealed, Xid, int], Held 
         segment = read_segment(Path(name))
         return segment, segment.bytes()
 
-    def find(sealed: Sealed, xid: Xid, offset: int) -> Held | None:
-        decided = known.get(sealed.first + offset - sealed.begins.offset)
+    def find(sealed: Sealed, xid: Xid, position: Position) -> Held | None:
+        decided = known.get(sealed.first + position.offset - sealed.begins.offset)
         if decided is None or decided.group.xid != str(xid):
             return None
         group = decided.group

@@ -218,11 +218,11 @@ class LogReader:
     `schemas` is read and added to: a statement's effect is recorded before the rows behind it are read. `collations` are the
     databases' defaults, which tables that the log creates inherit. `trust_statements` lets changes pass that were logged as text and
     name no captured table; whether a view, a trigger or a function carries them to one can't be seen. `step_over_statements` is for
-    whoever has read them already (`statements`) and gives the schema that each table has in the whole range. `prepared` is for whoever
-    keeps prepared XA groups himself: it is asked for one at its COMMIT, and none is held here. Without `names` no transaction tells its
-    GTID, which costs a seventh of all where transactions are of one row.
+    whoever has read them already (`statements`) and gives the schema that each table has in the whole range. Without `names` no
+    transaction tells its GTID, which costs a seventh of all where transactions are of one row.
 
-    `low` may be set before a range is read: rows that were committed at or before that offset are passed over, and are not decoded.
+    Two may be set before a range is read. `low`: rows that were committed at or before that offset are passed over, and are not decoded.
+    `prepared`, by whoever keeps prepared XA groups himself: it is asked for one at its COMMIT, and none is held here.
     """
 
     def __init__(
@@ -235,7 +235,6 @@ class LogReader:
         lower_case_names: bool = False,
         trust_statements: bool = False,
         step_over_statements: bool = False,
-        prepared: Callable[[Xid, Position], Held | None] | None = None,
         names: bool = True,
         captured: Callable[[TableId], bool] = lambda _: True,
         options: TypeOptions = TypeOptions(),  # noqa: B008
@@ -257,7 +256,7 @@ class LogReader:
         self._pool = ArenaPool()
         self._heaps: dict[TableId, dict[str, int]] = {}
         self._plans: dict[tuple[bytes, MySqlTable | None], RowPlan] = {}
-        self._kept_elsewhere = prepared
+        self.prepared: Callable[[Xid, Position], Held | None] | None = None
         self.held: dict[Xid, Held] = {}
         self.low: Callable[[TableId], int] = lambda _: 0
         self.counters = Counters()
@@ -645,7 +644,7 @@ class LogReader:
 
     def _prepared(self, walk: Walk, position: Position, size: int, events: Callable[[], Bytes], checksum_bytes: int) -> None:
         """Hold aside the group that the walk has come to the end of."""
-        if self._kept_elsewhere is not None:
+        if self.prepared is not None:
             walk.drop_group()
             return
         _, xid = read_xa_prepare(walk.body())
@@ -656,10 +655,10 @@ class LogReader:
         walk.drop_group()
 
     def _xa_ended(self, committed: bool, xid: Xid, position: Position, ended: Transactions) -> Iterator[LogItem]:
-        if self._kept_elsewhere is None:
+        if self.prepared is None:
             held = self.held.pop(xid, None)
         else:
-            held = self._kept_elsewhere(xid, position) if committed else None
+            held = self.prepared(xid, position) if committed else None
         if not committed:
             return
         if held is None:
