@@ -19,8 +19,9 @@ import pytest
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
 from snowmelt.databases.mysql.events import Event
+from snowmelt.databases.mysql.scan import Places, Walk
 from snowmelt.databases.mysql.windows import InMemory
-from snowmelt.errors import Corrupt, SourceDrift
+from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
@@ -198,3 +199,22 @@ def test_a_fragment_that_does_not_follow_in_the_next_window_is_refused() -> None
     assert ids(one_transaction([mapped, first, *rest]), 300) == list(range(200))
     with pytest.raises(Corrupt, match="not whole"):
         ids(one_transaction([mapped, first, other, *rest]), 300)
+
+
+def test_a_transaction_that_unpacks_to_many_times_its_size_has_room_for_its_rows() -> None:
+    """What a walk notes is sized by its window: by the bytes of a packed range it would be far too small, and no kernel looks."""
+    packed = 0
+    for seed in range(30):
+        history = History(random.Random(seed), flavour="mysql")
+        history.transaction(event_bytes=0, events_max=600)
+        if len(history.data) // 27 < len(history.rows) // 3:
+            packed += 1
+        assert read_history(history, Limits().prefilter_bytes) == sorted(history.rows, key=lambda row: row.table)
+    assert packed > 3
+
+
+def test_a_window_that_is_larger_than_its_walk_is_refused() -> None:
+    walk = Walk(window_bytes=100, position=4)
+    events = streams.event(Event.XID, bytes(8), next_position=0, time=1, checksummed=False) * 5
+    with pytest.raises(InvariantBroken, match="a window is larger than the walk was made for"):
+        walk.enter(np.frombuffer(events, np.uint8), checksum_bytes=0, places=Places.UNPACKED)

@@ -25,7 +25,7 @@ import numpy as np
 
 from snowmelt.databases.mysql.decode import Held
 from snowmelt.databases.mysql.segments import Segment
-from snowmelt.errors import Corrupt
+from snowmelt.errors import Corrupt, Unavailable
 from snowmelt.relay.retention import Prepared
 from snowmelt.store.contract import Store, checked_key, numbered
 from snowmelt.store.numbered import Lost
@@ -75,15 +75,19 @@ def take_back(store: Store, group: Prepared) -> Held:
     record = read_record(store, numbered(_PREFIX, group.number), ASIDE)
     if record.xid != group.xid or sum(piece.bytes for piece in record.pieces) != group.bytes:
         raise Corrupt("another transaction lies aside than the log says", detail=f"{record.xid} for {group.xid} at {group.offset}")
-    with tempfile.TemporaryFile(prefix="snowmelt-held-") as file:
-        for piece in record.pieces:
-            key = _key(group.number, piece)
-            content = store.read(key)
-            if hashlib.sha256(content).hexdigest() != piece.sha256:
-                raise Corrupt("a piece of a prepared transaction is damaged", detail=key)
-            file.write(content)
-        file.flush()
-        data = np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), np.uint8)
+    try:
+        with tempfile.TemporaryFile(prefix="snowmelt-held-") as file:
+            for piece in record.pieces:
+                key = _key(group.number, piece)
+                content = store.read(key)
+                if hashlib.sha256(content).hexdigest() != piece.sha256:
+                    raise Corrupt("a piece of a prepared transaction is damaged", detail=key)
+                file.write(content)
+            file.flush()
+            data = np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), np.uint8)
+    except OSError as error:
+        detail = f"{tempfile.gettempdir()}: {error.strerror}"
+        raise Unavailable("a prepared transaction can't be read back", detail=detail, hint="is TMPDIR full?") from None
     return Held(data, record.checksum_bytes, record.position)
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from snowmelt.databases.mysql.capture import owned
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
@@ -30,6 +31,11 @@ _LOOK_S: Final = 0.02
 _AGAIN_S: Final = 3.0
 """Longer than a capture takes to end."""
 _S_MAX: Final = 60.0
+_PREPARED_LOOK_S: Final = 0.05
+_PREPARED_S_MAX: Final = 10.0
+"""Where two-phase transactions come all the time there are moments without one."""
+
+Read = TypeVar("Read")
 
 
 def take_over(store: Store, folder: Path, until: contextlib.ExitStack) -> Generation:
@@ -58,14 +64,18 @@ def take_over(store: Store, folder: Path, until: contextlib.ExitStack) -> Genera
         time.sleep(_LOOK_S)
 
 
-def place_on_another(settings: Settings, relay: Relay, server: Server) -> Position | None:
-    """Where another server's log goes on from what is captured, as a new era; None: it is the same server.
+def place_on_another(settings: Settings, relay: Relay, server: Server, began: str) -> Position | None:
+    """Where another server's log goes on from what is captured, as a new era; None: it is the same server. `began` is the identity of the
+    one that the pipeline was begun with.
 
     What the chain has no record of yet is captured too, so the folder says who was captured and up to where. An era that was begun and
     of which nothing was captured is begun anew.
     """
     segments = list_segments(settings.log_folder)
-    if not settings.failover or not segments:
+    if not segments:
+        check_same_server(server, began)
+        return None
+    if not settings.failover:
         return None
     last = segments[-1]
     if server.identity == last.server.identity and relay.era <= last.end.era:
@@ -78,14 +88,31 @@ def place_on_another(settings: Settings, relay: Relay, server: Server) -> Positi
         return find_place(session, last.end.gtids, era=max(relay.era, last.end.era) + 1)
 
 
-def check_nothing_is_prepared(source: MySqlOptions) -> None:
-    """Rows of an XA transaction that is prepared already lie before the place where capture begins. Asked behind that place is read, so
-    that one which is prepared meanwhile is found here or is captured. Who may not ask hears of it at its COMMIT."""
-    with Session(source) as session:
-        waiting = prepared_transactions(session) or []
-    if waiting:
+def check_same_server(server: Server, began: str) -> None:
+    """Where nothing was captured yet no transaction tells where another server's log goes on."""
+    if server.identity != began:
         raise SourceDrift(
-            "XA transactions are prepared whose rows lie before the start of capture",
-            detail=", ".join(waiting[:20]) + (f" and {len(waiting) - 20} more" if len(waiting) > 20 else ""),
-            hint="commit them or roll them back (XA COMMIT …, XA ROLLBACK …), then start again",
+            "another server answers than the one that the pipeline was begun with, and nothing of that one's log was captured",
+            detail=f"{server.identity}, not {began}",
+            hint="point the pipeline at the server that it was started with, or begin with a new state",
         )
+
+
+def with_nothing_prepared(source: MySqlOptions, read: Callable[[], Read]) -> Read:
+    """What `read` says of a moment when no XA transaction was prepared: rows of one that is lie before the place where capture begins.
+    Asked behind that place is read, so that one which is prepared meanwhile is found here or is captured. Who may not ask hears of it at
+    its COMMIT."""
+    deadline = time.monotonic() + _PREPARED_S_MAX
+    while True:
+        found = read()
+        with Session(source) as session:
+            waiting = prepared_transactions(session) or []
+        if not waiting:
+            return found
+        if time.monotonic() > deadline:
+            raise SourceDrift(
+                "XA transactions are prepared whose rows lie before the start of capture",
+                detail=", ".join(waiting[:20]) + (f" and {len(waiting) - 20} more" if len(waiting) > 20 else ""),
+                hint="commit them or roll them back (XA COMMIT …, XA ROLLBACK …), then start again",
+            )
+        time.sleep(_PREPARED_LOOK_S)

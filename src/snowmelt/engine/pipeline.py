@@ -44,7 +44,7 @@ from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.discovery import Catalogue, Discovery, patterns, read_catalogue
 from snowmelt.engine.entries import Entries
 from snowmelt.engine.failpoints import BEFORE_DONE, BETWEEN_TABLES, INTENT_WRITTEN, reach
-from snowmelt.engine.handover import check_nothing_is_prepared, place_on_another, take_over
+from snowmelt.engine.handover import place_on_another, take_over, with_nothing_prepared
 from snowmelt.engine.jobs import Jobs, Lane, passes, slots_of
 from snowmelt.engine.relay import Keeper
 from snowmelt.engine.retries import Retries
@@ -151,21 +151,22 @@ class Pipeline:
         for route in self._router.idle(catalogue.tables):
             log.warning("a route matches no table", extra={"source": route.source, "target": route.target})
         assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
-        self._state.bind(Owner(settings.name, catalogue.server.identity), moves=settings.failover)
+        began = self._state.bind(Owner(settings.name, catalogue.server.identity), moves=settings.failover).server
         # Before anybody is fenced: a mistake in the file must not end the driver that is at work.
         self._check_described(self._state.load(), catalogue, captured)
         folder = ending.enter_context(contextlib.ExitStack())
         self._generation = take_over(self._state.store, settings.log_folder, folder)
         self.ledger = self._state.load()
         relay = self._state.take_over_relay(self.ledger)
-        moved = place_on_another(settings, relay, catalogue.server)
+        moved = place_on_another(settings, relay, catalogue.server, began)
         self._era = relay.era if moved is None else moved.era
 
         def read() -> Catalogue:
             return read_catalogue(settings.source, wanted, era=self._era)
 
         # What the last driver recorded meanwhile may not be in what was read before.
-        catalogue, seen = read(), catalogue.server.identity
+        seen = catalogue.server.identity
+        catalogue = read() if relay.newest is not None else with_nothing_prepared(settings.source, read)
         if catalogue.server.identity != seen:
             raise Unavailable("another server answers than a moment ago", detail=f"{catalogue.server.identity}, not {seen}")
         self._began = catalogue.ended
@@ -262,7 +263,6 @@ class Pipeline:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
         a database that nobody writes to would never be copied, because no cut would ever be proven visible."""
         if relay.newest is None:
-            check_nothing_is_prepared(self._settings.source)
             name, start = str(self._settings.log_folder / f"{0:020d}.json"), catalogue.ended
             head = relay.decide_seal(self._generation.number, name, start, start, (Cut(relay.end, catalogue.time_ms),))
             relay.apply(self._state.seal(head))

@@ -87,13 +87,15 @@ def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[S
 
 def _stay(settings: Settings, state: State, seen: int, asked: threading.Event, tell: Callable[[Standing], None]) -> None:
     """Capture in the folder, which is ours, until a driver newer than `seen` wants it."""
-    start, gauge = _take_stock(settings, state)
+    start, identity, gauge = _take_stock(settings, state)
     capture = Capture(
         settings.source,
         settings.log_folder,
         start=start,
         server_id=settings.capture_id(),
         limits=replace(settings.capture, seal_ms=SEAL_MS),
+        identity=identity,
+        failover=settings.failover,
         sealed=gauge.add,
         flow=gauge.flow,
     )
@@ -109,22 +111,24 @@ def _stay(settings: Settings, state: State, seen: int, asked: threading.Event, t
         ended.result()
 
 
-def _take_stock(settings: Settings, state: State) -> tuple[Position, Gauge]:
-    """Where the chain ends, which counts while the folder is empty, and what the folder holds."""
+def _take_stock(settings: Settings, state: State) -> tuple[Position, str, Gauge]:
+    """Where the chain ends, which counts while the folder is empty, on which server, and what the folder holds."""
     ledger = state.load()
     chain = state.take_over_relay(ledger)
     if chain.newest is None:
         raise _not_begun(settings)
     with Session(settings.source) as session:
-        state.bind(Owner(settings.name, session.server.identity), moves=settings.failover)
+        began = state.bind(Owner(settings.name, session.server.identity), moves=settings.failover).server
     gauge = Gauge(settings.capture)
     segments = list_segments(settings.log_folder)
     for segment in segments:
         gauge.add(segment)
+    if segments and segments[-1].end.era < chain.era:
+        raise Unavailable("another server's log begins here, which only a run can begin with", detail=str(chain.newest.ends))
     recorded = not segments or segments[-1].number <= segment_number(chain.newest)
     # Where the lake has all that is here, nothing but a transaction that is not over can fill the folder.
     gauge.need = Need(gauge.sealed_bytes if recorded and ledger.done_upto >= chain.end else None)
-    return chain.newest.ends, gauge
+    return chain.newest.ends, segments[-1].server.identity if segments else began, gauge
 
 
 def _not_begun(settings: Settings) -> InvalidConfig:

@@ -65,9 +65,9 @@ class State:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def bind(self, owner: Owner, *, moves: bool = False) -> None:
+    def bind(self, owner: Owner, *, moves: bool = False) -> Owner:
         """Make the store this pipeline's, or find that it is another's. To be asked before a generation is taken, so that a mistake
-        fences nobody. `moves`: the pipeline may go on with another server, which is then told by the captured log."""
+        fences nobody. `moves`: the pipeline may go on with another server, which is then told by the captured log. Who began it."""
         result = settle_record(self.store, numbered("owner", 1), OWNER, owner)
         found = result.value if isinstance(result, Lost) else owner
         if found.pipeline != owner.pipeline:
@@ -82,6 +82,7 @@ class State:
                 detail=f"it was begun with {found.server}, this is {owner.server}",
                 hint="point the pipeline at the server that it was started with, set failover: gtid, or begin with a new state",
             )
+        return found
 
     @property
     def begun(self) -> bool:

@@ -335,9 +335,10 @@ def _mine(task: LogTask, source: Sourced, item: ChangeBatch, numbers: Longs) -> 
 def _covered(task: LogTask, adopting: Adopting, item: ChangeBatch, offsets: Longs) -> Mask:
     """Of which rows the read contains the change (`marks.covers`)."""
     mark = task.marks[adopting.reading.nonce]
+    of_xa = np.isin(offsets, [decided.offset for decided in task.committed])
     if isinstance(mark, PositionMark):
         covered = np.asarray(offsets <= adopting.reading.high)
-        return covered if mark.locked else covered & ~np.isin(offsets, [decided.offset for decided in task.committed])
+        return covered if mark.locked else covered & ~of_xa
     # GTIDs are asked one by one, and only of transactions that the read may contain.
     positions = item.rows.column("_position").to_numpy()
     result = np.zeros(len(offsets), np.bool_)
@@ -347,7 +348,7 @@ def _covered(task: LogTask, adopting: Adopting, item: ChangeBatch, offsets: Long
         if of_this.any() and offsets[of_this][0] <= adopting.reading.high:
             # Where it lies is settled by the relay's offsets; what is left to ask is its name.
             result[of_this] = covers(mark, position=mark.high, gtid=item.transactions.gtid(index))
-    return result
+    return result & ~of_xa
 
 
 def _keys(item: ChangeBatch) -> Longs | None:

@@ -282,7 +282,8 @@ class LogReader:
     def read_log(self, log: Log, *, file: int, start: int, checksum_bytes: int, end: int | None = None) -> Generator[LogItem, None, None]:
         """The same of bytes that lie anywhere. Their pieces are given back at the end, or when the iterator is closed."""
         gaps = self._flavour == "mariadb"
-        walk = Walk(window_bytes=min(log.window_bytes, log.size), position=start)
+        # Packed events may make a range larger than it is, and never a window.
+        walk = Walk(window_bytes=log.window_bytes, position=start)
         unpacker = Unpacker(gaps=gaps, limits=self._limits)
         places = Places.GAPS if gaps else Places.EXACT
         windows = Windows(log, walk, unpacker, checksum_bytes=checksum_bytes, places=places, where=f"{file}:{start}")
@@ -673,7 +674,7 @@ class LogReader:
         """The rows of a prepared group. Prepared rows are in no read: what counts is the name and the time of the COMMIT, as its position
         does. The group's places and statements were dealt with when it was prepared."""
         log = InMemory(held.data, window_bytes=self._limits.prefilter_bytes)
-        walk = Walk(window_bytes=min(log.window_bytes, log.size), position=held.position)
+        walk = Walk(window_bytes=log.window_bytes, position=held.position)
         unpacker = Unpacker(gaps=True, limits=self._limits)
         windows = Windows(log, walk, unpacker, checksum_bytes=held.checksum_bytes, places=Places.UNPACKED, where=str(position))
         there = windows.next()

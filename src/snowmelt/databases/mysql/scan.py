@@ -122,6 +122,7 @@ class Walk:
 
     def __init__(self, *, window_bytes: int, position: int) -> None:
         self._places = int(Places.GAPS)
+        self._window_bytes = window_bytes
         self.data: Bytes = np.empty(0, np.uint8)
         self.checksum_bytes = 0
         rows_max = window_bytes // ROW_EVENT_BYTES_MIN + 2
@@ -169,6 +170,9 @@ class Walk:
         if state[S.MAPS] > MAPS_FIRST // 2:
             self._drop_maps()
         self.data = kernel_view(data)
+        # The walk itself does not look at the ends of its arrays.
+        fits = data.shape[0] <= self._window_bytes or self._size(0) >= data.shape[0]
+        check(fits, "a window is larger than the walk was made for", f"{data.shape[0]} bytes, not {self._window_bytes}")
         self.checksum_bytes = checksum_bytes
         self._places = int(places)
         state[S.AT] = 0
