@@ -41,13 +41,32 @@ def _remove(server: Server) -> None:
     shutil.rmtree(server.folder, ignore_errors=True)
 
 
+_shared: list[Server] = []
+
+
 def _session_server(start: Callable[..., Server], folder: Path) -> Iterator[Server]:
     try:
         server = start(folder)
     except NotRun as reason:
         pytest.skip(str(reason))
+    _shared.append(server)
     yield server
+    _shared.remove(server)
     _remove(server)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_left_on_shared_servers() -> Iterator[None]:
+    """What a file makes goes with it: which file comes next on this server is chance."""
+    yield
+    for server in _shared:
+        if server.running:
+            with server.connect() as connection, connection.cursor() as cursor:
+                cursor.execute("SET SESSION lock_wait_timeout = 30")
+                cursor.execute("SHOW DATABASES")
+                for (name,) in cursor.fetchall():
+                    if name not in ("information_schema", "mysql", "performance_schema", "sys", "test"):
+                        cursor.execute(f"DROP DATABASE `{name}`")
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.preflight import Cascade, Finding, Level, PreflightOptions, inspect
 from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.model.table import TableId
+from snowmelt.relay.limits import Limits
 from snowmelt.secrets import Secret
 
 if TYPE_CHECKING:
@@ -98,23 +99,28 @@ def check(
         findings = _unmatched(tables, excluded, found, ignore_case)
         findings += inspect(session, found.values(), PreflightOptions(cascade=cascade))
         server = str(session.server)
-    limits = CaptureLimits()
+    capture, reading = CaptureLimits(), Limits()
     if as_json:
-        told = _as_json(server, found, findings) | {"limits": {"capture": asdict(limits)}}
+        told = _as_json(server, found, findings) | {"limits": {"capture": asdict(capture), "task": asdict(reading)}}
         typer.echo(json.dumps(told, ensure_ascii=False, indent=2))
     else:
         _print_findings(server, found, findings)
-        _print_limits(limits)
+        _print_limits(capture, reading)
     if any(finding.level is Level.ERROR for finding in findings):
         raise typer.Exit(1)
 
 
-def _print_limits(limits: CaptureLimits) -> None:
+def _print_limits(limits: CaptureLimits, reading: Limits) -> None:
     """What a pipeline takes at most, with defaults where `pipeline.yaml` says nothing else."""
     _line(
         f"capture: memory {_size(limits.memory_bytes)} ({limits.buffers} buffers of {_size(limits.buffer_bytes)}), "
         f"segments of {_size(limits.segment_bytes)} or {limits.seal_ms} ms, heartbeat {limits.heartbeat_s:.0f} s, "
         f"disk {_size(limits.disk_bytes_max)}, for one transaction up to {_size(limits.disk_bytes_hard)}"
+    )
+    _line(
+        f"a task that reads the log: {_size(reading.prefilter_bytes)} of it at a time, {_size(reading.pool_bytes)} that wait for the lake, "
+        f"an event of up to {_size(reading.assembly_bytes)} in memory and {_size(reading.spill_bytes_max)} in TMPDIR, "
+        f"rows of up to {_size(reading.row_bytes_max)}"
     )
 
 

@@ -28,6 +28,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.routes import SAME_NAME, Mode, Route
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
+from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.secrets import Secret
 from snowmelt.store.objects import open_store
@@ -308,9 +309,13 @@ class RelayConfig(_Section):
     """The captured log that the lake does not have yet."""
 
     disk_bytes_max: Annotated[float, _amount(_BYTES, "64MiB", "1024TiB", "16GiB or 1TiB")] = float(CaptureLimits().disk_bytes_max)
+    spill_bytes_max: Annotated[float, _amount(_BYTES, "16MiB", "1TiB", "4GiB or 64GiB")] = float(Limits().spill_bytes_max)
 
     def limits(self) -> CaptureLimits:
         return CaptureLimits(disk_bytes_max=int(self.disk_bytes_max))
+
+    def reading(self) -> Limits:
+        return Limits(spill_bytes_max=int(self.spill_bytes_max), unpacked_bytes_max=int(self.spill_bytes_max))
 
 
 class PipelineConfig(_Section):
@@ -344,6 +349,7 @@ class PipelineConfig(_Section):
             server_id=self.source.server_id,
             types=self.source.types(),
             capture=self.relay.limits(),
+            limits=self.relay.reading(),
         )
 
 

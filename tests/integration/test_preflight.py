@@ -468,6 +468,7 @@ class TestCommand:
         assert "ready to be captured, warnings: 1" in done.stdout
         assert f"ALTER TABLE `{name}`.`u` ADD PRIMARY KEY" in done.stdout
         assert "capture: memory 25 MiB (6 buffers of 4 MiB), segments of 64 MiB or 500 ms, heartbeat 5 s, disk 16 GiB" in done.stdout
+        assert "a task that reads the log: 8 MiB of it at a time, 64 MiB that wait for the lake" in done.stdout
 
     def test_errors_give_1_and_json_has_them_all(self, mysql8: Server, database: Database) -> None:
         name = database(mysql8)
@@ -478,6 +479,7 @@ class TestCommand:
         told = json.loads(done.stdout)
         assert (told["server"], told["ok"], told["tables"]) == ("MySQL 8.0.33", False, [f"{name}.[red]t[/]"])
         assert told["limits"]["capture"]["disk_bytes_max"] == 16 << 30
+        assert told["limits"]["task"]["row_bytes_max"] == 1 << 30
         assert {(one["code"], one["level"], tuple(one["tables"])) for one in told["findings"]} == {
             ("no-table", "error", ()),
             ("system-column", "error", (f"{name}.[red]t[/]",)),

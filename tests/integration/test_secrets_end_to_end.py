@@ -236,12 +236,15 @@ def test_the_password_of_a_run_is_nowhere(described: tuple[Server, str, Path]) -
             shown[path] = run.get(path)
         assert b"spark.app.name" in shown["environment"]
         assert b"MapInArrow" in shown["sql?details=true&planDescription=true"]
-        processes = run.processes()
-        assert len(processes) >= 3, "a driver, its JVM and their workers"
-        for folder in processes:
-            shown[f"{folder}/cmdline"] = (folder / "cmdline").read_bytes()
-            if by_file:
-                shown[f"{folder}/environ"] = (folder / "environ").read_bytes()
+        looked_at = 0
+        for folder in run.processes():
+            # A worker that nobody needs ends by itself.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                shown[f"{folder}/cmdline"] = (folder / "cmdline").read_bytes()
+                if by_file:
+                    shown[f"{folder}/environ"] = (folder / "environ").read_bytes()
+                looked_at += 1
+        assert looked_at >= 3, "a driver, its JVM and their workers"
     finally:
         code = run.end(signal.SIGINT)
     assert code == 0, run.said.read_text()[-6000:]

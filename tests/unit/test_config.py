@@ -17,6 +17,7 @@ from snowmelt.engine.routes import SAME_NAME, Mode, Route, Router, Target, assig
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import TableId
+from snowmelt.relay.limits import Limits
 from snowmelt.secrets import Secret
 
 LEAST = """\
@@ -62,6 +63,7 @@ routes:
     target: ods.{database}_{table}
 relay:
   disk_bytes_max: 1TiB
+  spill_bytes_max: 8GiB
 pipeline:
   name: shop-to-lake
   state: /state/shop
@@ -98,7 +100,7 @@ def test_all_but_the_necessary_keys_have_defaults(tmp_path: Path) -> None:
     assert (settings.rows_per_chunk, settings.chunks_at_once) == (defaults.rows_per_chunk, defaults.chunks_at_once)
     assert (settings.buckets, settings.types, settings.server_id) == (defaults.buckets, defaults.types, None)
     assert (settings.exclude, settings.routes, settings.target) == ((), (), SAME_NAME)
-    assert settings.capture == defaults.capture
+    assert (settings.capture, settings.limits) == (defaults.capture, defaults.limits)
 
 
 def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
@@ -114,6 +116,7 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
     assert (settings.name, settings.state, settings.interval_s) == ("shop-to-lake", Path("/state/shop"), 0.5)
     assert (settings.rows_per_chunk, settings.chunks_at_once, settings.epoch_bytes) == (50_000, 8, 64 << 20)
     assert settings.capture == CaptureLimits(disk_bytes_max=1 << 40)
+    assert settings.limits == Limits(spill_bytes_max=8 << 30, unpacked_bytes_max=8 << 30)
     assert settings.failover
 
 

@@ -37,7 +37,7 @@ class Assembly:
             raise SourceDrift(
                 "an event or a transaction of the log is larger than what may be put together",
                 detail=f"more than {self._bytes_max} bytes",
-                hint="raise spill_bytes_max",
+                hint="raise relay: spill_bytes_max",
             )
         if self._file is None and size <= self._memory_bytes:
             self._memory += data

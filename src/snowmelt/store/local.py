@@ -87,22 +87,10 @@ class LocalStore(Store):
                 raise self._failure(error, key) from None
         for above in sorted(folders):
             try:
-                if above.endswith(".parts") and self._remove_if_empty(above):
-                    continue
                 with self._folder(above) as folder:
                     os.fsync(folder)
             except OSError as error:
                 raise self._failure(error, above) from None
-
-    def _remove_if_empty(self, folder: str) -> bool:
-        """A record's parts have a folder of their own, which would be left for each that ever was."""
-        with self._lock:
-            try:
-                os.rmdir(os.path.join(self._root, folder))
-            except OSError:
-                return False
-            self._durable.discard(folder)
-            return True
 
     def numbers(self, prefix: str) -> list[int]:
         try:

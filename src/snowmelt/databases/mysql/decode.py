@@ -493,7 +493,7 @@ class LogReader:
             raise SourceDrift(
                 f"a row of {plan.table.id} is larger than the limit",
                 detail=f"column {plan.columns[column].name}, {need} bytes at {position}",
-                hint="raise row_bytes_max or exclude the table",
+                hint="exclude the table",
             )
         return need
 

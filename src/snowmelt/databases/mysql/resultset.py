@@ -142,9 +142,7 @@ class _Wire:
         capacity = self.buffer.shape[0] - kernel.SLACK
         if need > capacity:
             if need > self._row_bytes_max:
-                raise InvalidConfig(
-                    "a row is larger than row_bytes_max", detail=f"{need} bytes", hint="raise row_bytes_max or exclude the table"
-                )
+                raise InvalidConfig("a row is larger than row_bytes_max", detail=f"{need} bytes", hint="exclude the table")
             grown = np.empty(min(max(need, 2 * capacity), self._row_bytes_max) + kernel.SLACK, np.uint8)
             grown[: self.fill - self.at] = self.buffer[self.at : self.fill]
             self.buffer, self.at, self.fill = grown, 0, self.fill - self.at
