@@ -72,6 +72,27 @@ class Watcher(Protocol):
         """Leave the terminal as it was. Twice is harmless."""
 
 
+class _Pace:
+    """When a line may come, and when one should though nothing ended."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._due = 0.0
+        self._spoke = clock()
+
+    @property
+    def due(self) -> bool:
+        return self._clock() >= self._due
+
+    @property
+    def stale(self) -> bool:
+        return self._clock() >= self._spoke + SILENCE_S
+
+    def spoke(self) -> None:
+        self._spoke = self._clock()
+        self._due = self._spoke + LINE_S
+
+
 class Lines:
     """Plain lines, for logs: a table's new phase, an epoch at most every second, and now and then how far it is though nothing ended."""
 
@@ -79,30 +100,26 @@ class Lines:
         self, out: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
     ) -> None:
         self._out = out
-        self._clock = clock
+        self._pace = _Pace(clock)
         self._now = now
         self._phases: dict[str, str] = {}
         self._epoch = 0
-        self._due = 0.0
-        self._spoke = clock()
         self._paused = False
 
     def begin(self) -> None:
         pass
 
     def look(self, progress: Progress, *, final: bool = False) -> None:
-        if progress.paused != self._paused and self._clock() >= self._due:
+        if progress.paused != self._paused and self._pace.due:
             self._paused = progress.paused
             self._out(paused_line(progress) if progress.paused else "capture goes on")
         for table, phase in progress.phases.items():
             if self._phases.get(table) != phase_of(phase):
                 self._phases[table] = phase_of(phase)
                 self._out(f"{table} -> {progress.targets[table]}: {phase_of(phase)}")
-        stale = self._clock() >= self._spoke + SILENCE_S
-        if (progress.epoch > self._epoch and (final or self._clock() >= self._due)) or (stale and progress.phases):
+        if (progress.epoch > self._epoch and (final or self._pace.due)) or (self._pace.stale and progress.phases):
             self._epoch = progress.epoch
-            self._spoke = self._clock()
-            self._due = self._spoke + LINE_S
+            self._pace.spoke()
             self._out(f"epoch {progress.epoch}, {tables_line(progress)}, {lag_line(progress, self._now())}, rows {progress.rows:,}")
 
     def note(self, event: str, text: str) -> None:
@@ -119,22 +136,20 @@ class JsonLines:
         self, out: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
     ) -> None:
         self._out = out
-        self._clock = clock
+        self._pace = _Pace(clock)
         self._now = now
         self._last: tuple[int, bool, dict[str, str]] = (0, False, {})
-        self._due = 0.0
-        self._spoke = clock()
 
     def begin(self) -> None:
         pass
 
     def look(self, progress: Progress, *, final: bool = False) -> None:
         new = (progress.epoch, progress.paused, progress.phases)
-        stale = self._clock() >= self._spoke + SILENCE_S and bool(progress.phases)
-        if not stale and (new == self._last or (self._clock() < self._due and not final)):
+        stale = self._pace.stale and bool(progress.phases)
+        if not stale and (new == self._last or not (self._pace.due or final)):
             return
-        self._last, self._spoke = new, self._clock()
-        self._due = self._spoke + LINE_S
+        self._last = new
+        self._pace.spoke()
         self.tell(
             "progress",
             epoch=progress.epoch,

@@ -30,21 +30,18 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions
+from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.decode import warm
-from snowmelt.databases.mysql.segments import Cut, Segment, SegmentWriter
 from snowmelt.engine.recovery import Filtered
 from snowmelt.engine.rows import Sourced
-from snowmelt.engine.tasks import LogTask, Place, kept_rows
-from snowmelt.model.position import LogFile, Position
+from snowmelt.engine.tasks import LogTask, Place, kept_bytes, kept_rows
 from snowmelt.model.table import TableId
-from snowmelt.relay import retention
-from snowmelt.relay.limits import Limits
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.retention import Relay
 from snowmelt.source.facts import Incarnation
 from snowmelt.source.planning import Rule
+from tests.inflight import LogFolder
 from tests.integration.logs import table_map_body
 from tests.streams import event, gtid_body, query_body
 
@@ -63,7 +60,6 @@ SHAPE = MySqlTable(
 )
 _TEXTS = b"".join(bytes([size]) + (b"0123456789-abcdef" * 8)[:size] for size in (120, 60))
 _ROW = np.frombuffer(b"\0" + bytes(8) + _TEXTS, np.uint8)
-_FILE = LogFile("binlog", 1)
 _SERVER = Server("mysql", (8, 0, 33), "bench")
 
 
@@ -111,58 +107,24 @@ def _transaction(number: int, offset: int, events: int = EVENTS) -> tuple[bytes,
 
 def make(folder: Path, size: int, *, events: int = EVENTS) -> InFlight:
     """So much log, in transactions of so many row events."""
-    relay, writer = Relay(), SegmentWriter(folder)
-    offset, number, total, segment = 4, 0, 0, 0
+    log = LogFolder(folder, _SERVER)
+    offset, number, total = 4, 0, 0
     ends: list[int] = []
     while total < size:
-        segment += 1
-        start, data, cuts = offset, bytearray(), []
+        start, data = offset, bytearray()
+        cuts: list[tuple[int, int]] = []
         while len(data) < min(SEGMENT_BYTES, size - total):
             raw, offset = _transaction(number, offset, events)
             data += raw
             number += 1
             ends.append(offset - 4)
-            if not cuts or len(data) - cuts[-1].at >= 1 << 20:
-                cuts.append(Cut(len(data), offset, 1000, "commit"))
-        if cuts[-1].at < len(data):
-            cuts.append(Cut(len(data), offset, 1000, "commit"))
-        made = Segment(
-            folder=folder,
-            number=segment,
-            log=_FILE,
-            start=Position(1, start),
-            end=Position(1, offset),
-            follows=Position(1, start) if segment > 1 else None,
-            restart=offset,
-            data_bytes=len(data),
-            crc_length=4,
-            data_crc32=None,
-            server=_SERVER,
-            first_time_s=1000,
-            last_time_s=1000,
-            cuts=tuple(cuts),
-            format_description=b"",
-            event_bytes_max=1,
-        )
-        writer.write(segment, memoryview(data))
-        writer.seal(made)
-        marks = tuple(retention.Cut(relay.end + cut.offset - start, 1) for cut in cuts)
-        relay.apply(relay.decide_seal(1, str(made.index_path), made.start, made.end, marks))
+            if not cuts or len(data) - cuts[-1][0] >= 1 << 20:
+                cuts.append((len(data), offset))
+        if cuts[-1][0] < len(data):
+            cuts.append((len(data), offset))
+        log.add(data, start, cuts)
         total += len(data)
-    nothing: Any = None
-    place = Place(
-        generation=1,
-        nonce="",
-        state="",
-        warehouse="",
-        user="",
-        source=nothing,
-        server=_SERVER,
-        log=_FILE,
-        options=TypeOptions(),
-        limits=Limits(),
-    )
-    return InFlight(relay, ends, place)
+    return InFlight(log.relay, ends, log.place)
 
 
 @dataclass(frozen=True)
@@ -177,7 +139,7 @@ def recover(place: Place, task: LogTask) -> Cost:
     """One task."""
     rows = keys = 0
     before = time.process_time()
-    with Filtered(lambda: kept_rows(place, task), lambda kept: int(kept[1].get_total_buffer_size()), Pool(place.limits.pool_bytes)) as kept:
+    with Filtered(lambda: kept_rows(place, task), kept_bytes, Pool(place.limits.pool_bytes)) as kept:
         for _, batch in kept:
             rows += batch.num_rows
             keys += int(batch.column("id").to_numpy().astype(np.int64).sum())

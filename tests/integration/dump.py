@@ -29,10 +29,11 @@ def open_session(server: Server, *, tls: Tls = Tls.DISABLED) -> Session:
     return Session(MySqlOptions(host=server.host, port=server.port, username=server.user, password=Secret(f"file:{secret}"), tls=tls))
 
 
-def await_that(condition: Callable[[], bool], *, seconds: float = 60) -> None:
+def await_that(condition: Callable[[], object], *, seconds: float = 60, told: Callable[[], object] = str) -> None:
+    """`told` says more where it does not happen."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "what was awaited did not happen"
+        assert time.monotonic() < deadline, f"what was awaited did not happen {told()}"
         threading.Event().wait(0.01)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from snowmelt.errors import SourceDrift, Unavailable
 from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import Position
 from snowmelt.verify import Outcome, verify
+from tests.integration.dump import await_that
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.integration.test_capture import WAIT_S, ask, execute, fill, now, options, split
 from tests.servers import Fresh, Server
@@ -38,10 +37,7 @@ def await_replica(primary: Server, replica: Server) -> None:
     """Until the replica's log has what the primary's has."""
     name = "gtid_binlog_pos" if primary.kind == "mariadb" else "gtid_executed"
     wanted = ask(primary, f"SELECT @@{name}")
-    deadline = time.monotonic() + WAIT_S
-    while ask(replica, f"SELECT @@{name}") != wanted:
-        assert time.monotonic() < deadline, ask(replica, "SHOW SLAVE STATUS")
-        time.sleep(0.02)
+    await_that(lambda: ask(replica, f"SELECT @@{name}") == wanted, seconds=WAIT_S, told=lambda: ask(replica, "SHOW SLAVE STATUS"))
 
 
 @pytest.fixture(params=["fresh_mariadb", "fresh_mysql8"])
@@ -147,7 +143,7 @@ def test_a_pipeline_goes_on_with_a_replica_when_its_server_is_gone(
     told = [Standing(Doing.STANDS_BY, None, 0)]
     relay = threading.Thread(target=keep_capturing, args=(wanted, asked, told.append))
     relay.start()
-    wait_until(lambda: told[-1].position is not None and told[-1].position >= until)
+    await_that(lambda: told[-1].position is not None and told[-1].position >= until, seconds=WAIT_S)
     asked.set()
     relay.join()
     # Not even captured.
@@ -172,10 +168,3 @@ def test_a_pipeline_goes_on_with_a_replica_when_its_server_is_gone(
     assert folded(tmp_path, "ods.events") == source_rows(replica, "shop.events")
     changes = [(row["_op"], row["id"], row["v"], row["_seq"]) for row in history(tmp_path, "ods.events")]
     assert len(changes) == len(set(changes))
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from snowmelt.source.facts import OUTSIDE
 from snowmelt.status import read_status
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
+from tests.integration.dump import await_that as awaited
 from tests.integration.running import Running, folded, lake_rows, settings, source_rows
 from tests.integration.test_capture import WAIT_S, ask, execute, fill, load, log_events, now, split
 from tests.servers import Fresh, Server
@@ -59,11 +60,7 @@ def small(disk_bytes_max: int) -> CaptureLimits:
     return replace(SMALL, disk_bytes_max=disk_bytes_max)
 
 
-def await_that(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.01)
+await_that = partial(awaited, seconds=WAIT_S)
 
 
 class Driver:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import threading
 import tracemalloc
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snowmelt.databases.mysql.columns import TypeOptions
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.segments import Cut, Segment, SegmentWriter
 from snowmelt.engine.aside import put_aside
 from snowmelt.engine.recovery import Filtered
 from snowmelt.engine.rows import Sourced
-from snowmelt.engine.tasks import LogTask, Place, kept_rows
+from snowmelt.engine.tasks import LogTask, Place, kept_bytes, kept_rows
 from snowmelt.model import sequence
-from snowmelt.model.position import LogFile, Position
 from snowmelt.relay import retention
 from snowmelt.relay.limits import POOL_BYTES_MIN, PREFILTER_BYTES_MIN, Limits
 from snowmelt.relay.pool import Pool
@@ -36,6 +32,7 @@ from snowmelt.source.planning import Rule
 from snowmelt.store.objects import open_store
 from tests.bench import recovery
 from tests.histories import TABLES, History, shape
+from tests.inflight import LogFolder
 
 COMBINATIONS = 500
 AT_ONCE = 10
@@ -88,33 +85,12 @@ def in_flight(folder: Path, seed: int, record_bytes: int) -> InFlight:
     history = History(chance, flavour=chance.choice(["mysql", "mariadb"]), checksummed=chance.random() < 0.8)
     history.grow(chance.randint(3, 14), event_bytes=record_bytes, events_max=chance.choice([2, 8, 20]))
     server = Server(history.flavour, (10, 11, 0), "server")
-    log, data, relay, writer = LogFile("binlog", 1), history.data, Relay(), SegmentWriter(folder)
-    cuts, store = history.cuts, open_store(str(folder / "state"))
+    log = LogFolder(folder, server, checksum_bytes=history.checksum_bytes)
+    cuts, store = history.cuts, open_store(log.place.state)
     inner = sorted(chance.sample(range(1, len(cuts) - 1), min(len(cuts) - 2, chance.randint(0, 3))))
-    for number, (first, last) in enumerate(zip([0, *inner], [*inner, len(cuts) - 1], strict=True), 1):
+    for first, last in zip([0, *inner], [*inner, len(cuts) - 1], strict=True):
         (begins, start), (ends, end) = cuts[first], cuts[last]
-        made = Segment(
-            folder=folder,
-            number=number,
-            log=log,
-            start=Position(1, start),
-            end=Position(1, end),
-            follows=Position(1, start) if number > 1 else None,
-            restart=end,
-            data_bytes=ends - begins,
-            crc_length=history.checksum_bytes,
-            data_crc32=None if history.checksum_bytes else zlib.crc32(data[begins:ends]),
-            server=server,
-            first_time_s=1,
-            last_time_s=1,
-            cuts=tuple(Cut(at - begins, offset, 1, "commit") for at, offset in cuts[first + 1 : last + 1]),
-            format_description=b"",
-            event_bytes_max=1,
-        )
-        writer.write(number, memoryview(data[begins:ends]))
-        writer.seal(made)
-        marks = tuple(retention.Cut(relay.end + cut.offset - start, 1) for cut in made.cuts)
-        shift = relay.end - start
+        shift = log.relay.end - start
         phases = [
             retention.Prepared(one.xid, 0, one.begins + shift, one.ends + shift, one.at - begins, one.until - one.at)
             if one.committed is None
@@ -122,16 +98,11 @@ def in_flight(folder: Path, seed: int, record_bytes: int) -> InFlight:
             for one in history.phases
             if start < one.ends <= end
         ]
-        sealed = relay.decide_seal(1, str(made.index_path), made.start, made.end, marks, (), phases)
+        inside = [(at - begins, offset) for at, offset in cuts[first + 1 : last + 1]]
+        made, sealed = log.add(history.data[begins:ends], start, inside, phases)
         for group in sealed.put_aside:
             put_aside(store, made, group, group.begins - shift)
-        relay.apply(sealed)
-    nothing: Any = None
-    state = str(folder / "state")
-    place = Place(
-        generation=1, nonce="n", state=state, warehouse="", user="", source=nothing, server=server, log=log, options=TypeOptions()
-    )  # fmt: skip
-    return InFlight(history, relay, place)
+    return InFlight(history, log.relay, log.place)
 
 
 class Recovery:
@@ -139,9 +110,7 @@ class Recovery:
 
     def __init__(self, place: Place, task: LogTask, prefilter: PreFilter | None = None) -> None:
         self.pool = Pool(place.limits.pool_bytes)
-        self.filtered: Filtered[Kept] = Filtered(
-            lambda: kept_rows(place, task, prefilter=prefilter), lambda kept: int(kept[1].get_total_buffer_size()), self.pool
-        )
+        self.filtered: Filtered[Kept] = Filtered(lambda: kept_rows(place, task, prefilter=prefilter), kept_bytes, self.pool)
         self.rows: list[Told] = []
         self.most = 0
         self._error: BaseException | None = None
@@ -250,9 +219,7 @@ def peak_bytes(folder: Path, events: int) -> int:
     before = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
-        found: Filtered[Kept] = Filtered(
-            lambda: kept_rows(place, held.task(0, held.relay.end, 0)), lambda kept: int(kept[1].get_total_buffer_size()), Pool(1 << 18)
-        )
+        found: Filtered[Kept] = Filtered(lambda: kept_rows(place, held.task(0, held.relay.end, 0)), kept_bytes, Pool(1 << 18))
         with found as batches:
             for _, batch in batches:
                 rows += batch.num_rows

@@ -27,9 +27,9 @@ from snowmelt.databases.mysql.decode import Held
 from snowmelt.databases.mysql.segments import Segment
 from snowmelt.errors import Corrupt, Unavailable
 from snowmelt.relay.retention import Prepared
-from snowmelt.store.contract import Store, checked_key, numbered
+from snowmelt.store.contract import Store, numbered
 from snowmelt.store.numbered import Lost
-from snowmelt.store.records import Kind, delete_records, get_record, read_record, settle_record
+from snowmelt.store.records import Kind, delete_records, get_record, key_of_part, read_record, settle_record
 
 _PREFIX: Final = "held"
 _PIECE_BYTES: Final = 8 << 20
@@ -108,4 +108,4 @@ def let_go_of(store: Store, numbers: Iterable[int]) -> None:
 
 
 def _key(number: int, piece: Piece) -> str:
-    return checked_key(f"{numbered(_PREFIX, number)}.parts/{piece.sha256}")
+    return key_of_part(numbered(_PREFIX, number), piece.sha256)

@@ -193,7 +193,7 @@ def run_log(place: Place, task: LogTask) -> LogAnswer:
 
     for one in task.emptied:
         write(one.target, truncate_row(lake.columns(one.target), at=one.at, time_us=one.time_ms * 1000))
-    with Filtered(lambda: kept_rows(place, task), _bytes, Pool(place.limits.pool_bytes)) as kept:
+    with Filtered(lambda: kept_rows(place, task), kept_bytes, Pool(place.limits.pool_bytes)) as kept:
         for target, batch in kept:
             write(target, batch)
     staged = {target: writer.finish(task.epoch) for target, writer in writers.items()}
@@ -204,7 +204,8 @@ def run_log(place: Place, task: LogTask) -> LogAnswer:
     return LogAnswer(message=message, messages={target: one.messages for target, one in staged.items()}, rows=rows)
 
 
-def _bytes(kept: tuple[str, pa.RecordBatch]) -> int:
+def kept_bytes(kept: tuple[str, pa.RecordBatch]) -> int:
+    """What of `kept_rows` counts against the pool."""
     return int(kept[1].get_total_buffer_size())
 
 
@@ -347,8 +348,8 @@ def _covered(task: LogTask, adopting: Adopting, item: ChangeBatch, offsets: Long
         of_this = positions == position
         if of_this.any() and offsets[of_this][0] <= adopting.reading.high:
             # Where it lies is settled by the relay's offsets; what is left to ask is its name.
-            result[of_this] = covers(mark, position=mark.high, gtid=item.transactions.gtid(index))
-    return result & ~of_xa
+            result[of_this] = covers(mark, position=mark.high, gtid=item.transactions.gtid(index), xa=bool(of_xa[of_this][0]))
+    return result
 
 
 def _keys(item: ChangeBatch) -> Longs | None:

@@ -177,8 +177,13 @@ def delete_records(store: Store, keys: Iterable[str]) -> None:
         store.delete([key])
 
 
+def key_of_part(key: str, sha256: str) -> str:
+    """Where a part of what lies at `key` is."""
+    return checked_key(f"{key}.parts/{sha256}")
+
+
 def _part_keys(key: str, listed: _Parts) -> list[str]:
-    return [checked_key(f"{key}.parts/{part.sha256}") for part in listed.parts]
+    return [key_of_part(key, part.sha256) for part in listed.parts]
 
 
 def _listed(key: str, raw: bytes) -> _Parts | None:

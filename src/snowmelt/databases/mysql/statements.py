@@ -142,8 +142,7 @@ def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int | None
             continue
         whole = end + segment.crc_length
         plain = unpack(data[at:whole], checksum_bytes=segment.crc_length, where=where, bytes_max=unpacked_bytes_max)
-        walk = Walk(window_bytes=len(plain), position=segment.start.offset + at)
-        walk.enter(plain, checksum_bytes=0, places=Places.UNPACKED)
+        walk = Walk.over(plain, position=segment.start.offset + at, checksum_bytes=0, places=Places.UNPACKED)
         while (stop := walk.go_on()) in (Stop.STATEMENT, Stop.MAPS_FULL):
             if stop is Stop.MAPS_FULL:
                 walk.grow_maps()
