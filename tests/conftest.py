@@ -10,7 +10,6 @@ MariaDB must be there. A MySQL that can't be fetched is reported as not run, by 
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,10 +19,10 @@ from typing import Any
 import pytest
 
 from snowmelt.supervise import spark_session
+from tests import jvm
 from tests.servers import Fresh, NotRun, Server, Setting, start_mariadb, start_mysql8, start_mysql56
 
-# A JVM that lives for seconds is done before its second compiler has paid for itself.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+jvm.set_options()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

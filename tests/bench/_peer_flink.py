@@ -50,6 +50,11 @@ STEP_S_MAX = 3600.0
 
 _OPENED = ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "text", "time", "util", "util.concurrent", "util.concurrent.atomic")
 _SNAPSHOT = re.compile(r"snapshot-(\d+)")
+_COMMITTED_FIRST = "intentionally thrown after committing the restored checkpoints"
+
+
+class _CommittedFirst(RuntimeError):
+    """It was killed between a checkpoint and the commit of it, has made up for that, and wants to be started again."""
 
 
 @cache
@@ -141,6 +146,12 @@ class FlinkCdc:
         return stage, stage.began - started
 
     def catch_up(self, changes: int) -> Stage:
+        try:
+            return self._catch_up(changes)
+        except _CommittedFirst:
+            return self._catch_up(changes)
+
+    def _catch_up(self, changes: int) -> Stage:
         dumps, before = self._dumps(), max(self._numbers())
         with self._running(self._checkpoint()[1]) as process, self._meter.stage(alone=process.pid) as stage:
             self._await(process, lambda: bool(self._dumps() - dumps))
@@ -190,7 +201,7 @@ class FlinkCdc:
             if ended or time.monotonic() > deadline:
                 what = f"ended with {process.returncode}" if ended else f"is not done after {STEP_S_MAX:.0f} s"
                 told = (self._folder / "log").read_text(errors="replace")[-4000:]
-                raise RuntimeError(f"Flink CDC {what}:\n{told}")
+                raise (_CommittedFirst if _COMMITTED_FIRST in told else RuntimeError)(f"Flink CDC {what}:\n{told}")
             time.sleep(LOOK_S)
 
     # ---- how far it is

@@ -99,16 +99,23 @@ def under_load(server: Server) -> Iterator[None]:
 
 
 class Process:
-    """A driver with its workers, in a group of their own."""
+    """A driver with its workers, in a group of their own. Of its failpoints each is passed until it is armed."""
 
     def __init__(self, server: Server, folder: Path, *failpoints: str, master: str = "local[3]") -> None:
         environment = {**os.environ, "PIPELINE_PASSWORD": server.password, "PYSPARK_PYTHON": sys.executable}
-        self.died = [folder / f"died-{failpoint}-{time.monotonic_ns()}" for failpoint in failpoints]
-        environment["SNOWMELT_FAILPOINT"] = ",".join(f"{name}:{path}" for name, path in zip(failpoints, self.died, strict=True))
+        self._died = {failpoint: folder / f"armed-{failpoint}-{time.monotonic_ns()}" / "died" for failpoint in failpoints}
+        environment["SNOWMELT_FAILPOINT"] = ",".join(f"{name}:{path}" for name, path in self._died.items())
         self.log = folder / "log.txt"
         command = [sys.executable, "-m", "tests.integration.pipeline_process", server.host, str(server.port), str(folder), master]
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+    def die_at(self, *failpoints: str) -> None:
+        """Returns when somebody has died at each of them."""
+        for failpoint in failpoints:
+            self._died[failpoint].parent.mkdir()
+        for failpoint in failpoints:
+            self.wait_for(self._died[failpoint])
 
     def wait_for(self, *paths: Path) -> None:
         deadline = time.monotonic() + START_S_MAX
@@ -118,10 +125,6 @@ class Process:
             if time.monotonic() > deadline:
                 pytest.fail(f"nothing happened:\n{self.log.read_text(errors='replace')[-6000:]}")
             time.sleep(0.05)
-
-    def wait_for_all(self, *paths: Path) -> None:
-        for path in paths:
-            self.wait_for(path)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -144,21 +147,19 @@ def finish_and_compare(server: Server, folder: Path, process: Process) -> None:
 def die_at_every_failpoint(server: Server, tmp_path: Path, master: str) -> None:
     """Kill driver or worker at each of them, while tables are copied and when they are live; then the lake is the source."""
     fill(server)
+    live, drivers = tmp_path / "released", [name for name in NAMES if name not in IN_TASKS]
     with under_load(server):
-        for phase in ("snapshot", "stream"):
-            # Workers die, and their driver lives on.
-            process = Process(server, tmp_path, *(IN_TASKS if phase == "snapshot" else (FILES_STAGED,)), master=master)
-            process.wait_for_all(*process.died)
-            process.kill()
-            for failpoint in NAMES:
-                if failpoint not in IN_TASKS:
-                    process = Process(server, tmp_path, failpoint, master=master)
-                    process.wait_for(*process.died)
-                    process.kill()
-            if phase == "snapshot":
-                process = Process(server, tmp_path, master=master)
-                process.wait_for(tmp_path / "released")
+        for copying in (True, False):
+            workers = IN_TASKS if copying else (FILES_STAGED,)
+            for failpoint in drivers:
+                process = Process(server, tmp_path, *workers, failpoint, master=master)
+                if not copying:
+                    process.wait_for(live)
+                # Workers die, and their driver lives on until it is its turn.
+                process.die_at(*workers)
+                workers = ()
+                process.die_at(failpoint)
                 process.kill()
+                assert live.exists() != copying, f"no table was being copied any more at {failpoint}"
         process = Process(server, tmp_path, master=master)
-        process.wait_for(tmp_path / "released")
     finish_and_compare(server, tmp_path, process)

@@ -12,7 +12,7 @@ from snowmelt.store.local import LocalStore
 from tests.integration.running import Running, lake_rows, settings, source_rows
 from tests.servers import Fresh, Server
 
-FEW, MANY = 5, 200
+FEW, MANY = 5, 60
 EPOCHS = 3
 
 

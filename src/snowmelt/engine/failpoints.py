@@ -1,6 +1,7 @@
 """Places where a test lets a process die, as kill -9 would: `SNOWMELT_FAILPOINT=NAME:FILE`, or several with commas between them.
 
-The process that comes to the place first makes FILE and dies; whoever comes later passes. Without the variable nothing happens.
+The process that comes to the place first makes FILE and dies; whoever comes later passes, and so does everyone while FILE's folder
+is not there. Without the variable nothing happens.
 """
 
 from __future__ import annotations
@@ -26,6 +27,6 @@ IN_TASKS: Final = (CHUNK_READ, FILES_STAGED)
 def reach(name: str) -> None:
     for wanted, _, path in (one.partition(":") for one in os.environ.get("SNOWMELT_FAILPOINT", "").split(",")):
         if wanted == name:
-            with contextlib.suppress(FileExistsError):
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL))
                 os.kill(os.getpid(), signal.SIGKILL)
