@@ -53,10 +53,12 @@ class Store(Protocol):
         """What must be there because a record names it. Missing is `Corrupt`, never empty."""
         found = self.get(key)
         if found is None:
-            raise Corrupt(
-                "the store lacks what a record names", detail=key, hint="was it deleted by hand, or is the store an incomplete copy?"
-            )
+            raise lacking(key)
         return found
+
+    def read_into(self, key: str, at: int, into: memoryview) -> None:
+        """Fill a buffer with what lies from `at` on in content that a record names. What is missing, or shorter, is `Corrupt`."""
+        ...
 
     def put_data(self, key: str, data: bytes | memoryview) -> None:
         """Write content that only a later record makes true: segments, parts. Durable on return.
@@ -111,6 +113,16 @@ def checked_data(key: str, data: bytes | memoryview) -> memoryview:
     view = memoryview(data).cast("B")
     check(len(view) <= DATA_BYTES_MAX, "an object of the store is too large", f"{key}: {len(view)} bytes")
     return view
+
+
+def lacking(key: str) -> Corrupt:
+    """For `read`: a record names what is not there."""
+    return Corrupt("the store lacks what a record names", detail=key, hint="was it deleted by hand, or is the store an incomplete copy?")
+
+
+def too_short(key: str) -> Corrupt:
+    """For `read_into`."""
+    return Corrupt("an object of the store is shorter than what a record says of it", detail=key)
 
 
 def different(key: str) -> Corrupt:

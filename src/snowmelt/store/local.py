@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
-from snowmelt.store.contract import DATA_BYTES_MAX, Store, checked_data, checked_key, different, number_in
+from snowmelt.store.contract import DATA_BYTES_MAX, Store, checked_data, checked_key, different, lacking, number_in, too_short
 
 _TEMPORARY: Final = ".tmp"
 _ABANDONED_S: Final = 3600
@@ -60,6 +60,25 @@ class LocalStore(Store):
                 return value
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise self._failure(error, key) from None
+
+    def read_into(self, key: str, at: int, into: memoryview) -> None:
+        above, _, name = checked_key(key).rpartition("/")
+        try:
+            with self._folder(above) as folder:
+                file = os.open(name, _FILE, dir_fd=folder)
+                try:
+                    left = into
+                    while left:
+                        count = os.preadv(file, [left], at)
+                        if count <= 0:
+                            raise too_short(key)
+                        left, at = left[count:], at + count
+                finally:
+                    os.close(file)
+        except FileNotFoundError:
+            raise lacking(key) from None
         except OSError as error:
             raise self._failure(error, key) from None
 
