@@ -111,6 +111,10 @@ def test_a_pipeline_whose_state_is_in_a_bucket_survives_kills_inside_of_uploads(
     assert folded(tmp_path, "ods.events") == source_rows(mariadb, "shop.events")
     changes = [(row["_op"], row["id"], row["v"], row["_seq"]) for row in history(tmp_path, "ods.events")]
     assert len(changes) == len(set(changes))
+    # Neither the bucket's secret nor the database's is in anything that the pipeline wrote.
+    assert s3.holds(str(mine.state), b"shop") > 0
+    assert s3.holds(str(mine.state), PASSWORD.encode()) == s3.holds(str(mine.state), mariadb.password.encode()) == 0
+    assert PASSWORD not in repr(mine)
 
 
 def test_a_zombie_that_uploads_late_changes_nothing(

@@ -19,6 +19,7 @@ from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import TableId
 from snowmelt.relay.limits import Limits
 from snowmelt.secrets import Secret
+from snowmelt.store.objects import Bucket
 
 LEAST = """\
 source:
@@ -384,6 +385,20 @@ def test_a_route_says_what_its_lake_tables_hold(tmp_path: Path) -> None:
 
 
 # ---- what users are told
+
+
+def test_a_state_in_a_bucket_has_its_secrets_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    example = guide.partition("### State in a bucket\n\n```yaml\n")[2].partition("```")[0]
+    monkeypatch.delenv("S3_SECRET", raising=False)
+    config = read(tmp_path, LEAST.partition("pipeline:\n")[0] + "relay:\n  spool: spool\n" + example)
+    settings = config.to_settings()
+    options = (("region", "eu-central-1"), ("access_key_id", Secret("${S3_KEY}")), ("secret_access_key", Secret("${S3_SECRET}")))
+    assert settings.state == Bucket("s3://lake/_snowmelt/shop", options)
+    assert (settings.log_folder, settings.spool) == (None, tmp_path / "spool")
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    for address in ("gs://bucket/state", "az://container/state"):
+        assert str(read(tmp_path, LEAST.replace("state: state", f"state: {address}")).to_settings().state) == address
 
 
 def test_the_guide_has_every_key_and_its_example_and_that_of_the_help_are_right(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from snowmelt.engine.state import State
 from snowmelt.engine.stored_log import ReadInto, read_file
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, check
 from snowmelt.relay.retention import Relay, Sealed
-from snowmelt.store.contract import Store, key_of, numbered
+from snowmelt.store.contract import Store, key_of, key_of_part, numbered
 from snowmelt.store.objects import Bucket, open_store
 
 PIECE_BYTES: Final = 16 << 20
@@ -273,7 +273,7 @@ def _pieces(data_bytes: int) -> int:
 
 
 def _piece(name: str, index: int) -> str:
-    return f"{name}.parts/{index:06d}"
+    return key_of_part(name, f"{index:06d}")
 
 
 def _bytes_at_most(sealed: Sealed) -> int:

@@ -26,6 +26,7 @@ _PARTS_MAX: Final = 8
 _DIGITS: Final = 20
 _PART: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,127}")
 _NUMBER: Final = re.compile(r"[0-9]{20}")
+PARTS: Final = ".parts"
 NUMBER_MAX: Final = 10**_DIGITS - 1
 
 
@@ -101,6 +102,11 @@ def numbered(prefix: str, number: int) -> str:
     """The key of a numbered record. Twenty digits, so that the order of names is the order of numbers."""
     check(0 <= number <= NUMBER_MAX, "a number of a record is out of range", str(number))
     return checked_key(f"{prefix}/{number:0{_DIGITS}d}")
+
+
+def key_of_part(key: str, name: str) -> str:
+    """Where a part of what lies at `key` is: in a folder beside it, that holds nothing else and goes with the last of them."""
+    return checked_key(f"{key}{PARTS}/{name}")
 
 
 def number_in(name: str) -> int | None:

@@ -202,7 +202,6 @@ class _Log:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._seal_s = seal_s
-        self._scan = scan
         self._era = start.era
         self._gtids = start.gtids
         self._start = start.offset
@@ -212,6 +211,8 @@ class _Log:
             # It was another server's.
             after = None
         self._format = after.format_description if after else b""
+        # No connection begins behind 4 GiB, and only who captured what lies before knows of a place to begin at.
+        self._scan = scan or (after is None and start.offset >= _ADDRESSABLE)
         self._target = writer.buffer()
         self._handed = 0
         self._gathered = bytearray()
