@@ -14,7 +14,7 @@ Laws of a bucket:
 
 In a folder a segment is where it was sealed, and one capture at a time has the folder (`handover`).
 
-Memory: of the spool's files as many pieces are mapped as go up at once. Who reads has a piece of what he asked for beside his own buffer.
+Memory: as many pieces as go up at once, whatever the size of a segment. Who reads has what he asked for once beside his own buffer.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+
+import numpy as np
 
 from snowmelt.columnar.arena import Bytes
 from snowmelt.databases.mysql.capture import owned
@@ -232,10 +234,12 @@ class InBucket(Keeping):
         self._bytes[name] = segment.data_bytes
         self._store.put_data(name, encode_index(segment))
         reach(HALF_UPLOADED)
-        data = segment.bytes()
 
         def put(index: int) -> None:
-            self._store.put_data(_piece(name, index), data[index * PIECE_BYTES : (index + 1) * PIECE_BYTES].data)
+            at = index * PIECE_BYTES
+            piece = np.empty(min(PIECE_BYTES, segment.data_bytes - at), np.uint8)
+            read_file(segment.data_path, at, piece)
+            self._store.put_data(_piece(name, index), piece.data)
 
         for _ in pool.map(put, range(_pieces(segment.data_bytes))):
             pass
@@ -343,7 +347,8 @@ def _read_pieces(store: Store, name: str, at: int, into: Bytes) -> None:
 
 
 def held_bytes(log_folder: Path | None, relay: Relay) -> tuple[int, int]:
-    """How much of the log is held, and of that how much has no record yet. None: it is kept in a bucket."""
+    """How much of the log is held, and of that how much has no record yet. None: it is kept in a bucket, and what is told of that is what
+    the newest intent does not have: to look at all of it would be a request for each segment."""
     if log_folder is None:
         return sum(_bytes_at_most(sealed) for sealed in relay.segments), 0
     held = sealed_bytes(log_folder)

@@ -144,7 +144,11 @@ class Keeper:
         self._thread.start()
 
     def sweep(self, done: int) -> None:
-        """Remove data that no record can name any more. `done` is the record that the last done epoch names."""
+        """Remove records that a driver which died had not come to, and data that no record can name any more. `done` is the record that
+        the last done epoch names."""
+        held = self.relay.segments
+        below = min(held[0].number, done) if held else 0
+        self._state.trim_relay([number for number in self._state.store.numbers("relay") if number < below])
         self._keeping.sweep(self.relay, done)
 
     def _begin_era(self) -> None:
