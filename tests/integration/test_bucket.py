@@ -105,8 +105,6 @@ def test_a_pipeline_whose_state_is_in_a_bucket_survives_kills_inside_of_uploads(
         status = read_status(mine)
         # What was left by the dead is swept once their numbers have records of others.
         running.wait_for(lambda: {generation for _, generation in held(store)} == {4})
-        # So are the records that they had not come to.
-        assert min(store.numbers("relay")) >= running.pipeline.ledger.done_segment - 1
     assert status.held_bytes > 0
     assert {verdict.outcome for verdict in verify(mine, spark)} == {Outcome.VERIFIED}
     assert lake_rows(tmp_path, "ods.orders") == source_rows(mariadb, "shop.orders")

@@ -6,13 +6,17 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from snowmelt.databases.mysql.capture import CaptureLimits
+from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.segments import Segment
 from snowmelt.engine import keeping
-from snowmelt.engine.keeping import InBucket, segments_of, spool
+from snowmelt.engine.keeping import InBucket, InFolder, segments_of, spool
+from snowmelt.engine.relay import Keeper
 from snowmelt.engine.state import State
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, Unavailable
 from snowmelt.model.position import Position
@@ -217,6 +221,37 @@ def test_a_half_uploaded_segment_is_found_by_its_index(driver: Driver, store: Me
     assert log_keys(full) == set()
     for one in (dying, after):
         one.bucket.close()
+
+
+def test_records_that_a_dead_driver_had_not_come_to_are_swept(store: MemoryStore, tmp_path: Path) -> None:
+    state, all_of_it, found = State(store), Relay(), Relay()
+    for number, made in enumerate([*three(tmp_path), segment(tmp_path, 4, 604, b"x" * 50)], 1):
+        cuts = (Cut(all_of_it.end + made.data_bytes, 0),)
+        sealed = state.seal(all_of_it.decide_seal(1, str(made.index_path), made.start, made.end, cuts))
+        all_of_it.apply(sealed)
+        if number >= 3:
+            found.apply(sealed)
+    nothing: Any = None
+    keeper = Keeper(
+        state,
+        found,
+        nothing,
+        InFolder(tmp_path),
+        MySqlOptions(),
+        generation=2,
+        start=Position(7, 4),
+        server_id=1,
+        prepared_bytes_max=1,
+        limits=CaptureLimits(),
+        identity="",
+        failover=False,
+        wake=nothing,
+        release=lambda: None,
+    )
+    for done, left in ((0, [1, 2, 3, 4]), (2, [2, 3, 4]), (2, [2, 3, 4]), (4, [3, 4])):
+        keeper.sweep(done)
+        assert store.numbers("relay") == left, "the last done epoch names it" if done == 2 else "it is held"
+    keeper.stop()
 
 
 def test_a_spool_is_its_owners_and_those_of_the_dead_are_removed(tmp_path: Path) -> None:
