@@ -24,7 +24,7 @@ class LogFolder:
 
     def __init__(self, folder: Path, server: Server, *, checksum_bytes: int = 4) -> None:
         self.relay = Relay()
-        self.place = _place(server, state=str(folder / "state"))
+        self.place = _place(server, state=folder / "state")
         self._folder = folder
         self._server = server
         self._checksum_bytes = checksum_bytes
@@ -63,7 +63,7 @@ class LogFolder:
         return made, sealed
 
 
-def _place(server: Server, *, state: str) -> Place:
+def _place(server: Server, *, state: Path) -> Place:
     nothing: Any = None
     return Place(
         generation=1, nonce="n", state=state, warehouse="", user="", source=nothing, server=server, log=LOG, options=TypeOptions()

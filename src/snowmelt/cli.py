@@ -266,7 +266,7 @@ def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
         ignore_case = ignores_case(session)
         found = read_tables(session, match_tables(source.tables, source.exclude, ignore_case=ignore_case))
         findings = _unmatched(list(source.tables), list(source.exclude), found, ignore_case)
-        begun = State(open_store(str(config.pipeline.state))).begun
+        begun = State(open_store(config.pipeline.place())).begun
         options = PreflightOptions(types=source.types(), cascade=Cascade(source.cascades.value), begun=begun)
         findings += inspect(session, found.values(), options)
         server = str(session.server)

@@ -31,7 +31,7 @@ from snowmelt.errors import InvalidConfig
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.secrets import Secret
-from snowmelt.store.objects import open_store
+from snowmelt.store.objects import Bucket, check_options
 
 FILE_BYTES_MAX: Final = 1 << 20
 NODES_MAX: Final = 20_000
@@ -148,20 +148,33 @@ def _address(value: object, info: ValidationInfo) -> str:
         raise _refuse(value, "a path, or an address as s3://bucket/prefix", secret=True)
     try:
         if "://" in value:
-            open_store(value)
+            check_options(value, {})
             return value
     except InvalidConfig as error:
         raise _from(error) from None
     return str(_folder(info) / value)
 
 
-def _state(value: object, info: ValidationInfo) -> Path:
+def _state(value: object, info: ValidationInfo) -> Path | str:
+    """A path, or the address of a bucket."""
     address = _address(value, info)
+    if address.startswith("memory://"):
+        raise _refuse(value, "a path, or an address as s3://bucket/prefix")
     if "://" in address and not address.startswith("file://"):
-        raise PydanticCustomError(
-            "config", "{text}", {"text": "a bucket can't hold the state yet; allowed is a path that the driver and all workers see"}
-        )
+        return address
     return Path(address.removeprefix("file://"))
+
+
+def _options(value: object, info: ValidationInfo) -> dict[str, str | Secret]:
+    """Options of a store; what is a reference is a secret."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise _refuse(value, "a mapping as {region: eu-central-1, secret_access_key: ${S3_SECRET}}", secret=True)
+    found: dict[str, str | Secret] = {}
+    for name, text in value.items():
+        if not isinstance(text, str):
+            raise _refuse(text, f"text, for {name}", secret=True)
+        found[name] = _secret(text, info) if text.startswith(("${", "file:")) else text
+    return found
 
 
 def _folder(info: ValidationInfo) -> Path:
@@ -297,12 +310,27 @@ class Run(_Section):
     """How it is done."""
 
     name: Name
-    state: Annotated[Path, BeforeValidator(_state)]
+    state: Annotated[Path | str, BeforeValidator(_state)]
+    state_options: Annotated[dict[str, str | Secret], BeforeValidator(_options)] = {}
     interval: Annotated[float, _amount(_SECONDS, "100ms", "1h", "500ms, 5s or 1m")] = 5.0
     rows_per_chunk: Annotated[int, _whole(100, 100_000_000)] = 500_000
     chunks_at_once: Annotated[int, _whole(1, 1024)] | None = None
     epoch_bytes: Annotated[float, _amount(_BYTES, "1MiB", "64GiB", "64MiB or 1GiB")] = float(256 << 20)
     prepared_bytes: Annotated[float, _amount(_BYTES, "1MiB", "1024GiB", "512MiB or 4GiB")] = float(PREPARED_BYTES_MAX)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Run:
+        try:
+            if isinstance(self.state, str):
+                check_options(self.state, self.state_options)
+            elif self.state_options:
+                raise InvalidConfig("state_options are for a state in a bucket")
+        except InvalidConfig as error:
+            raise _from(error) from None
+        return self
+
+    def place(self) -> Path | Bucket:
+        return self.state if isinstance(self.state, Path) else Bucket(self.state, tuple(self.state_options.items()))
 
 
 class RelayConfig(_Section):
@@ -310,6 +338,7 @@ class RelayConfig(_Section):
 
     disk_bytes_max: Annotated[float, _amount(_BYTES, "64MiB", "1024TiB", "16GiB or 1TiB")] = float(CaptureLimits().disk_bytes_max)
     spill_bytes_max: Annotated[float, _amount(_BYTES, "16MiB", "1TiB", "4GiB or 64GiB")] = float(Limits().spill_bytes_max)
+    spool: File | None = None
 
     def limits(self) -> CaptureLimits:
         return CaptureLimits(disk_bytes_max=int(self.disk_bytes_max))
@@ -331,7 +360,8 @@ class PipelineConfig(_Section):
         """What the engine wants to know."""
         return Settings(
             name=self.pipeline.name,
-            state=self.pipeline.state,
+            state=self.pipeline.place(),
+            spool=Path(self.relay.spool) if self.relay.spool else None,
             warehouse=self.sink.warehouse,
             source=self.source.options(),
             tables=self.source.tables,

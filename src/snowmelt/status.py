@@ -1,12 +1,11 @@
-"""What a pipeline's state says of it, whether it runs or not. Only its folder is read: neither the database nor the lake is asked."""
+"""What a pipeline's state says of it, whether it runs or not. Only its store is read: neither the database nor the lake is asked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.databases.mysql.segments import sealed_bytes
-from snowmelt.engine.relay import segment_number
+from snowmelt.engine.keeping import held_bytes
 from snowmelt.engine.routes import Mode
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.state import State
@@ -43,7 +42,7 @@ class Status:
     waiting_bytes: int
     """Of the log: captured, and not in the lake."""
     held_bytes: int
-    """Of the log: on disk, with what was captured by a relay without a driver."""
+    """Of the log: on disk or in the bucket, with what was captured by a relay without a driver."""
     full: bool
     """As much is held as may be, so that capture waits for the lake."""
     tables: tuple[TableStatus, ...]
@@ -51,15 +50,13 @@ class Status:
 
 def read_status(settings: Settings) -> Status:
     """As of now. A pipeline that runs goes on meanwhile."""
-    state = State(open_store(str(settings.state)))
+    state = State(open_store(settings.state))
     ledger = state.load()
     if not ledger.epoch:
         raise InvalidConfig("this pipeline has done nothing yet", detail=str(settings.state), hint="start it with `snowmelt run`")
     relay = state.take_over_relay(ledger)
-    held = sealed_bytes(settings.log_folder)
     # What a relay without a driver has captured gets its records from the next driver.
-    recorded = 0 if relay.newest is None else segment_number(relay.newest)
-    unrecorded = sum(size for number, size in held.items() if number > recorded)
+    held, unrecorded = held_bytes(settings.log_folder, relay)
     tables = sorted(ledger.tables, key=lambda table: table.incarnation.table)
     return Status(
         name=settings.name,
@@ -67,8 +64,8 @@ def read_status(settings: Settings) -> Status:
         epoch=ledger.done_epoch,
         under_way=ledger.open is not None,
         waiting_bytes=max(0, relay.end - ledger.done_upto) + unrecorded,
-        held_bytes=sum(held.values()),
-        full=sum(held.values()) >= settings.capture.disk_bytes_max,
+        held_bytes=held,
+        full=held >= settings.capture.disk_bytes_max,
         tables=tuple(_table(ledger, table) for table in tables),
     )
 

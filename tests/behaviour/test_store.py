@@ -78,6 +78,20 @@ def test_bytes_come_back_as_they_went(store: Store, again: Again, value: bytes) 
 def test_what_a_record_names_and_is_not_there_is_an_error(store: Store) -> None:
     with pytest.raises(Corrupt, match="lacks what a record names: segment/x"):
         store.read("segment/x")
+    with pytest.raises(Corrupt, match="lacks what a record names: segment/x"):
+        store.read_into("segment/x", 0, memoryview(bytearray(1)))
+
+
+def test_a_range_is_read_as_it_is_and_one_that_is_not_all_there_is_an_error(store: Store, again: Again) -> None:
+    data = bytes(range(256)) * 100
+    store.put_data("segment/x", data)
+    for at, count in ((0, 25_600), (1, 1), (25_599, 1), (300, 10_000), (25_600, 0)):
+        found = bytearray(count)
+        again().read_into("segment/x", at, memoryview(found))
+        assert found == data[at : at + count]
+    for at, count in ((0, 25_601), (25_599, 2), (25_600, 1), (99_999, 5)):
+        with pytest.raises(Corrupt, match="shorter"):
+            store.read_into("segment/x", at, memoryview(bytearray(count)))
 
 
 def test_data_may_be_written_again_if_it_is_the_same(store: Store) -> None:
@@ -116,6 +130,7 @@ def test_a_key_that_could_lead_elsewhere_is_refused_by_every_method(store: Store
         lambda: store.put_data(key, b""),
         lambda: store.get(key),
         lambda: store.read(key),
+        lambda: store.read_into(key, 0, memoryview(bytearray(1))),
         lambda: store.delete([key]),
         lambda: store.numbers(key),
     ]

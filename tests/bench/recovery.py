@@ -33,8 +33,8 @@ from rich.table import Table
 from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.decode import warm
-from snowmelt.engine.recovery import Filtered
 from snowmelt.engine.rows import Sourced
+from snowmelt.engine.stored_log import Filtered
 from snowmelt.engine.tasks import LogTask, Place, kept_bytes, kept_rows
 from snowmelt.model.table import TableId
 from snowmelt.relay.pool import Pool

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from snowmelt.databases.mysql import capture as capture_module
 from snowmelt.databases.mysql.capture import AnotherServer, Capture, CaptureLimits, capture_until
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event, MySqlGtid, read_gtid
@@ -403,6 +404,21 @@ def test_a_start_at_the_end_knows_every_transaction_below_it_though_some_are_not
         segments = list_segments(tmp_path / str(trial))
         assert segments[0].start.offset > 4
         assert segments[0].end.gtids == gtids_below(server, segments[0].end), trial
+
+
+def test_a_start_where_no_connection_can_begin_reads_the_file_from_its_beginning(
+    any_server: Server, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = database(any_server)
+    execute(any_server, "FLUSH BINARY LOGS")
+    fill(any_server, name, 30)
+    start = now(any_server)
+    # It is 4 GiB, which would take minutes to write.
+    monkeypatch.setattr(capture_module, "_ADDRESSABLE", 1000)
+    assert start.offset > 1000
+    fill(any_server, name, 30)
+    end = capture_until(options(any_server), tmp_path, start, now(any_server))
+    assert_is_the_log(any_server, tmp_path, start, end)
 
 
 def test_a_capture_goes_on_where_it_ended(any_server: Server, database: Database, tmp_path: Path) -> None:

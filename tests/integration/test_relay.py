@@ -12,12 +12,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as compute
 import pytest
 
@@ -29,8 +30,9 @@ from snowmelt.databases.mysql.reads import log_end
 from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.engine import standby
 from snowmelt.engine.chunks import Chunks
-from snowmelt.engine.handover import take_over
+from snowmelt.engine.handover import own_log, take_over
 from snowmelt.engine.jobs import Lane
+from snowmelt.engine.keeping import segments_of
 from snowmelt.engine.relay import Keeper
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.engine.settings import Settings
@@ -43,7 +45,6 @@ from snowmelt.model.position import Position
 from snowmelt.relay.retention import Cut
 from snowmelt.source.facts import OUTSIDE
 from snowmelt.status import read_status
-from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
 from tests.integration.dump import await_that as awaited
 from tests.integration.running import Running, folded, lake_rows, settings, source_rows
@@ -67,19 +68,19 @@ class Driver:
     """What `Pipeline` does with its relay, without a lake: it takes the log over, and lets go of it when it is told to."""
 
     def __init__(self, settings: Settings) -> None:
-        self.state = State(open_store(str(settings.state)))
+        self.state = State(open_store(settings.state))
         self._seen: dict[int, bytes] = {}
         with Session(settings.source) as session:
             server, end = session.server, log_end(session, era=0)
         self.state.bind(Owner(settings.name, server.identity))
-        generation = take_generation(self.state.store, f"test {random.random()}").number
-        self.folder = folder = settings.log_folder
-        folder.mkdir(parents=True, exist_ok=True)
         self._lock = ExitStack()
-        await_that(self._own)
+        taken, keeping = own_log(settings, self.state, self._lock)
+        generation = taken.number
+        self.folder = keeping.folder
+        self._opened = segments_of(settings.state)
         self.relay = self.state.take_over_relay(self.state.load())
         if self.relay.newest is None:
-            head = self.relay.decide_seal(generation, str(folder / "0.json"), end, end, (Cut(0, 0),))
+            head = self.relay.decide_seal(generation, keeping.nothing(self.relay, 0), end, end, (Cut(0, 0),))
             self.relay.apply(self.state.seal(head))
         assert self.relay.newest is not None
         server_shapes: Any = {"captured": lambda _: False, "keyed": lambda _: True}
@@ -88,7 +89,7 @@ class Driver:
             self.state,
             self.relay,
             shapes,
-            folder,
+            keeping,
             settings.source,
             generation=generation,
             start=self.relay.newest.ends,
@@ -100,13 +101,7 @@ class Driver:
             wake=lambda: None,
             release=self._lock.close,
         )
-        self.keeper.start()
-
-    def _own(self) -> bool:
-        with suppress(Fenced):
-            self._lock.enter_context(owned(self.folder))
-            return True
-        return False
+        self.keeper.start(0)
 
     @property
     def end(self) -> Position:
@@ -130,7 +125,12 @@ class Driver:
         self.keeper.needs(drained=drained, upto=None)
 
     def _look(self) -> None:
-        self._seen |= {segment.number: segment.bytes().tobytes() for segment in list_segments(self.folder)}
+        for sealed in self.relay.segments:
+            if sealed.first < sealed.last and sealed.number not in self._seen:
+                segment, read = self._opened(sealed.name)
+                data = np.empty(segment.data_bytes, np.uint8)
+                read(0, data)
+                self._seen[sealed.number] = data.tobytes()
 
     def stop(self) -> None:
         self.keeper.stop()
@@ -139,7 +139,7 @@ class Driver:
 
     @property
     def events(self) -> list[bytes]:
-        """All that was ever in the folder when it was let go of, and what is there."""
+        """All that was ever held when it was let go of, and what is."""
         return split(b"".join(self._seen[number] for number in sorted(self._seen)))
 
     def __enter__(self) -> Driver:

@@ -120,7 +120,7 @@ def test_a_task_that_does_not_see_the_drivers_store_says_so_before_it_does_anyth
         return Place(
             generation=driver.number,
             nonce=driver.nonce,
-            state=str(tmp_path / state),
+            state=tmp_path / state,
             warehouse="",
             user="",
             source=nothing,

@@ -18,10 +18,12 @@ from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.databases.mysql.statements import read_marked
 from snowmelt.engine import aside
+from snowmelt.engine.failpoints import GROUPS_ASIDE
 from snowmelt.engine.jobs import Lane
 from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.engine.settings import Settings
+from snowmelt.engine.state import State
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Prepared
@@ -31,6 +33,7 @@ from snowmelt.store.contract import numbered
 from snowmelt.store.memory import MemoryStore
 from snowmelt.store.objects import open_store
 from snowmelt.store.records import settle_record
+from tests.integration.driver_process import DriverProcess
 from tests.integration.logs import changes as log_changes
 from tests.integration.logs import mark, mark_by, open_session, reader_of, schemas_of
 from tests.integration.logs import settings as server_settings
@@ -201,6 +204,30 @@ def test_a_read_that_has_what_followed_an_xa_commit_is_not_overtaken_by_it(spark
         running.settled()
     assert not acts
     assert lake_rows(shop.folder, "ods.orders") == source_rows(shop.server, "shop.orders")
+
+
+@pytest.mark.parametrize("shop", ["mariadb"], indirect=True)
+def test_a_driver_killed_between_what_lies_aside_and_its_record_is_followed_exactly(spark: Any, shop: Shop, tmp_path: Path) -> None:
+    with Running(spark, shop.settings()) as running:
+        running.settled()
+    for number in (1, 2, 3):
+        shop.prepare(f"'g{number}','b',{number}", number)
+    state = State(open_store(shop.settings().state))
+    recorded = state.store.numbers("relay")
+    for _ in range(2):
+        driver = DriverProcess(shop.settings(), tmp_path, GROUPS_ASIDE)
+        driver.wait_for_death()
+        assert len(shop.aside()) == 3
+        assert state.store.numbers("relay") == recorded, "a record came first"
+    shop.execute("XA COMMIT 'g1','b',1", "XA ROLLBACK 'g2','b',2")
+    with Running(spark, shop.settings()) as running:
+        running.settled()
+        shop.check()
+        shop.execute("XA COMMIT 'g3','b',3")
+        running.settled()
+        shop.check()
+        running.wait_for(lambda: shop.aside() == [])
+    assert [shop.changes_of(number) for number in (1, 2, 3)] == [changes(1), Counter(), changes(3)]
 
 
 @pytest.mark.parametrize("shop", ["mariadb"], indirect=True)

@@ -18,8 +18,8 @@ import pytest
 
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.engine.aside import put_aside
-from snowmelt.engine.recovery import Filtered
 from snowmelt.engine.rows import Sourced
+from snowmelt.engine.stored_log import Filtered
 from snowmelt.engine.tasks import LogTask, Place, kept_bytes, kept_rows
 from snowmelt.model import sequence
 from snowmelt.relay import retention

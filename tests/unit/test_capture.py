@@ -104,6 +104,13 @@ def beyond(rows: int) -> Log:
     return log
 
 
+def test_a_first_connection_that_is_to_begin_beyond_4_gib_begins_with_the_file(tmp_path: Path) -> None:
+    for start, begins in ((WRAP - 1, WRAP - 1), (WRAP, 4), (WRAP + 1_000, 4)):
+        with captured(tmp_path, start) as capture:
+            assert capture.connect() == begins
+            assert capture.connect() == begins
+
+
 def test_a_connection_is_located_once_and_where_it_goes_on(tmp_path: Path) -> None:
     log = Log()
     log.describe()

@@ -19,6 +19,7 @@ from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import TableId
 from snowmelt.relay.limits import Limits
 from snowmelt.secrets import Secret
+from snowmelt.store.objects import Bucket
 
 LEAST = """\
 source:
@@ -198,7 +199,21 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         ("  warehouse: lake", "  warehouse: lake\n  buckets: 0", "sink.buckets: found '0'; allowed is a whole number from 1 to 10000"),
         ("  warehouse: lake", "  warehouse: ftp://lake", "sink.warehouse: no store has the scheme 'ftp'"),
         ("name: shop-to-lake", "name: shop to lake", "pipeline.yaml:10: pipeline.name: found 'shop to lake'; allowed is letters, digits"),
-        ("state: state", "state: s3://lake/state", "pipeline.yaml:11: pipeline.state: a bucket can't hold the state yet; allowed is a"),
+        ("state: state", "state: memory://", "pipeline.yaml:11: pipeline.state: found 'memory://'; allowed is a path, or an address"),
+        ("state: state", "state: state\n  state_options: {region: x}", "pipeline: state_options are for a state in a bucket"),
+        (
+            "state: state",
+            "state: s3://b/p\n  state_options: x",
+            "state_options: found text that is not repeated here; allowed is a",
+        ),
+        (
+            "state: state",
+            "state: s3://b/p\n  state_options: {region: [x]}",
+            "state_options: found a list; allowed is text, for region",
+        ),
+        ("state: state", "state: s3://b/p\n  state_options: {token: hunter2}", "by reference: token (hint: write ${NAME} or file:/path"),
+        ("state: state", "state: s3://b/p\n  state_options: {nonsense: '${X}'}", "an option that is not known: s3: one of nonsense"),
+        ("state: state", "state: s3://b/p\n  state_options: {endpoint: 'http://a:b@c'}", "may hold credentials"),
         ("state: state", "state: state\n  interval: 5", "pipeline.interval: found '5'; allowed is a number with its unit from 100ms to 1h"),
         ("state: state", "state: state\n  interval: 1ms", "pipeline.interval: found '1ms'; allowed is a number with its unit from 100ms"),
         ("state: state", "state: state\n  rows_per_chunk: -1", "pipeline.rows_per_chunk: found '-1'; allowed is a whole number from"),
@@ -370,6 +385,20 @@ def test_a_route_says_what_its_lake_tables_hold(tmp_path: Path) -> None:
 
 
 # ---- what users are told
+
+
+def test_a_state_in_a_bucket_has_its_secrets_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    example = guide.partition("### State in a bucket\n\n```yaml\n")[2].partition("```")[0]
+    monkeypatch.delenv("S3_SECRET", raising=False)
+    config = read(tmp_path, LEAST.partition("pipeline:\n")[0] + "relay:\n  spool: spool\n" + example)
+    settings = config.to_settings()
+    options = (("region", "eu-central-1"), ("access_key_id", Secret("${S3_KEY}")), ("secret_access_key", Secret("${S3_SECRET}")))
+    assert settings.state == Bucket("s3://lake/_snowmelt/shop", options)
+    assert (settings.log_folder, settings.spool) == (None, tmp_path / "spool")
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    for address in ("gs://bucket/state", "az://container/state"):
+        assert str(read(tmp_path, LEAST.replace("state: state", f"state: {address}")).to_settings().state) == address
 
 
 def test_the_guide_has_every_key_and_its_example_and_that_of_the_help_are_right(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from snowmelt.relay.retention import Relay
 @pytest.mark.parametrize("failover", [True, False])
 def test_before_anything_was_captured_no_other_server_is_taken(tmp_path: Path, failover: bool) -> None:
     settings = Settings(name="p", state=tmp_path, warehouse="", source=MySqlOptions(), tables=(), failover=failover)
-    settings.log_folder.mkdir()
     server = Server("mariadb", (10, 11, 0), "second")
-    assert place_on_another(settings, Relay(), server, "second") is None
+    assert place_on_another(settings, Relay(), None, server, "second") is None
     with pytest.raises(SourceDrift, match="another server answers than the one that the pipeline was begun with"):
-        place_on_another(settings, Relay(), server, "first")
+        place_on_another(settings, Relay(), None, server, "first")

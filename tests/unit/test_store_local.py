@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, Unavailable
-from snowmelt.store.contract import numbered
+from snowmelt.store.contract import key_of_part, numbered
 from snowmelt.store.local import LocalStore
 from snowmelt.store.numbered import Won, newest, settle
 from snowmelt.store.records import Kind, read_record
@@ -251,6 +251,23 @@ def test_a_root_may_be_a_link_and_is_where_it_was_when_the_store_was_opened(tmp_
     monkeypatch.chdir("/")
     store.put_if_absent("a", b"x")
     assert (tmp_path / "real" / "store" / "a").read_bytes() == b"x"
+
+
+def test_the_folder_of_parts_goes_with_the_last_of_them_and_comes_again(tmp_path: Path, steps: list[str]) -> None:
+    store, other = LocalStore(tmp_path), LocalStore(tmp_path)
+    keys = [key_of_part("held/1", name) for name in ("a", "b")]
+    for _ in range(2):
+        for key in keys:
+            store.put_data(key, b"x")
+        other.delete(keys[:1])
+        assert store.get(keys[1]) == b"x"
+        other.delete(keys)
+        other.delete(keys)
+        assert sorted(path.name for path in (tmp_path / "held").iterdir()) == []
+        steps.clear()
+    # What made it durable once was another folder of this name.
+    store.put_data(keys[0], b"x")
+    assert steps.count("fsync held") >= 1, steps
 
 
 def test_a_folder_that_somebody_removed_is_made_anew(tmp_path: Path) -> None:

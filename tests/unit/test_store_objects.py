@@ -69,7 +69,7 @@ def test_a_client_that_repeats_by_itself_is_refused_by_its_own_record(s3: S3Serv
 def test_a_read_that_failed_tells_nothing(s3: S3Server, fault: str) -> None:
     s3.method = "GET"
     store = bucket(s3)
-    for call in (lambda: store.get("x"), lambda: store.numbers("x")):
+    for call in (lambda: store.get("x"), lambda: store.numbers("x"), lambda: store.read_into("x", 0, memoryview(bytearray(9)))):
         s3.faults = [fault]
         with pytest.raises(Unavailable, match=r"connection closed|status 503"):
             call()

@@ -185,7 +185,7 @@ class _Demo:
             with Session(root) as session:
                 end = log_end(session, era=0)
             self._doing = "catching up"
-            standings = Standings(State(open_store(str(self._settings().state))), patience_s=WAIT_S_MAX)
+            standings = Standings(State(open_store(self._settings().state)), patience_s=WAIT_S_MAX)
             self._wait(lambda: _is_current(standings, end), second, "the lake to have everything")
             story.current_s = times.part("until the lake has the last change")
             self._show.note(f"The writers have stopped; {story.current_s:.1f} s later the lake has all of it. Ctrl-C (SIGINT) to the run:")

@@ -27,9 +27,9 @@ from snowmelt.databases.mysql.decode import Held
 from snowmelt.databases.mysql.segments import Segment
 from snowmelt.errors import Corrupt, Unavailable
 from snowmelt.relay.retention import Prepared
-from snowmelt.store.contract import Store, numbered
+from snowmelt.store.contract import Store, key_of_part, numbered
 from snowmelt.store.numbered import Lost
-from snowmelt.store.records import Kind, delete_records, get_record, key_of_part, read_record, settle_record
+from snowmelt.store.records import Kind, delete_records, get_record, read_record, settle_record
 
 _PREFIX: Final = "held"
 _PIECE_BYTES: Final = 8 << 20

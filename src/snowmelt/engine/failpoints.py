@@ -18,10 +18,14 @@ INTENT_WRITTEN: Final = "intent-written"
 BETWEEN_TABLES: Final = "between-tables"
 BEFORE_DONE: Final = "before-done"
 DURING_RELEASE: Final = "during-release"
+GROUPS_ASIDE: Final = "groups-aside"
+HALF_UPLOADED: Final = "half-uploaded"
 
 NAMES: Final = (CHUNK_READ, SEGMENT_DURABLE, FILES_STAGED, INTENT_WRITTEN, BETWEEN_TABLES, BEFORE_DONE, DURING_RELEASE)
 IN_TASKS: Final = (CHUNK_READ, FILES_STAGED)
 """Here a worker dies and not the driver."""
+NOT_ALWAYS: Final = (GROUPS_ASIDE, HALF_UPLOADED)
+"""Here comes only who has XA transactions, or his state in a bucket."""
 
 
 def reach(name: str) -> None:

@@ -1,7 +1,8 @@
 """Who captures the log, and from where: one owner gives it to the next, one server to another.
 
 Laws:
-- The folder of the log has one owner, who has it from before he reads the chain until he writes no more.
+- The folder of the log has one owner, who has it from before he reads the chain until he writes no more. In a bucket each driver has
+  names of its own, and the chain's next number is won by one of them.
 - Another server goes on only from the place where its log has exactly what was captured, as a new era.
 - What was prepared before capture began has rows that nobody captured: nothing begins while there is any.
 """
@@ -19,8 +20,10 @@ from snowmelt.databases.mysql.capture import owned
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.failover import find_place
 from snowmelt.databases.mysql.preflight import prepared_transactions
-from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.databases.mysql.segments import Segment
+from snowmelt.engine.keeping import InBucket, InFolder, Keeping, spool
 from snowmelt.engine.settings import Settings
+from snowmelt.engine.state import State
 from snowmelt.errors import Fenced, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Relay
@@ -64,20 +67,29 @@ def take_over(store: Store, folder: Path, until: contextlib.ExitStack) -> Genera
         time.sleep(_LOOK_S)
 
 
-def place_on_another(settings: Settings, relay: Relay, server: Server, began: str) -> Position | None:
+def own_log(settings: Settings, state: State, until: contextlib.ExitStack) -> tuple[Generation, Keeping]:
+    """Become the newest driver, with a folder to capture into until `until` is closed.
+
+    A bucket has no lock. Nobody is waited for there: who is fenced by now may put one more record at most, and what it uploads lies
+    beside ours.
+    """
+    if settings.log_folder is not None:
+        return take_over(state.store, settings.log_folder, until), InFolder(settings.log_folder)
+    folder = until.enter_context(spool(settings.spool))
+    return take_generation(state.store, uuid.uuid4().hex), InBucket(state, folder)
+
+
+def place_on_another(settings: Settings, relay: Relay, last: Segment | None, server: Server, began: str) -> Position | None:
     """Where another server's log goes on from what is captured, as a new era; None: it is the same server. `began` is the identity of the
     one that the pipeline was begun with.
 
-    What the chain has no record of yet is captured too, so the folder says who was captured and up to where. An era that was begun and
-    of which nothing was captured is begun anew.
+    `last` is what was captured last, with its record or without. An era that was begun and of which nothing was captured is begun anew.
     """
-    segments = list_segments(settings.log_folder)
-    if not segments:
+    if last is None:
         check_same_server(server, began)
         return None
     if not settings.failover:
         return None
-    last = segments[-1]
     if server.identity == last.server.identity and relay.era <= last.end.era:
         return None
     if last.end.gtids is None:

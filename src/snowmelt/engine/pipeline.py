@@ -44,8 +44,9 @@ from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.discovery import Catalogue, Discovery, patterns, read_catalogue
 from snowmelt.engine.entries import Entries
 from snowmelt.engine.failpoints import BEFORE_DONE, BETWEEN_TABLES, INTENT_WRITTEN, reach
-from snowmelt.engine.handover import place_on_another, take_over, with_nothing_prepared
+from snowmelt.engine.handover import own_log, place_on_another, with_nothing_prepared
 from snowmelt.engine.jobs import Jobs, Lane, passes, slots_of
+from snowmelt.engine.keeping import Keeping
 from snowmelt.engine.relay import Keeper
 from snowmelt.engine.retries import Retries
 from snowmelt.engine.routes import Mode, Router, Target, assign_targets, check_unchanged
@@ -63,7 +64,7 @@ from snowmelt.relay.retention import Cut, Relay
 from snowmelt.source.facts import Adopted, Durable, Found, Incarnation
 from snowmelt.source.planning import EpochPlan, choose_end, plan_epoch
 from snowmelt.source.tables import Phase
-from snowmelt.store.generations import newest_generation
+from snowmelt.store.generations import check_exclusive, newest_generation
 from snowmelt.store.objects import open_store
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class Pipeline:
 
     def __init__(self, spark: Any, settings: Settings) -> None:
         self._settings = settings
-        self._state = State(open_store(str(settings.state)))
+        self._state = State(open_store(settings.state))
         self._lake = PaimonLake(settings.warehouse, user=f"snowmelt-{settings.name}")
         self._awake = threading.Event()
         at_once = max(2, slots_of(spark) - 1)
@@ -151,14 +152,16 @@ class Pipeline:
         for route in self._router.idle(catalogue.tables):
             log.warning("a route matches no table", extra={"source": route.source, "target": route.target})
         assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
+        if settings.log_folder is None:
+            check_exclusive(self._state.store, uuid.uuid4().hex)
         began = self._state.bind(Owner(settings.name, catalogue.server.identity), moves=settings.failover).server
         # Before anybody is fenced: a mistake in the file must not end the driver that is at work.
         self._check_described(self._state.load(), catalogue, captured)
         folder = ending.enter_context(contextlib.ExitStack())
-        self._generation = take_over(self._state.store, settings.log_folder, folder)
+        self._generation, keeping = own_log(settings, self._state, folder)
         self.ledger = self._state.load()
         relay = self._state.take_over_relay(self.ledger)
-        moved = place_on_another(settings, relay, catalogue.server, began)
+        moved = place_on_another(settings, relay, keeping.last(relay), catalogue.server, began)
         self._era = relay.era if moved is None else moved.era
 
         def read() -> Catalogue:
@@ -174,13 +177,13 @@ class Pipeline:
         self._step()
         # Says so if that step found a newer driver.
         self._coordinator.next_step()
-        start = self._begin_chain(relay, catalogue) if moved is None else moved
+        start = self._begin_chain(relay, keeping, catalogue) if moved is None else moved
         self._check_described(self.ledger, catalogue, captured)
         self._check_lake(catalogue)
         self._place = Place(
             generation=self._generation.number,
             nonce=self._generation.nonce,
-            state=str(settings.state),
+            state=settings.state,
             warehouse=settings.warehouse,
             user=f"snowmelt-{settings.name}",
             source=settings.source,
@@ -205,7 +208,7 @@ class Pipeline:
             self._state,
             relay,
             self._shapes,
-            settings.log_folder,
+            keeping,
             settings.source,
             generation=self._generation.number,
             start=start,
@@ -229,7 +232,7 @@ class Pipeline:
         )
         ending.callback(self._chunks.close)
         self._entries = Entries(self._lake, self.ledger, self._shapes, self._chunks, settings.types)
-        self._keeper.start()
+        self._keeper.start(self.ledger.done_segment)
         self._booted = True
 
     def _check_described(self, ledger: Ledger, catalogue: Catalogue, captured: TablePredicate) -> None:
@@ -259,11 +262,11 @@ class Pipeline:
                 marker, _ = self._lake.newest_marker(target)
                 check_start(target, marker, epoch=ledger.epoch, identity=ledger.identity)
 
-    def _begin_chain(self, relay: Relay, catalogue: Catalogue) -> Position:
+    def _begin_chain(self, relay: Relay, keeping: Keeping, catalogue: Catalogue) -> Position:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
         a database that nobody writes to would never be copied, because no cut would ever be proven visible."""
         if relay.newest is None:
-            name, start = str(self._settings.log_folder / f"{0:020d}.json"), catalogue.ended
+            name, start = keeping.nothing(relay, catalogue.ended.era), catalogue.ended
             head = relay.decide_seal(self._generation.number, name, start, start, (Cut(relay.end, catalogue.time_ms),))
             relay.apply(self._state.seal(head))
         newest = relay.newest
@@ -577,6 +580,7 @@ class Pipeline:
             state = (self._generation.number, ledger.epoch, ledger.generation, self._chunks.newest_job, self._chunks.under_way)
             standing = Standing(*state, self._coordinator.named | self._lake.referenced(target))
             self._lake.delete(target, [name for name in staged if deletable(StagedName.parse(name), standing)])
+        self._keeper.sweep(ledger.done_segment)
         self._found_shapes = {name: number for name, number in self._found_shapes.items() if ledger.tables.get(name) is None}
         statements = self._keeper.relay.statements(ledger.upto, self._keeper.relay.end)
         needed = {table.schema for table in ledger.tables} | {statement.schema for statement in statements}

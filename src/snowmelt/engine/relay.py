@@ -1,9 +1,9 @@
-"""The relay's first form: a capture in the coordinator's process, segments as files under the pipeline's state, the chain in its store.
+"""The relay: a capture in the coordinator's process, segments that are kept where tasks find them (`keeping`), the chain in the store.
 
-The folder has one capture at a time (a lock), numbers without gaps, and an index that is durable behind its data; the chain's records
-follow it, with what the segment's statements do to tables. After a crash between the two the segments that have no record get one,
-in order; so do those that a relay without a driver has captured (`engine.standby`). XA transactions that are prepared at a segment's end
-are put aside before its record, so that they hold nothing but themselves.
+A record follows its segment, which is durable by then, with what the segment's statements do to tables. After a crash between the two
+a segment that lies in the pipeline's folder gets its record from the next driver, in order; so do those that a relay without a driver has
+captured (`engine.standby`). In a bucket it is captured again. XA transactions that are prepared at a segment's end are put aside before
+its record, so that they hold nothing but themselves.
 
 What is held has a cap: `relay.flow` says when capture stops and why that ends. The driver's thread tells what it `needs`, capture's asks.
 """
@@ -14,17 +14,17 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from snowmelt.databases.mysql.capture import Capture, CaptureLimits
 from snowmelt.databases.mysql.connect import MySqlOptions
-from snowmelt.databases.mysql.segments import Segment, list_segments
+from snowmelt.databases.mysql.segments import Segment
 from snowmelt.databases.mysql.statements import LoggedXa, read_marked
 from snowmelt.engine.aside import let_go_of, lying_aside, put_aside
-from snowmelt.engine.failpoints import DURING_RELEASE, SEGMENT_DURABLE, reach
+from snowmelt.engine.failpoints import DURING_RELEASE, GROUPS_ASIDE, SEGMENT_DURABLE, reach
+from snowmelt.engine.keeping import Keeping
 from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.state import State
-from snowmelt.errors import Corrupt, Fenced
+from snowmelt.errors import Corrupt, Fenced, SnowmeltError, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.flow import Flow, Held, Need, decide_flow
 from snowmelt.relay.retention import Cut, Ending, Prepared, Relay, Sealed
@@ -45,6 +45,11 @@ class Gauge:
         """By the same."""
         self.paused = False
         """Whether capture waits for something to be let go of; by its thread."""
+
+    def begin(self, held_bytes: int, end: Position | None) -> None:
+        """What was held before anything is captured."""
+        self._end = end
+        self.sealed_bytes = held_bytes
 
     def add(self, segment: Segment) -> None:
         self._end = segment.end
@@ -69,14 +74,14 @@ class Gauge:
 
 
 class Keeper:
-    """Captures into `folder` and keeps the chain. All but the capture itself happens in the caller's thread."""
+    """Captures, has the segments kept, and keeps the chain. All but these two happens in the caller's thread."""
 
     def __init__(
         self,
         state: State,
         relay: Relay,
         shapes: Shapes,
-        folder: Path,
+        keeping: Keeping,
         options: MySqlOptions,
         *,
         generation: int,
@@ -89,24 +94,24 @@ class Keeper:
         wake: Callable[[], None],
         release: Callable[[], None],
     ) -> None:
-        """`wake` is called whenever there is something to `take`. The folder is the caller's until `stop` calls `release`."""
+        """`wake` is called whenever there is something to `take`. Capture's folder is the caller's until `stop` calls `release`."""
         self._state = state
         self.relay = relay
         self.located: Position | None = None
         """A place of the log, with every transaction up to there; set by the capture when it has come to where it goes on."""
         self._shapes = shapes
         self._wake = wake
-        self._folder = folder
+        self._keeping = keeping
         self._generation = generation
         self._prepared_bytes_max = prepared_bytes_max
         self._start = start
-        self._sealed: queue.SimpleQueue[Segment] = queue.SimpleQueue()
+        self._kept: queue.SimpleQueue[tuple[Segment, str]] = queue.SimpleQueue()
         self._release = release
         self.gauge = Gauge(limits)
         self._recorded_bytes = 0
         self._capture = Capture(
             options,
-            folder,
+            keeping.folder,
             start=start,
             server_id=server_id,
             limits=limits,
@@ -118,36 +123,53 @@ class Keeper:
         )
         self._stop = threading.Event()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="snowmelt-capture", daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Give records to what a crash left without, remove what one left over, then capture."""
-        held = self.relay.segments
-        for segment in list_segments(self._folder):
-            if held and segment.number < segment_number(held[0]):
-                _remove(segment.index_path)
-                continue
+    def start(self, done: int) -> None:
+        """Give records to what a crash left without, remove what one left over, then capture. `done` as in `sweep`."""
+        relay, keeping = self.relay, self._keeping
+        recorded_bytes, rest = keeping.begin(relay)
+        last = keeping.last(relay)
+        self.gauge.begin(recorded_bytes, relay.newest.ends if relay.newest is not None else None)
+        for segment, name in rest:
             self.gauge.add(segment)
-            newest = self.relay.newest
-            if newest is None or segment.number > segment_number(newest):
-                self._record(segment)
-        let_go_of(self._state.store, self.relay.needless(lying_aside(self._state.store)))
+            self._record(segment, name)
+        let_go_of(self._state.store, relay.needless(lying_aside(self._state.store)))
+        self.sweep(done)
         self._recorded_bytes = self.gauge.sealed_bytes
         self._begin_era()
+        newest = relay.newest
+        keeping.start(self._generation, newest.number + 1 if newest is not None else 1, self._is_kept, self._fail)
+        self._thread = threading.Thread(target=self._run, args=(last,), name="snowmelt-capture", daemon=True)
         self._thread.start()
+
+    def sweep(self, done: int) -> None:
+        """Remove records that a driver which died had not come to, and data that no record can name any more. `done` is the record that
+        the last done epoch names."""
+        held = self.relay.segments
+        below = min(held[0].number, done) if held else 0
+        self._state.trim_relay([number for number in self._state.store.numbers("relay") if number < below])
+        self._keeping.sweep(self.relay, done)
 
     def _begin_era(self) -> None:
         """Another server goes on: a record without data says where, so that its positions have a place before it has sent anything."""
         newest = self.relay.newest
         if newest is None or newest.ends.era >= self._start.era:
             return
-        name = self._folder / f"era-{self._start.era}" / f"{segment_number(newest):012d}.json"
+        name = self._keeping.nothing(self.relay, self._start.era)
         time_ms = self.relay.time_at(self.relay.end) or 0
-        self._seal(self.relay.decide_seal(self._generation, str(name), self._start, self._start, (Cut(self.relay.end, time_ms),)))
+        self._seal(self.relay.decide_seal(self._generation, name, self._start, self._start, (Cut(self.relay.end, time_ms),)))
 
     def _captured(self, segment: Segment) -> None:
         self.gauge.add(segment)
-        self._sealed.put(segment)
+        self._keeping.keep(segment)
+
+    def _is_kept(self, segment: Segment, name: str) -> None:
+        self._kept.put((segment, name))
+        self._wake()
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
         self._wake()
 
     def needs(self, *, drained: bool, upto: Position | None) -> None:
@@ -157,12 +179,11 @@ class Keeper:
     def _locate(self, position: Position) -> None:
         self.located = position
 
-    def _run(self) -> None:
+    def _run(self, last: Segment | None) -> None:
         try:
-            self._capture.run_owned(self._stop)
+            self._capture.run_owned(self._stop, last)
         except BaseException as error:
-            self._error = error
-            self._wake()
+            self._fail(error)
 
     def take(self) -> bool:
         """Take up what was captured meanwhile; whether there was anything."""
@@ -171,21 +192,21 @@ class Keeper:
         took = False
         while True:
             try:
-                segment = self._sealed.get_nowait()
+                segment, name = self._kept.get_nowait()
             except queue.Empty:
                 return took
-            self._record(segment)
+            self._record(segment, name)
             self._recorded_bytes += segment.data_bytes
             took = True
 
-    def _record(self, segment: Segment) -> None:
+    def _record(self, segment: Segment, name: str) -> None:
         reach(SEGMENT_DURABLE)
         first = self.relay.end
         cuts = tuple(Cut(first + cut.offset - segment.start.offset, cut.time_s * 1000) for cut in segment.cuts)
         logged, of_xa = read_marked(segment)
         sealed = self.relay.decide_seal(
             self._generation,
-            str(segment.index_path),
+            name,
             segment.start,
             segment.end,
             cuts,
@@ -195,7 +216,10 @@ class Keeper:
         )
         for group in sealed.put_aside:
             put_aside(self._state.store, segment, group, segment.start.offset + group.begins - first)
+        if sealed.put_aside:
+            reach(GROUPS_ASIDE)
         self._seal(sealed)
+        self._keeping.recorded(segment)
 
     def _seal(self, sealed: Sealed) -> None:
         found = self._state.seal(sealed)
@@ -203,9 +227,16 @@ class Keeper:
             raise Fenced("a newer driver captures this log", detail=f"this is generation {self._generation}")
         # An older driver may have given the same segment its record; its numbers for shapes count then.
         if _anonymous(found) != _anonymous(sealed):
-            raise Corrupt("the relay's chain and its folder disagree", detail=f"record {found.number} is of {found.name}")
+            raise self._lost(found)
         self._shapes.follow(found.statements)
         self.relay.apply(found)
+
+    def _lost(self, found: Sealed) -> SnowmeltError:
+        where = f"record {found.number} is of {found.name}"
+        if self._keeping.exclusive:
+            return Corrupt("the relay's chain and its folder disagree", detail=where)
+        # It was fenced by then, and can't have won another. Its segment counts; capture has to begin anew behind it.
+        return Unavailable("an older driver came first with a segment of the log", detail=where)
 
     def let_go(self, gone: list[Sealed]) -> None:
         over = [group.number for group in self.relay.over]
@@ -215,13 +246,14 @@ class Keeper:
         if gone:
             reach(DURING_RELEASE)
         for sealed in gone:
-            self.gauge.gone_bytes += _remove(Path(sealed.name))
+            self.gauge.gone_bytes += self._keeping.remove(sealed)
 
     def stop(self) -> None:
-        """End the capture and give the folder away. Twice is harmless."""
+        """End the capture and give its folder away. Twice is harmless."""
         self._stop.set()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
+        self._keeping.close()
         self._release()
 
 
@@ -233,25 +265,6 @@ def _phase(logged: LoggedXa, era: int, shift: int) -> Prepared | Ending:
     return Ending(xid, offset, logged.committed)
 
 
-def _remove(index: Path) -> int:
-    """Oldest first, so that a crash leaves no gap; the index before its data, which without it is removed at the next start.
-    How many bytes that were."""
-    data = index.with_suffix(".log")
-    index.unlink(missing_ok=True)
-    try:
-        size = data.stat().st_size
-        data.unlink()
-    except FileNotFoundError:
-        # The head of the chain has none.
-        return 0
-    return size
-
-
 def _anonymous(sealed: Sealed) -> Sealed:
     """A record without who wrote it and how he numbered shapes."""
     return replace(sealed, generation=0, statements=tuple(replace(statement, schema=0) for statement in sealed.statements))
-
-
-def segment_number(sealed: Sealed) -> int:
-    """Of the segment in its folder; 0 for the head of a chain, which has none."""
-    return int(Path(sealed.name).stem)

@@ -13,6 +13,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.engine.routes import Route
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
+from snowmelt.store.objects import Bucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class Settings:
     """What a pipeline is to do."""
 
     name: str
-    state: Path
+    state: Path | Bucket
     warehouse: str
     source: MySqlOptions
     tables: Sequence[str]
@@ -50,10 +51,13 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     capture: CaptureLimits = field(default_factory=CaptureLimits)
 
+    spool: Path | None = None
+    """Where a log that is kept in a bucket lies until it is there; None: where temporary files are."""
+
     @property
-    def log_folder(self) -> Path:
-        """Of the segments."""
-        return self.state / "log"
+    def log_folder(self) -> Path | None:
+        """Of the segments; None where they are kept in a bucket."""
+        return self.state / "log" if isinstance(self.state, Path) else None
 
     def capture_id(self) -> int:
         """Stable for a pipeline, so that whoever takes over ends the connection of whoever was there."""

@@ -22,12 +22,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
 from snowmelt.databases.mysql.capture import Capture, owned
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.segments import list_segments, sealed_bytes
-from snowmelt.engine.relay import Gauge, segment_number
+from snowmelt.databases.mysql.segments import Segment, list_segments, sealed_bytes
+from snowmelt.engine.keeping import segment_number
+from snowmelt.engine.relay import Gauge
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.state import Owner, State
 from snowmelt.errors import Fenced, InvalidConfig, Unavailable
@@ -62,22 +64,29 @@ class Standing:
 
 def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[Standing], None]) -> None:
     """Capture whenever no driver does, until `asked` is set. A database that is away is waited for."""
-    state = State(open_store(str(settings.state)))
+    folder_of_log = settings.log_folder
+    if folder_of_log is None:
+        raise InvalidConfig(
+            "a relay without a driver needs the pipeline's state in a folder",
+            detail=str(settings.state),
+            hint="with its state in a bucket a pipeline captures while `snowmelt run` runs",
+        )
+    state = State(open_store(settings.state))
     while not asked.is_set():
         seen = newest_generation(state.store, 1)
         if not seen:
             raise _not_begun(settings)
-        settings.log_folder.mkdir(exist_ok=True)
+        folder_of_log.mkdir(exist_ok=True)
         pause_s = LOOK_S
         with contextlib.ExitStack() as folder:
             try:
-                folder.enter_context(owned(settings.log_folder))
+                folder.enter_context(owned(folder_of_log))
             except Fenced:
-                tell(Standing(Doing.STANDS_BY, None, sum(sealed_bytes(settings.log_folder).values())))
+                tell(Standing(Doing.STANDS_BY, None, sum(sealed_bytes(folder_of_log).values())))
                 asked.wait(pause_s)
                 continue
             try:
-                _stay(settings, state, seen, asked, tell)
+                _stay(settings, folder_of_log, state, seen, asked, tell)
             except Unavailable as error:
                 pause_s = PAUSE_S
                 log.warning("the log can't be captured now, which is tried again in %.0f s: %s", pause_s, error)
@@ -85,12 +94,13 @@ def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[S
         asked.wait(pause_s)
 
 
-def _stay(settings: Settings, state: State, seen: int, asked: threading.Event, tell: Callable[[Standing], None]) -> None:
+def _stay(settings: Settings, folder: Path, state: State, seen: int, asked: threading.Event, tell: Callable[[Standing], None]) -> None:
     """Capture in the folder, which is ours, until a driver newer than `seen` wants it."""
-    start, identity, gauge = _take_stock(settings, state)
+    segments = list_segments(folder)
+    start, identity, gauge = _take_stock(settings, segments, state)
     capture = Capture(
         settings.source,
-        settings.log_folder,
+        folder,
         start=start,
         server_id=settings.capture_id(),
         limits=replace(settings.capture, seal_ms=SEAL_MS),
@@ -101,7 +111,7 @@ def _stay(settings: Settings, state: State, seen: int, asked: threading.Event, t
     )
     stop = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="snowmelt-capture") as pool:
-        ended = pool.submit(capture.run_owned, stop)
+        ended = pool.submit(capture.run_owned, stop, segments[-1] if segments else None)
         try:
             while not (ended.done() or asked.is_set()) and newest_generation(state.store, seen) == seen:
                 tell(Standing(Doing.PAUSED if gauge.paused else Doing.CAPTURES, capture.end, gauge.held_bytes))
@@ -111,7 +121,7 @@ def _stay(settings: Settings, state: State, seen: int, asked: threading.Event, t
         ended.result()
 
 
-def _take_stock(settings: Settings, state: State) -> tuple[Position, str, Gauge]:
+def _take_stock(settings: Settings, segments: list[Segment], state: State) -> tuple[Position, str, Gauge]:
     """Where the chain ends, which counts while the folder is empty, on which server, and what the folder holds."""
     ledger = state.load()
     chain = state.take_over_relay(ledger)
@@ -120,7 +130,6 @@ def _take_stock(settings: Settings, state: State) -> tuple[Position, str, Gauge]
     with Session(settings.source) as session:
         began = state.bind(Owner(settings.name, session.server.identity), moves=settings.failover).server
     gauge = Gauge(settings.capture)
-    segments = list_segments(settings.log_folder)
     for segment in segments:
         gauge.add(segment)
     if segments and segments[-1].end.era < chain.era:

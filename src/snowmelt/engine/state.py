@@ -8,6 +8,7 @@
     relay/<k>        the relay's chain
     shape/<k>        what a schema number stands for
     held/<k>         a prepared transaction that lies aside (`aside`)
+    log/<k>          in a bucket: a segment of the log (`keeping`)
 
 What is found missing or broken while loading may have been trimmed by a newer driver meanwhile, so a stop is preceded by a look
 at the generation.
@@ -120,17 +121,21 @@ class State:
         """The chain from the record behind the one that the newest intent names."""
         chain: list[Sealed] = []
         number = ledger.segment
-        while (sealed := get_record(self.store, numbered("relay", number + 1), SEALED)) is not None:
+        while (sealed := self.sealed(number + 1)) is not None:
             chain.append(sealed)
             number += 1
         if ledger.segment and needs_before(chain, ledger.upto):
-            before = get_record(self.store, numbered("relay", ledger.segment), SEALED)
+            before = self.sealed(ledger.segment)
             if before is None:
                 raise Corrupt("a record of the relay is missing", detail=f"number {ledger.segment}")
             chain.insert(0, before)
         if not chain:
             return Relay(floor=ledger.upto)
         return take_over(chain, intent_upto=ledger.upto)
+
+    def sealed(self, number: int) -> Sealed | None:
+        """A record of the chain."""
+        return get_record(self.store, numbered("relay", number), SEALED)
 
     def seal(self, sealed: Sealed) -> Sealed:
         """Put the next record of the chain; what is there afterwards."""

@@ -7,7 +7,7 @@ Laws:
   several tasks, each of which writes the rows of its own keys: no two files have the same `_seq` of one key. To read and to decode
   it more than once costs less than a shuffle would.
 - Before it does anything a task looks whether it sees the driver's store.
-- What is read is written at once: no row passes the JVM. What of the log is kept waits for the writer in a pool (`recovery`); the bounds
+- What is read is written at once: no row passes the JVM. What of the log is kept waits for the writer in a pool (`stored_log`); the bounds
   of that, and of all else that a task holds, are in its place (`relay.limits`).
 - An error of ours is an answer, too: the driver decides what follows from it, not Spark's retries.
 """
@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowmelt.columnar.arena import ArenaPool, Bytes, Longs
+from snowmelt.columnar.arena import ArenaPool, Longs
 from snowmelt.commit.checks import Message, StagedFile
 from snowmelt.databases.mysql.bounds import Bound, Chunk
 from snowmelt.databases.mysql.bounds import Extent as KeyExtent
@@ -39,12 +39,13 @@ from snowmelt.databases.mysql.decode import ChangeBatch, Held, LogReader, Part, 
 from snowmelt.databases.mysql.events import Xid
 from snowmelt.databases.mysql.marks import Mark, PositionMark, covers
 from snowmelt.databases.mysql.reads import read_chunk, read_extent
-from snowmelt.databases.mysql.segments import Segment, read_segment
+from snowmelt.databases.mysql.segments import Segment
 from snowmelt.engine.aside import take_back
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED, reach
+from snowmelt.engine.keeping import Opened, segments_of
 from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
-from snowmelt.engine.recovery import Filtered, StoredLog
 from snowmelt.engine.rows import Ordinals, Sourced, change_rows, chunk_rows, truncate_row
+from snowmelt.engine.stored_log import Filtered, StoredLog, read_stretch
 from snowmelt.errors import SnowmeltError, check
 from snowmelt.lakes.paimon import PaimonLake, Staged, Writer
 from snowmelt.model.position import LogFile, Position
@@ -56,7 +57,7 @@ from snowmelt.relay.retention import Decided, Sealed
 from snowmelt.source.facts import OUTSIDE, Extent, Launched
 from snowmelt.source.planning import Adopting, Rule
 from snowmelt.store.generations import check_shared
-from snowmelt.store.objects import open_store
+from snowmelt.store.objects import Bucket, open_store
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -68,7 +69,7 @@ class Place:
 
     generation: int
     nonce: str
-    state: str
+    state: Path | Bucket
     warehouse: str
     user: str
     source: MySqlOptions
@@ -224,14 +225,15 @@ def kept_rows(place: Place, task: LogTask, *, prefilter: PreFilter | None = None
         options=place.options,
         limits=place.limits,
     )
-    find = _prepared(place, task)
+    opened = segments_of(place.state)
+    find = _prepared(place, task, opened)
     ordinals = {name: Ordinals() for name in task.tables}
     prefilter = prefilter or PreFilter(place.limits.prefilter_bytes)
     with contextlib.closing(prefilter):
         for sealed in task.segments:
-            segment = read_segment(Path(sealed.name))
+            segment, read = opened(sealed.name)
             part = _part(segment, sealed, task.after, task.upto)
-            stored = StoredLog(segment, part, prefilter, place.limits)
+            stored = StoredLog(segment, part, prefilter, place.limits, read)
             reader.low = partial(_low, task, sealed)
             reader.prepared = partial(find, sealed)
             with contextlib.closing(reader.read_stored(segment, part, stored)) as items:
@@ -253,14 +255,11 @@ def _low(task: LogTask, sealed: Sealed, table: TableId) -> int:
     return task.rules[table].low - sealed.first + sealed.begins.offset
 
 
-def _prepared(place: Place, task: LogTask) -> Callable[[Sealed, Xid, Position], Held | None]:
+def _prepared(place: Place, task: LogTask, opened: Callable[[str], Opened]) -> Callable[[Sealed, Xid, Position], Held | None]:
     """Finds the events of a prepared transaction by the place of its COMMIT in a segment."""
     known = {decided.offset: decided for decided in task.committed}
 
-    @cache
-    def opened(name: str) -> tuple[Segment, Bytes]:
-        segment = read_segment(Path(name))
-        return segment, segment.bytes()
+    opened = cache(opened)
 
     def find(sealed: Sealed, xid: Xid, position: Position) -> Held | None:
         decided = known.get(sealed.first + position.offset - sealed.begins.offset)
@@ -269,8 +268,9 @@ def _prepared(place: Place, task: LogTask) -> Callable[[Sealed, Xid, Position], 
         group = decided.group
         if decided.aside:
             return take_back(open_store(place.state), group)
-        segment, data = opened(sealed.name)
-        return Held(data[group.at : group.at + group.bytes], segment.crc_length, sealed.begins.offset + group.begins - sealed.first)
+        segment, read = opened(sealed.name)
+        data = read_stretch(read, group.at, group.bytes, place.limits)
+        return Held(data, segment.crc_length, sealed.begins.offset + group.begins - sealed.first)
 
     return find
 

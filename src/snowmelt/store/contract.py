@@ -26,6 +26,7 @@ _PARTS_MAX: Final = 8
 _DIGITS: Final = 20
 _PART: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,127}")
 _NUMBER: Final = re.compile(r"[0-9]{20}")
+PARTS: Final = ".parts"
 NUMBER_MAX: Final = 10**_DIGITS - 1
 
 
@@ -53,10 +54,12 @@ class Store(Protocol):
         """What must be there because a record names it. Missing is `Corrupt`, never empty."""
         found = self.get(key)
         if found is None:
-            raise Corrupt(
-                "the store lacks what a record names", detail=key, hint="was it deleted by hand, or is the store an incomplete copy?"
-            )
+            raise lacking(key)
         return found
+
+    def read_into(self, key: str, at: int, into: memoryview) -> None:
+        """Fill a buffer with what lies from `at` on in content that a record names. What is missing, or shorter, is `Corrupt`."""
+        ...
 
     def put_data(self, key: str, data: bytes | memoryview) -> None:
         """Write content that only a later record makes true: segments, parts. Durable on return.
@@ -101,6 +104,11 @@ def numbered(prefix: str, number: int) -> str:
     return checked_key(f"{prefix}/{number:0{_DIGITS}d}")
 
 
+def key_of_part(key: str, name: str) -> str:
+    """Where a part of what lies at `key` is: in a folder beside it, that holds nothing else and goes with the last of them."""
+    return checked_key(f"{key}{PARTS}/{name}")
+
+
 def number_in(name: str) -> int | None:
     """The number that the last part of a key is, or None for other objects, which may lie in the same folder."""
     return int(name) if _NUMBER.fullmatch(name) else None
@@ -111,6 +119,16 @@ def checked_data(key: str, data: bytes | memoryview) -> memoryview:
     view = memoryview(data).cast("B")
     check(len(view) <= DATA_BYTES_MAX, "an object of the store is too large", f"{key}: {len(view)} bytes")
     return view
+
+
+def lacking(key: str) -> Corrupt:
+    """For `read`: a record names what is not there."""
+    return Corrupt("the store lacks what a record names", detail=key, hint="was it deleted by hand, or is the store an incomplete copy?")
+
+
+def too_short(key: str) -> Corrupt:
+    """For `read_into`."""
+    return Corrupt("an object of the store is shorter than what a record says of it", detail=key)
 
 
 def different(key: str) -> Corrupt:

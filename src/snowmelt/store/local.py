@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
-from snowmelt.store.contract import DATA_BYTES_MAX, Store, checked_data, checked_key, different, number_in
+from snowmelt.store.contract import DATA_BYTES_MAX, PARTS, Store, checked_data, checked_key, different, lacking, number_in, too_short
 
 _TEMPORARY: Final = ".tmp"
 _ABANDONED_S: Final = 3600
@@ -63,6 +63,25 @@ class LocalStore(Store):
         except OSError as error:
             raise self._failure(error, key) from None
 
+    def read_into(self, key: str, at: int, into: memoryview) -> None:
+        above, _, name = checked_key(key).rpartition("/")
+        try:
+            with self._folder(above) as folder:
+                file = os.open(name, _FILE, dir_fd=folder)
+                try:
+                    left = into
+                    while left:
+                        count = os.preadv(file, [left], at)
+                        if count <= 0:
+                            raise too_short(key)
+                        left, at = left[count:], at + count
+                finally:
+                    os.close(file)
+        except FileNotFoundError:
+            raise lacking(key) from None
+        except OSError as error:
+            raise self._failure(error, key) from None
+
     def put_data(self, key: str, data: bytes | memoryview) -> None:
         view = checked_data(checked_key(key), data)
         if self._put(key, view):
@@ -89,8 +108,21 @@ class LocalStore(Store):
             try:
                 with self._folder(above) as folder:
                     os.fsync(folder)
+                if above.endswith(PARTS):
+                    self._remove_empty(above)
             except OSError as error:
                 raise self._failure(error, above) from None
+
+    def _remove_empty(self, path: str) -> None:
+        """A folder of parts would be left for every record that ever had some."""
+        above, _, name = path.rpartition("/")
+        with self._folder(above) as folder:
+            try:
+                os.rmdir(name, dir_fd=folder)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            os.fsync(folder)
 
     def numbers(self, prefix: str) -> list[int]:
         try:
@@ -141,17 +173,10 @@ class LocalStore(Store):
     @contextlib.contextmanager
     def _writable(self, path: str) -> Iterator[int]:
         """A folder of the store, open, made if need be; its name is durable."""
-        parts = path.split("/") if path else []
-        if path not in self._durable:
-            self._make_root()
-            for depth, part in enumerate(parts):
-                with self._folder("/".join(parts[:depth])) as above:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=above)
-                    # Also if it was there: whoever made it may not have come to this yet.
-                    os.fsync(above)
-            with self._lock:
-                self._durable.add(path)
+        # A folder of parts goes with the last of them, perhaps by another process, and may be just made anew: that its name was durable
+        # once says nothing.
+        if path not in self._durable or path.endswith(PARTS):
+            self._make(path)
         try:
             with self._folder(path) as folder:
                 yield folder
@@ -160,6 +185,18 @@ class LocalStore(Store):
             with self._lock:
                 self._durable.discard(path)
             raise
+
+    def _make(self, path: str) -> None:
+        parts = path.split("/") if path else []
+        self._make_root()
+        for depth, part in enumerate(parts):
+            with self._folder("/".join(parts[:depth])) as above:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=above)
+                # Also if it was there: whoever made it may not have come to this yet.
+                os.fsync(above)
+        with self._lock:
+            self._durable.add(path)
 
     def _make_root(self) -> None:
         missing = []

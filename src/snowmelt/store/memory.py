@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from snowmelt.errors import check
-from snowmelt.store.contract import Store, checked_data, checked_key, different, number_in
+from snowmelt.store.contract import Store, checked_data, checked_key, different, number_in, too_short
 
 
 class MemoryStore(Store):
@@ -28,6 +28,12 @@ class MemoryStore(Store):
     def get(self, key: str) -> bytes | None:
         with self._lock:
             return self._objects.get(checked_key(key))
+
+    def read_into(self, key: str, at: int, into: memoryview) -> None:
+        found = self.read(key)[at : at + len(into)]
+        if len(found) < len(into):
+            raise too_short(key)
+        into[:] = found
 
     def put_data(self, key: str, data: bytes | memoryview) -> None:
         view = checked_data(checked_key(key), data)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote, urlsplit
 
@@ -23,13 +25,14 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable, check
 from snowmelt.secrets import Secret
-from snowmelt.store.contract import DATA_BYTES_MAX, Store, checked_data, checked_key, different, number_in
+from snowmelt.store.contract import DATA_BYTES_MAX, Store, checked_data, checked_key, different, lacking, number_in, too_short
 from snowmelt.store.local import LocalStore
 from snowmelt.store.memory import MemoryStore
 
 _FAILURES: Final = (BaseError, OSError, NotImplementedError, ValueError)
 _BUCKETS: Final[Mapping[str, Any]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 _NO_BUCKET: Final = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
+_NO_RANGE: Final = re.compile(r"status code: 416\b|StartTooLarge")
 _STATUS: Final = re.compile(r"status code: ([1-5][0-9][0-9])\b")
 _CODE: Final = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _REASONS: Final[Mapping[str, str]] = {
@@ -40,7 +43,21 @@ _REASONS: Final[Mapping[str, str]] = {
     "dns error": "no such host",
     "certificate": "its certificate is not trusted",
 }
+PLAIN_OPTIONS: Final = ("account_name", "endpoint", "region", "skip_signature", "virtual_hosted_style_request")
+"""What may stand in a file; every other option might be a secret."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The address of a store in a bucket, as it is given to whoever opens it: in another process, on another machine. Nothing of it is a
+    secret: options that are name where theirs is found."""
+
+    url: str
+    options: tuple[tuple[str, str | Secret], ...] = ()
+
+    def __str__(self) -> str:
+        return self.url
 
 
 class ObjectStore(Store):
@@ -68,6 +85,24 @@ class ObjectStore(Store):
         except _FAILURES as error:
             self._refuse(error, key)
             raise self._unavailable(error, key) from None
+
+    def read_into(self, key: str, at: int, into: memoryview) -> None:
+        if not into:
+            return
+        try:
+            found = memoryview(obstore.get_range(self._here(), checked_key(key), start=at, length=len(into)))
+        except FileNotFoundError as error:
+            if _NO_BUCKET.search(str(error)):
+                self._refuse(error, key)
+            raise lacking(key) from None
+        except _FAILURES as error:
+            self._refuse(error, key)
+            if _NO_RANGE.search(str(error)):
+                raise too_short(key) from None
+            raise self._unavailable(error, key) from None
+        if len(found) < len(into):
+            raise too_short(key)
+        into[:] = found
 
     def put_data(self, key: str, data: bytes | memoryview) -> None:
         view = checked_data(checked_key(key), data)
@@ -152,7 +187,7 @@ def _why(error: Exception) -> str:
 
 
 def open_store(
-    url: str,
+    where: str | Path | Bucket,
     options: Mapping[str, str | Secret] | None = None,
     *,
     timeout_s: float = 30,
@@ -164,6 +199,11 @@ def open_store(
     time. `options` are obstore's (`region`, `endpoint`, …), secrets by reference; what is not given comes from the environment.
     `timeout_s` is for one request, of which there are at most 1 + `retries_max` a call.
     """
+    if isinstance(where, Bucket):
+        return open_store(where.url, dict(where.options), timeout_s=timeout_s, retries_max=retries_max)
+    if isinstance(where, Path):
+        return LocalStore(where)
+    url = where
     scheme, separator, _ = url.partition("://")
     if not separator or scheme == "file":
         return LocalStore(_path(url) if separator else url)
@@ -193,6 +233,22 @@ def open_store(
             raise InvalidConfig("the store's prefix can't be used", hint="parts of letters, digits and _ . = -, and few of them") from None
     name = f"{scheme}://{address.netloc}" + (f"/{prefix}" if prefix else "")
     return ObjectStore(_open_bucket(scheme, address.netloc, prefix, options or {}, timeout_s, retries_max), name)
+
+
+def check_options(url: str, options: Mapping[str, str | Secret]) -> None:
+    """Refuse options that no such store has, and secrets in the clear. Nothing is looked up yet."""
+    clear = sorted(name for name, value in options.items() if not isinstance(value, Secret) and name not in PLAIN_OPTIONS)
+    if clear:
+        raise InvalidConfig(
+            "an option of the store must be given by reference",
+            detail=", ".join(clear),
+            hint=f"write ${{NAME}} or file:/path; in the clear may be {', '.join(PLAIN_OPTIONS)}",
+        )
+    if any("@" in value or "?" in value for value in options.values() if isinstance(value, str)):
+        raise InvalidConfig("an option of the store may hold credentials", hint="they have options of their own")
+    # As base64, which is what some of them have to be. What is not given may be in the environment.
+    shown = {name: "eA==" if isinstance(value, Secret) else value for name, value in options.items()}
+    open_store(url, ({"account_name": "x"} if url.startswith("az://") else {}) | shown)
 
 
 def _path(url: str) -> str:

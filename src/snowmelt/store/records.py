@@ -25,7 +25,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from snowmelt.errors import Corrupt, Unavailable, check
 from snowmelt.store.codec import decode, encode
-from snowmelt.store.contract import Store, checked_key
+from snowmelt.store.contract import Store, key_of_part
 from snowmelt.store.numbered import Lost, Won, settle
 
 T = TypeVar("T")
@@ -175,11 +175,6 @@ def delete_records(store: Store, keys: Iterable[str]) -> None:
             with contextlib.suppress(Corrupt):
                 store.delete(_parts_of(key, raw))
         store.delete([key])
-
-
-def key_of_part(key: str, sha256: str) -> str:
-    """Where a part of what lies at `key` is."""
-    return checked_key(f"{key}.parts/{sha256}")
 
 
 def _part_keys(key: str, listed: _Parts) -> list[str]:

@@ -116,9 +116,10 @@ def verify(
 
 def open_state(settings: Settings) -> State:
     """The pipeline's records; a pipeline that never ran has none."""
-    if not settings.state.is_dir():
+    state = State(open_store(settings.state))
+    if not state.begun:
         raise InvalidConfig("the pipeline has no state yet", detail=str(settings.state), hint="`snowmelt run` makes it")
-    return State(open_store(str(settings.state)))
+    return state
 
 
 @dataclass(slots=True)

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.engine.state import SEALED, State
+from snowmelt.engine.state import State
 from snowmelt.errors import Corrupt, SourceDrift, Unavailable
 from snowmelt.model.position import Position
-from snowmelt.relay.retention import Sealed
-from snowmelt.store.contract import numbered
-from snowmelt.store.records import get_record
 
 _LOOK_S = 0.25
 _TRIES_MAX = 20
@@ -60,16 +57,13 @@ class Standings:
         number, upto = ledger.done_segment, ledger.done_upto
         if not number and not ledger.epoch:
             return None
-        following = self._sealed(number + 1)
+        following = self._state.sealed(number + 1)
         if following is not None and following.first == upto:
             return following.begins
-        holding = self._sealed(number)
+        holding = self._state.sealed(number) if number else None
         if holding is None or not holding.first <= upto <= holding.last:
             raise Corrupt("where the lake is can't be told", detail=f"record {number} of the relay is gone")
         return Position(holding.begins.file, holding.begins.offset + upto - holding.first, holding.begins.era)
-
-    def _sealed(self, number: int) -> Sealed | None:
-        return get_record(self._state.store, numbered("relay", number), SEALED) if number else None
 
     def wait(self, after: Position) -> Standing:
         """The lake at or behind a place of the log. Who does not move for too long is not waited for."""

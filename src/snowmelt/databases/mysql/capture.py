@@ -16,8 +16,8 @@ States of a connection, and what is forbidden in each:
 Memory: the receive buffer and the pool, whatever the size of an event or a transaction. An empty pool stops the reading of the
 socket, which stops the server as above.
 
-Who sets `end`: the writer thread, when the segment is durable. A restart goes on from the last segment; the server may send
-up to one transaction again, of which nothing was sealed.
+Who sets `end`: the writer thread, when the segment is durable in the folder. A restart goes on behind the segment that it is given; the
+server may send up to one transaction again, of which nothing was sealed.
 """
 
 from __future__ import annotations
@@ -202,7 +202,6 @@ class _Log:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._seal_s = seal_s
-        self._scan = scan
         self._era = start.era
         self._gtids = start.gtids
         self._start = start.offset
@@ -212,6 +211,8 @@ class _Log:
             # It was another server's.
             after = None
         self._format = after.format_description if after else b""
+        # No connection begins behind 4 GiB, and only who captured what lies before knows of a place to begin at.
+        self._scan = scan or (after is None and start.offset >= _ADDRESSABLE)
         self._target = writer.buffer()
         self._handed = 0
         self._gathered = bytearray()
@@ -467,8 +468,8 @@ class _Log:
 class Capture:
     """Captures one server's log into a folder. `run` is called once, from a thread of its own.
 
-    `start` counts only while the folder has no segments, or none of its era: another server goes on there. Else the capture goes on where
-    it ended.
+    `start` counts only while there is no segment to go on behind, or none of its era: another server goes on there. Else the capture goes
+    on where that one ended.
     """
 
     def __init__(
@@ -528,19 +529,19 @@ class Capture:
             return self._changed.wait_for(lambda: self._end is not None and self._end >= position, timeout_s)
 
     def run(self, stop: threading.Event) -> None:
-        """Own the folder, then `run_owned`."""
+        """Own the folder, and go on behind the last segment in it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with owned(self._folder):
-            self.run_owned(stop)
+            segments = list_segments(self._folder)
+            self.run_owned(stop, segments[-1] if segments else None)
 
-    def run_owned(self, stop: threading.Event) -> None:
-        """Capture until `stop` is set, or until an error that no reconnecting heals. The folder is there and the caller's (`owned`)."""
+    def run_owned(self, stop: threading.Event, last: Segment | None) -> None:
+        """Capture behind `last` until `stop` is set, or until an error that no reconnecting heals. The folder is there and the caller's
+        (`owned`); `last` may lie elsewhere."""
         remove_torn(self._folder)
-        segments = list_segments(self._folder)
         writer = _Writer(self._folder, self._limits.buffers, self._limits.buffer_bytes, self._is_durable)
         writer.start()
         try:
-            last = segments[-1] if segments else None
             if last is not None and not (isinstance(self._start, Position) and self._start.era > last.end.era):
                 self._log = self._open(writer, last.server, last.log, last.end, after=last)
                 self._set_end(last.end)

@@ -68,17 +68,18 @@ def _before(session: Session, file: LogFile) -> GtidSet:
 
 def _groups(session: Session, file: LogFile) -> Iterator[tuple[int, GtidSet]]:
     """Where each transaction of a file begins, and its name."""
-    offset = _FIRST_OFFSET
+    offset, known = _FIRST_OFFSET, 0
     while True:
         rows = session.query("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", [str(file), offset, _PAGE_EVENTS])
-        for row in rows:
+        for row in rows[known:]:
             if str(row[2]) == "Gtid":
                 yield int(row[1]), _name(row)
             elif str(row[2]) == "Anonymous_Gtid":
                 raise SourceDrift("another server answers, and some of its transactions have no GTID", detail=str(file))
         if len(rows) < _PAGE_EVENTS:
             return
-        offset = int(rows[-1][4])
+        # Where an event ends is told in 32 bits, where it begins in 64: a page begins with the last event of the one before.
+        offset, known = int(rows[-1][1]), 1
 
 
 def _name(row: tuple[Any, ...]) -> GtidSet:

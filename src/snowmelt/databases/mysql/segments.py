@@ -8,6 +8,7 @@ Laws:
 - Numbers have no gaps, and a segment follows the one before it: each index says where that one ended.
 - Data without an index, which a crash leaves behind, was never a segment: it is removed, and captured again.
 - What an index names and is not there, or is not as it says, is `Corrupt`; it is never read as empty.
+- A folder may also be a spool, from which segments go elsewhere and of which nobody relies on anything; the index goes with its data.
 
 Events carry their own CRC-32 where the server writes them (`crc_length` 4), and the decoder checks each. Where it doesn't, the
 index has one for the whole data.
@@ -35,7 +36,7 @@ import numpy.typing as npt
 
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.errors import Corrupt, Unavailable, check
+from snowmelt.errors import Corrupt, InvariantBroken, Unavailable, check
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
 
@@ -69,7 +70,8 @@ class Cut:
 class Segment:
     """The index of a segment, and where its data is."""
 
-    folder: Path
+    folder: Path | None
+    """None: it lies in no folder of this machine."""
     number: int
     log: LogFile
     start: Position
@@ -97,11 +99,16 @@ class Segment:
 
     @property
     def data_path(self) -> Path:
-        return self.folder / f"{self.number:0{_DIGITS}d}.log"
+        return self._path("log")
 
     @property
     def index_path(self) -> Path:
-        return self.folder / f"{self.number:0{_DIGITS}d}.json"
+        return self._path("json")
+
+    def _path(self, ending: str) -> Path:
+        if self.folder is None:
+            raise InvariantBroken("a segment is looked for in a folder that lies in none", detail=f"{self.log}, {self.start}")
+        return self.folder / f"{self.number:0{_DIGITS}d}.{ending}"
 
     def bytes(self) -> npt.NDArray[np.uint8]:
         """The data, mapped read-only. Checked as far as the index can; events check themselves."""
@@ -133,7 +140,7 @@ def _gtids_from_json(value: Any) -> GtidSet | None:
     return MariaDbGtidSet.parse(text) if kind == "mariadb" else MySqlGtidSet.parse(text)
 
 
-def _encode(segment: Segment) -> bytes:
+def encode_index(segment: Segment) -> bytes:
     fields: dict[str, Any] = {
         "version": VERSION,
         "number": segment.number,
@@ -166,7 +173,17 @@ def _checksum(fields: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps({name: fields[name] for name in sorted(fields) if name != "checksum"}).encode())
 
 
-def _decode(folder: Path, raw: bytes) -> Segment:
+def decode_index(raw: bytes, folder: Path | None, *, where: str) -> Segment:
+    """A segment by its index. `where` that was read is for the error."""
+    try:
+        segment = _decode(folder, raw)
+        _check_bounds(segment)
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, Corrupt) as error:
+        raise Corrupt("the index of a segment can't be read", detail=f"{where}: {error}") from None
+    return segment
+
+
+def _decode(folder: Path | None, raw: bytes) -> Segment:
     fields = json.loads(raw)
     if fields["checksum"] != _checksum(fields):
         raise ValueError("its checksum is wrong")
@@ -215,13 +232,11 @@ def read_segment(path: Path) -> Segment:
     index = path.with_suffix(".json")
     try:
         if index.stat().st_size > INDEX_BYTES_MAX:
-            raise ValueError("it is too large")
-        segment = _decode(index.parent, index.read_bytes())
-        _check_bounds(segment)
+            raise Corrupt("the index of a segment can't be read", detail=f"{index}: it is too large")
+        raw = index.read_bytes()
     except OSError:
         raise Corrupt("the index of a segment is missing", detail=str(index)) from None
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, Corrupt) as error:
-        raise Corrupt("the index of a segment can't be read", detail=f"{index}: {error}") from None
+    segment = decode_index(raw, index.parent, where=str(index))
     if segment.index_path.name != index.name:
         raise Corrupt("the index of a segment has another number than its name", detail=str(index))
     try:
@@ -369,7 +384,7 @@ class SegmentWriter:
             os.fdatasync(file)
             self._close()
             with open(temporary, "wb") as new:
-                new.write(_encode(segment))
+                new.write(encode_index(segment))
                 new.flush()
                 os.fsync(new.fileno())
             temporary.rename(index)

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from snowmelt.columnar.assembly import Assembly
 from snowmelt.databases.mysql.decode import Part
-from snowmelt.engine.recovery import Filtered, StoredLog
+from snowmelt.engine.stored_log import Filtered, StoredLog, read_file, read_stretch
 from snowmelt.errors import Corrupt, SourceDrift, Unavailable
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.pool import Pool
@@ -96,7 +97,7 @@ class TestStoredLog:
     def stored(self, folder: Path, data: bytes, part: Part | None = None, *, crc_length: int = 4, **limits: int) -> StoredLog:
         made = write(folder, data, segment(folder, 1, 4, data, crc_length=crc_length))
         bounds = Limits(**{"prefilter_bytes": 4096} | limits)
-        return StoredLog(made, part or Part(0, 4, None, made.end.offset), PreFilter(4096), bounds)
+        return StoredLog(made, part or Part(0, 4, None, made.end.offset), PreFilter(4096), bounds, partial(read_file, made.data_path))
 
     def test_pieces_are_what_the_file_holds(self, tmp_path: Path) -> None:
         data = os.urandom(10_000)
@@ -113,6 +114,13 @@ class TestStoredLog:
         log = self.stored(tmp_path, data, assembly_bytes=memory)
         assert log.whole(7, 40_000).tobytes() == data[7:40_007]
 
+    def test_a_stretch_is_put_together_whatever_the_window(self, tmp_path: Path) -> None:
+        data = os.urandom(50_000)
+        made = write(tmp_path, data, segment(tmp_path, 1, 4, data))
+        for memory in (100, 1 << 20):
+            limits = Limits(prefilter_bytes=4096, assembly_bytes=memory)
+            assert read_stretch(partial(read_file, made.data_path), 7, 40_000, limits).tobytes() == data[7:40_007]
+
     def test_what_is_larger_than_the_spill_limit_stops(self, tmp_path: Path) -> None:
         log = self.stored(tmp_path, bytes(50_000), assembly_bytes=100, spill_bytes_max=30_000)
         with pytest.raises(SourceDrift, match="larger"):
@@ -125,7 +133,7 @@ class TestStoredLog:
         log.give_back()
         made = segment(tmp_path, 1, 4, data, crc_length=0)
         with pytest.raises(Corrupt, match="checksum"):
-            StoredLog(replace(made, data_crc32=1), Part(0, 4, 10, 14), PreFilter(4096), Limits())
+            StoredLog(replace(made, data_crc32=1), Part(0, 4, 10, 14), PreFilter(4096), Limits(), partial(read_file, made.data_path))
 
     def test_missing_data_is_never_empty_data(self, tmp_path: Path) -> None:
         log = self.stored(tmp_path, bytes(9000))

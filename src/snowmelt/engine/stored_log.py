@@ -17,6 +17,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -34,21 +35,21 @@ from snowmelt.relay.prefilter import PreFilter
 
 Batch = TypeVar("Batch")
 
-ReadInto = Callable[[str, int, Bytes], None]
-"""Fill a buffer with what lies in a file or an object of this name, from an offset on. Less than that is `Corrupt`."""
+ReadInto = Callable[[int, Bytes], None]
+"""Fill a buffer with a segment's data, from an offset on. Less than that is `Corrupt`."""
 
 
-def read_file(name: str, at: int, into: Bytes) -> None:
+def read_file(path: Path, at: int, into: Bytes) -> None:
     try:
-        file = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        raise Corrupt("the data of a segment is missing", detail=name) from None
+        raise Corrupt("the data of a segment is missing", detail=str(path)) from None
     try:
         left = into.data
         while left:
             count = os.preadv(file, [left], at)
             if count <= 0:
-                raise Corrupt("a segment is shorter than its index says", detail=name)
+                raise Corrupt("a segment is shorter than its index says", detail=str(path))
             left, at = left[count:], at + count
         # Capture writes around the system's cache. What comes next is fetched while this is decoded.
         os.posix_fadvise(file, at, len(into), os.POSIX_FADV_WILLNEED)
@@ -56,11 +57,22 @@ def read_file(name: str, at: int, into: Bytes) -> None:
         os.close(file)
 
 
+def read_stretch(read: ReadInto, at: int, size: int, limits: Limits) -> Bytes:
+    """Some of a segment's data, put together outside of any window: in memory up to a limit, then in a spill file."""
+    assembly = Assembly(memory_bytes=limits.assembly_bytes, bytes_max=limits.spill_bytes_max)
+    buffer = np.empty(min(size, limits.prefilter_bytes), np.uint8)
+    for done in range(0, size, len(buffer)):
+        piece = buffer[: size - done]
+        read(at + done, piece)
+        assembly.write(piece.data)
+    return assembly.finish()
+
+
 class StoredLog:
     """A part of a segment as `windows.Log`, through the task's one pre-filter segment."""
 
-    def __init__(self, segment: Segment, part: Part, prefilter: PreFilter, limits: Limits, *, read: ReadInto = read_file) -> None:
-        self._name = str(segment.data_path)
+    def __init__(self, segment: Segment, part: Part, prefilter: PreFilter, limits: Limits, read: ReadInto) -> None:
+        self._where = f"{segment.log}:{segment.start.offset}"
         self._first = part.first
         self.size = (segment.data_bytes if part.last is None else part.last) - part.first
         self._prefilter = prefilter
@@ -82,12 +94,12 @@ class StoredLog:
             found = crc32(piece, 0, len(piece), found)
             self.give_back()
         if int(found) != expected:
-            raise Corrupt("a segment's checksum is wrong", detail=self._name)
+            raise Corrupt("a segment's checksum is wrong", detail=self._where)
 
     def _lend(self, at: int, count: int) -> Bytes:
         piece = self._prefilter.lend()[:count]
         self._lent = True
-        self._read(self._name, at, piece)
+        self._read(at, piece)
         return piece
 
     def piece(self, at: int) -> Bytes:
