@@ -1,0 +1,1 @@
+"""Apache Fluss: its server, its protocol, and its tables as Arrow."""
