@@ -31,7 +31,7 @@ def body(rows: int, first: int = 0, codec: str | None = None) -> bytes:
         list(range(first, first + rows)),
         [None if row % 3 == 1 else f"text {row}" for row in range(rows)],
         [b"ab"] * rows,
-        [row for row in range(rows)],
+        list(range(rows)),
         [row * 1000 for row in range(rows)],
         [-row for row in range(rows)],
     ]

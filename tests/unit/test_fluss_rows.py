@@ -16,7 +16,7 @@ from snowmelt.fluss.types import Column, FlussType, Root, Schema, Versions, read
 from tests.fluss_bytes import compacted_row, schema_of, seen, shown, stored_row, varint
 
 T = FlussType
-NANOS_MAX = 2**63 - 1
+INSTANTS = [(-62135596800000, 0), (-1001, 0), (-1, 999_999), (0, 0), (1, 1000), (253402300799999, 999_000), None]
 
 EDGES: list[tuple[FlussType, list[Any]]] = [
     (T(Root.BOOLEAN), [True, False, None]),
@@ -39,7 +39,10 @@ EDGES: list[tuple[FlussType, list[Any]]] = [
     (T(Root.TIME, precision=3), [0, 86_399_999, None]),
     (T(Root.TIME, precision=9), [0, 86_399_999, None]),
     *[
-        (T(root, precision=precision), [(-62135596800000, 0), (-1001, 0), (-1, 999_999), (0, 0), (1, 1000), (253402300799999, 999_000), None])
+        (
+            T(root, precision=precision),
+            [(-62135596800000, 0), (-1001, 0), (-1, 999_999), (0, 0), (1, 1000), (253402300799999, 999_000), None],
+        )
         for root in (Root.TIMESTAMP, Root.TIMESTAMP_LTZ)
         for precision in (0, 3, 6)
     ],

@@ -176,12 +176,8 @@ class BatchDecoder:
             wanted = self._versions.target.columns[place].type
             if column.null_count and not wanted.nullable:
                 raise _wrong(batch, "a NULL where none may be")
-            if wanted.root is Root.TIME:
-                # Fluss keeps milliseconds; what a finer unit has beyond them is zero.
-                column = column.cast(wanted.arrow, safe=False)
-            elif column.type != wanted.arrow:
-                column = column.cast(wanted.arrow)
-            arrays[place] = column
+            # Fluss keeps milliseconds of a day; what a finer unit has beyond them is zero.
+            arrays[place] = column if column.type == wanted.arrow else column.cast(wanted.arrow, safe=wanted.root is not Root.TIME)
         return [
             pa.nulls(batch.rows, column.type.arrow) if array is None else array
             for array, column in zip(arrays, self._versions.target.columns, strict=True)
@@ -218,4 +214,5 @@ def _checked_kinds(kinds: Bytes, batch: LogBatch) -> Bytes:
 
 
 def _wrong(batch: LogBatch, detail: str = "") -> Corrupt:
-    return Corrupt("a batch of Fluss' log can't be read", detail=f"offset {batch.base}, schema {batch.schema_id}" + (f", {detail}" if detail else ""))
+    where = f"offset {batch.base}, schema {batch.schema_id}"
+    return Corrupt("a batch of Fluss' log can't be read", detail=f"{where}, {detail}" if detail else where)

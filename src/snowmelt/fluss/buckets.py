@@ -174,7 +174,9 @@ class Bucketing:
         check(bool(key) and buckets > 0, "a bucket is computed without a key or without buckets")
         lake = None if lake_format is None else lake_format.lower()
         if lake not in (None, "paimon", "lance"):
-            raise InvalidConfig("buckets of a Fluss table follow a lake that is not supported", detail=f"{lake_format!s:.40}", hint="Paimon is")
+            raise InvalidConfig(
+                "buckets of a Fluss table follow a lake that is not supported", detail=f"{lake_format!s:.40}", hint="Paimon is"
+            )
         self._key = tuple(key)
         self._buckets = buckets
         self._paimon = lake == "paimon"

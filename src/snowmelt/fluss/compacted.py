@@ -361,13 +361,12 @@ class RowDecoder:
 
     def _fill(self, buffer: Bytes, starts: Longs, ends: Longs, schema_id: int, arena: Arena, state: Longs) -> int:
         programs, layout = self._programs, arena.layout
-        return int(
-            fill(
-                buffer, starts, ends, schema_id, programs.program_of, programs.first, programs.kind, programs.target, programs.limit_high,
-                programs.limit_low, programs.nullable, programs.absent_first, programs.absent, layout.valid_at, layout.fixed_at,
-                layout.heap_at, layout.heap_room, arena.heap_used, arena.memory, layout.rows_max, state,
-            )  # fmt: skip
-        )
+        status = fill(
+            buffer, starts, ends, schema_id, programs.program_of, programs.first, programs.kind, programs.target, programs.limit_high,
+            programs.limit_low, programs.nullable, programs.absent_first, programs.absent, layout.valid_at, layout.fixed_at,
+            layout.heap_at, layout.heap_room, arena.heap_used, arena.memory, layout.rows_max, state,
+        )  # fmt: skip
+        return int(status)
 
     def _grow(self, column: int, size: int) -> None:
         if self._room[column] >= _OFFSETS_MAX:
