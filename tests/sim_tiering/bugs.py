@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
+from snowmelt.model.fluss import Bucket
 from snowmelt.tiering import fence, rounds
 from snowmelt.tiering.fence import Base, Known, LakeView, Publish, Start, There, Untold
-from snowmelt.tiering.offsets import Bucket, Offsets
+from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import BucketRead, Look, Looked, Outcome, Prepared, Round, State, Step, Turn
 from tests.sim.store import Steps
 from tests.sim_tiering.service import Running, Service
@@ -133,10 +134,10 @@ BUGS = {
     "base checked before instead of inside each try": Bug(JudgesOnce),
     "start offsets taken from Fluss": Bug(patches=((rounds, "decide_start", from_fluss),)),
     "no tiered snapshot taken for never tiered": Bug(patches=((rounds, "decide_start", from_the_beginning),)),
-    "missing snapshots taken for others'": Bug(patches=((fence, "judge", without_missing_snapshots),)),
+    "missing snapshots taken for others'": Bug(patches=((fence, "judge", without_missing_snapshots),), hint=2281),
     "lake table not known again": Bug(patches=((fence, "judge", without_identity),)),
     "lost reply of a lake commit taken for a lost request": Bug(patches=((fence, "judge", without_a_look_back),)),
-    "PREPARE of the buckets that moved alone": Bug(patches=((Round, "_offsets", moved_alone), (Round, "take", believes))),
+    "PREPARE of the buckets that moved alone": Bug(patches=((Round, "_offsets", moved_alone), (Round, "take", believes)), hint=5476),
     "buckets that moved without rows forgotten": Bug(patches=((Round, "_stage", rows_alone),)),
     "failed report after a finished one": Bug(FailsLate),
     "lake looked at before Fluss": Bug(LooksAtTheLakeFirst),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.tiering.fence import Known, Tiered
-from snowmelt.tiering.offsets import Bucket, Offsets
-from snowmelt.tiering.splits import KvSnapshot, Log
+from snowmelt.tiering.offsets import Offsets
+from snowmelt.tiering.splits import Log
 
 TIMEOUT_MS = 120_000
 FENCED_EPOCH, INVALID_COORDINATOR, NO_TABLE = 50, 23, 7
@@ -76,10 +77,11 @@ class Fluss:
 
     # ---- tables
 
-    def create(self, name: str, now_ms: int, *, keyed: bool, buckets: list[Bucket], cut: int) -> Table:
+    def create(self, name: str, now_ms: int, *, keyed: bool, buckets: list[tuple[int, int | None]], cut: int) -> Table:
         self.ids += 1
         table = Table(name, self.ids, keyed)
-        for bucket in buckets:
+        for number, partition in buckets:
+            bucket = Bucket(self.ids, number, partition)
             table.logs[bucket] = [None] * cut
             table.earliest[bucket] = table.first[bucket] = cut
         self.tables[name] = table

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from snowmelt.model.fluss import Bucket
 from snowmelt.tiering.fence import LakeView, Tiered
-from snowmelt.tiering.offsets import Bucket
 from tests.sim.lake import Violation
 
 

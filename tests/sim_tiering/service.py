@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from snowmelt.errors import Fenced, OutcomeUnknown, SourceDrift, Unavailable
+from snowmelt.model.fluss import Bucket
 from snowmelt.tiering import fence
 from snowmelt.tiering.fence import Tiered
-from snowmelt.tiering.offsets import Bucket, Offsets
+from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import (
     ENDS,
     Absent,
@@ -200,7 +202,8 @@ class Service:
                 reads.append(BucketRead(split.bucket, None, ()))
                 continue
             match split:
-                case SnapshotSplit(bucket, copy):
+                case SnapshotSplit(copy):
+                    bucket = copy.bucket
                     rows = [(copy.offset, key, value) for key, value in table.fold(bucket, copy.offset).items()]
                     reached = copy.offset
                 case LogSplit(bucket, start, stop):
@@ -235,12 +238,12 @@ class Service:
             if isinstance(step, LookBack):
                 return Absent()
             world.spite(self)
-            on, lake = verdict.on, world.lake(running.table)
             files = tuple(message.decode() for message in step.messages)
+            # What is on its way to a table that is gone lands nowhere.
+            act = partial(world.publish, world.lake(running.table), running.table, verdict.on, step.path, files)
             try:
-                # What was on its way to a table that is gone lands nowhere.
-                if (yield from world.faulty.call(lambda on=on, lake=lake: world.publish(lake, running.table, on, step.path, files))):  # type: ignore[misc]
-                    return Committed(on + 1)
+                if (yield from world.faulty.call(act)):
+                    return Committed(verdict.on + 1)
             except (Unavailable, OutcomeUnknown):
                 running.unclear = True
                 return Unclear()

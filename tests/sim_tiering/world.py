@@ -15,9 +15,8 @@ from random import Random
 from typing import Any
 
 from snowmelt.errors import InvariantBroken, SnowmeltError
-from snowmelt.tiering.offsets import Bucket
+from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.tiering.rounds import State
-from snowmelt.tiering.splits import KvSnapshot
 from tests.sim.lake import Violation
 from tests.sim.store import Faulty
 from tests.sim_tiering.fluss import Fluss, Refused, Table
@@ -182,7 +181,7 @@ class World:
 
     def copy(self, table: Table) -> None:
         bucket = self.rng.choice(list(table.logs))
-        table.copies[bucket] = KvSnapshot(self.numbered(), len(table.logs[bucket]))
+        table.copies[bucket] = KvSnapshot(bucket, self.numbered(), len(table.logs[bucket]))
 
     def go_on(self) -> None:
         """One actor goes on by a step or a few."""
@@ -242,7 +241,7 @@ class World:
     def make(self, name: str, keyed: bool, partitioned: bool) -> None:
         """A table of Fluss and, as its coordinator does it, an empty one in the lake."""
         partitions = [self.numbered(), self.numbered()] if partitioned else [None]
-        buckets = [Bucket(number, partition) for partition in partitions for number in range(1 if partitioned else 2)]
+        buckets = [(number, partition) for partition in partitions for number in range(1 if partitioned else 2)]
         self.fluss.create(name, self.now_ms, keyed=keyed, buckets=buckets, cut=0 if keyed else self.rng.choice((0, 0, 3)))
         lake = LakeTable(f"{name}{self.numbered()}", keyed)
         self.lakes[name] = self.lakes_by_identity[lake.identity] = lake

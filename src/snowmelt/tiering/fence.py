@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from snowmelt.errors import Fenced, SourceDrift
-from snowmelt.tiering.offsets import Bucket, Offsets
+from snowmelt.model.fluss import Bucket
+from snowmelt.tiering.offsets import Offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,24 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from snowmelt.errors import Corrupt, check
+from snowmelt.model.fluss import NEVER, Bucket
 
 _VERSION: Final = 1
-_UNKNOWN: Final = -1
-"""Stands for a bucket that is not known, in a list whose places are bucket numbers."""
 _LONG_MAX: Final = 2**63 - 1
 _BUCKETS_MAX: Final = 1 << 20
 """Of a whole file: far above what Fluss lets anybody make, and below what would fill the memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """A bucket of a table, or of one of its partitions."""
-
-    number: int
-    partition: int | None = None
-
-    def __str__(self) -> str:
-        return f"bucket {self.number}" if self.partition is None else f"bucket {self.number} of partition {self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +55,7 @@ def parse_offsets(content: bytes, name: str) -> Offsets:
     table_id = _whole(found.get("table_id"), name)
     if "bucket_offsets" in found and "partition_offsets" in found:
         raise _unreadable(name, "it is of a table with partitions and of one without")
-    ends = _ends(found.get("bucket_offsets", []), None, name)
+    ends = _ends(found.get("bucket_offsets", []), table_id, None, name)
     partitions = found.get("partition_offsets", [])
     if not isinstance(partitions, list):
         raise _unreadable(name, "its partitions are no list")
@@ -79,17 +67,18 @@ def parse_offsets(content: bytes, name: str) -> Offsets:
         if partition in seen:
             raise _unreadable(name, "a partition is there twice")
         seen.add(partition)
-        ends |= _ends(part["bucket_offsets"], partition, name)
+        ends |= _ends(part["bucket_offsets"], table_id, partition, name)
         if len(ends) > _BUCKETS_MAX:
             raise _unreadable(name, "it has too many buckets")
     return Offsets(table_id, ends)
 
 
-def _ends(found: Any, partition: int | None, name: str) -> dict[Bucket, int]:
+def _ends(found: Any, table_id: int, partition: int | None, name: str) -> dict[Bucket, int]:
+    """Places in the list are bucket numbers, and NEVER stands for a bucket that is not known."""
     if not isinstance(found, list) or len(found) > _BUCKETS_MAX:
         raise _unreadable(name, "its offsets are no list, or too long a one")
-    numbers = ((place, _whole(offset, name, _UNKNOWN)) for place, offset in enumerate(found))
-    return {Bucket(place, partition): offset for place, offset in numbers if offset != _UNKNOWN}
+    numbers = ((place, _whole(offset, name, NEVER)) for place, offset in enumerate(found))
+    return {Bucket(table_id, place, partition): offset for place, offset in numbers if offset != NEVER}
 
 
 def _whole(found: Any, name: str, least: int = 0) -> int:

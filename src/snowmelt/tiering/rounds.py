@@ -6,11 +6,11 @@ anywhere leaves nothing but staged files, which no snapshot names.
 
 Forbidden orders. A plan before Fluss knows of the lake's newest tiered snapshot: PREPARE merges over what Fluss knows. A read of a KV
 snapshot that is not leased. PREPARE of less than all buckets' offsets: Fluss may have gone back by then, through the late word of a
-round that slept. A lake commit begun more than `SILENCE_MS_MAX` after the last heartbeat that was answered was sent, or after an answer that
-names an error: the table is somebody else's by then, or will be. Files deleted that the lake may yet get: of a commit whose answer was
-lost, unless another round came first, which took the number that it was to have.
-A word to Fluss about a snapshot that is not the lake's newest tiered one. A report of a table that is no longer ours: after a restart of
-the coordinator epochs repeat, and it would be taken for the new owner's.
+round that slept. A lake commit begun more than `SILENCE_MS_MAX` after the last heartbeat that was answered was sent, or after an
+answer that names an error: the table is somebody else's by then, or will be. Files deleted that the lake may yet get: of a commit whose
+answer was lost, unless another round came first, which took the number that it was to have. A word to Fluss about a snapshot that is
+not the lake's newest tiered one. A report of a table that is no longer ours: after a restart of the coordinator epochs repeat, and it
+would be taken for the new owner's.
 
 None of this keeps a round that slept from committing late; what does is `fence.judge`, in every try of the commit.
 
@@ -25,9 +25,10 @@ from enum import Enum
 from typing import Final, TypeVar, assert_never
 
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift, check
+from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.tiering.fence import Base, Known, LakeView, Start, Tiered, Untold, decide_start
-from snowmelt.tiering.offsets import Bucket, Offsets
-from snowmelt.tiering.splits import Budget, KvSnapshot, Log, Plan, SnapshotSplit, Split, plan_splits
+from snowmelt.tiering.offsets import Offsets
+from snowmelt.tiering.splits import Budget, Log, Plan, SnapshotSplit, Split, plan_splits
 
 _T = TypeVar("_T")
 SILENCE_MS_MAX: Final = 90_000
@@ -533,7 +534,7 @@ class Round:
         check(held.keys() == wanted.keys(), "other buckets are held than were to be")
         for bucket, snapshot in held.items():
             check(snapshot.offset >= wanted[bucket].offset, "an older KV snapshot is held than was to be", str(bucket))
-        splits = (SnapshotSplit(split.bucket, held[split.bucket]) if isinstance(split, SnapshotSplit) else split for split in plan.splits)
+        splits = (SnapshotSplit(held[split.bucket]) if isinstance(split, SnapshotSplit) else split for split in plan.splits)
         self._plan = Plan(tuple(splits), plan.more)
         self._turn(Turn.LEASED)
 

@@ -18,15 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from snowmelt.errors import SourceDrift, check
-from snowmelt.tiering.offsets import Bucket
-
-
-@dataclass(frozen=True, slots=True)
-class KvSnapshot:
-    """A copy of a bucket: all that its log has below `offset`."""
-
-    number: int
-    offset: int
+from snowmelt.model.fluss import Bucket, KvSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +34,11 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSplit:
-    bucket: Bucket
     snapshot: KvSnapshot
+
+    @property
+    def bucket(self) -> Bucket:
+        return self.snapshot.bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,7 @@ def plan_splits(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[Log
         start = starts.get(log.bucket)
         if start is None and keyed and log.snapshot is not None:
             _reaches(log, log.snapshot.offset, "its newest KV snapshot ends with")
-            copies.append(SnapshotSplit(log.bucket, log.snapshot))
+            copies.append(SnapshotSplit(log.snapshot))
             continue
         if start is None:
             # Of a key that was set in what is missing nobody knows any more.
