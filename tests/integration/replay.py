@@ -199,7 +199,13 @@ class Cut:
     position: Position
 
 
+def above_the_cut(copy: Copy, transaction: Transaction) -> bool:
+    """How rows with keys are joined with their copies: whatever lies above the cut comes, whether it was read or not."""
+    return transaction.position <= copy.cut
+
+
 def by_mark(copy: Copy, transaction: Transaction) -> bool:
+    """How changes are that must come once each."""
     # Below the cut nothing is emitted, whatever the mark leaves open.
     xa = transaction.xa and transaction.position > copy.cut
     return covers(copy.mark, position=transaction.position, gtid=transaction.gtid, xa=xa)
@@ -368,7 +374,9 @@ class Source:
 
     # The replay.
 
-    def fold(self, table: TableId, *, is_covered: Callable[[Copy, Transaction], bool] = by_mark, judged_by_new_key: bool = False) -> Folded:
+    def fold(
+        self, table: TableId, *, is_covered: Callable[[Copy, Transaction], bool] = above_the_cut, judged_by_new_key: bool = False
+    ) -> Folded:
         """Replay a table's changes over its copies. The arguments are there to plant bugs."""
         folded = Folded(self.tables[table])
         stream, homes, copies = self._streams[table], self._homes[table], self.copies[table]

@@ -18,6 +18,7 @@ from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.databases.mysql.statements import read_marked
 from snowmelt.engine import aside
+from snowmelt.engine.jobs import Lane
 from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.engine.settings import Settings
@@ -25,6 +26,7 @@ from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Prepared
 from snowmelt.secrets import Secret
+from snowmelt.source.facts import OUTSIDE
 from snowmelt.store.contract import numbered
 from snowmelt.store.memory import MemoryStore
 from snowmelt.store.objects import open_store
@@ -171,6 +173,34 @@ def test_prepared_transactions_come_with_their_commit_around_a_copy_a_restart_an
     # A change has the place of its COMMIT, behind everything that was committed before it.
     inserted = [row["id"] for row in history(shop.folder, "ods.events") if row["_op"] == "insert"]
     assert [one for one in inserted if one != 1003] == [1005, 1007, 1008, 1009, 1010]
+
+
+def test_a_read_that_has_what_followed_an_xa_commit_is_not_overtaken_by_it(spark: Any, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks don't tell of every XA COMMIT whether a read has it. So it comes again; and what was committed behind it has to, too."""
+
+    def between_launch_and_read() -> None:
+        shop.prepare("'old'", 1, ("orders",))
+        shop.execute(
+            "XA COMMIT 'old'",
+            "UPDATE shop.orders SET v = 'newer' WHERE id = 1",
+            "INSERT INTO shop.orders VALUES (101, 'newer')",
+            "DELETE FROM shop.orders WHERE id = 1001",
+        )
+
+    running = Running(spark, shop.settings(tables=["shop.orders"]))
+    submit, acts = running.pipeline._jobs.submit, [between_launch_and_read]
+
+    def act_first(lane: Lane, *job: Any) -> None:
+        # What lies outside is read first, by a job of its own.
+        if lane is Lane.CHUNKS and job[1][0].launch.ordinal > OUTSIDE and acts:
+            acts.pop()()
+        submit(lane, *job)
+
+    monkeypatch.setattr(running.pipeline._jobs, "submit", act_first)
+    with running:
+        running.settled()
+    assert not acts
+    assert lake_rows(shop.folder, "ods.orders") == source_rows(shop.server, "shop.orders")
 
 
 @pytest.mark.parametrize("shop", ["mariadb"], indirect=True)

@@ -401,7 +401,12 @@ class PlanningMachine(RuleBasedStateMachine):
         adopted = adopted or (rule_.outside and within(transaction.key, None, rule_.extent))
         seen = {one: transaction.number <= self.reads[one.reading.nonce].covered for one in inside}
         goes = emits(
-            rule_, offset=transaction.offset, adopted=adopted, adopting=inside[0] if inside else None, covered=lambda one: seen[one]
+            rule_,
+            offset=transaction.offset,
+            adopted=adopted,
+            adopting=inside[0] if inside else None,
+            keyed=transaction.table == KEYED,
+            covered=lambda one: seen[one],
         )
         if goes:
             seq = sequence.of_change(transaction.offset)

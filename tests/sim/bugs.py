@@ -20,8 +20,10 @@ from snowmelt.model.position import Position
 from snowmelt.relay.retention import Prepared, Relay
 from snowmelt.source import planning
 from snowmelt.source.facts import Adopted, Durable, GivenBack, Reported
-from snowmelt.source.planning import EpochPlan
+from snowmelt.source.filter import emits
+from snowmelt.source.planning import Adopting, EpochPlan, Rule
 from snowmelt.source.tables import Copy, Reading, Tables
+from tests.sim import driver
 from tests.sim.driver import Driver, Job
 from tests.sim.lake import Row
 from tests.sim.store import Steps
@@ -248,6 +250,19 @@ class ReplacesWithoutDeletes(Driver):
         pass
 
 
+class DoubtsSecondPhases(Driver):
+    """Of a second phase it is never believed that a read has it. So it comes again; what the read has of later changes does not."""
+
+    def covered(self, number: int, position: Position) -> Callable[[Adopting], bool]:
+        if any(one.decides for one in self.world.db.log if one.number == number):
+            return lambda adopting: False
+        return super().covered(number, position)
+
+
+def asks_the_mark(rule: Rule, *, keyed: bool, **others: Any) -> bool:
+    return emits(rule, keyed=False, **others)
+
+
 @dataclass(frozen=True)
 class Bug:
     driver: type[Driver] = Driver
@@ -282,6 +297,7 @@ BUGS = {
     ),
     "prepared transaction forgotten with its segment": Bug(patches=((Relay, "prepared", property(prepared_in_what_is_held)),)),
     "prepared transaction let go of when it is decided": Bug(patches=((Relay, "over", property(over_when_decided)),)),
+    "second phase emitted again without what follows it": Bug(DoubtsSecondPhases, patches=((driver, "emits", asks_the_mark),)),
     "emptying one shard empties all": Bug(EmptiesAllShards),
     "generation not re-read after a won intent": Bug(TrustsItsGeneration),
     # Not asked for, but found or feared while the machines were written.

@@ -454,7 +454,8 @@ class Driver:
             adopting = next((one for one in rule.adopting if world.within(change.key, one.span, rule.extent or one.reading.extent)), None)
             adopted = self.adopted(change.key, rule)
             covered = self.covered(transaction.number, position)
-            if emits(rule, offset=offset, adopted=adopted, adopting=adopting, covered=covered):
+            keyed = world.lakes[world.target_of(change.table)].keyed
+            if emits(rule, offset=offset, adopted=adopted, adopting=adopting, keyed=keyed, covered=covered):
                 row = Row((str(change.table), change.key), sequence.of_change(offset), change.value, f"t{transaction.number}")
                 rows.setdefault(world.target_of(change.table), []).append(row)
 

@@ -44,8 +44,16 @@ def rules(draw: st.DrawFn) -> Rule:
 
 
 @settings(deadline=None, max_examples=400)
-@given(rules(), st.lists(st.tuples(st.integers(0, 12), st.integers(1, 30)), max_size=12), st.sets(st.integers(1, 30)), st.booleans())
-def test_columns_are_judged_as_single_changes_are(rule: Rule, changes: list[tuple[int, int]], of_xa: set[int], locked: bool) -> None:
+@given(
+    rules(),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(1, 30)), max_size=12),
+    st.sets(st.integers(1, 30)),
+    st.booleans(),
+    st.booleans(),
+)
+def test_columns_are_judged_as_single_changes_are(
+    rule: Rule, changes: list[tuple[int, int]], of_xa: set[int], locked: bool, keyed: bool
+) -> None:
     keys, offsets = np.array([key for key, _ in changes], np.int64), np.array([offset for _, offset in changes], np.int64)
     rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(offsets)], names=["id", "_position"])
     item: Any = SimpleNamespace(table=SimpleNamespace(key=("id",)), rows=rows, transactions=())
@@ -62,5 +70,5 @@ def test_columns_are_judged_as_single_changes_are(rule: Rule, changes: list[tupl
         adopted = (rule.outside and within(key, None)) or any(within(key, span) for span in rule.adopted)
         surely = covers(mark, position=mark.high, gtid=None, xa=offset in of_xa)
         covered = lambda one, offset=offset, surely=surely: surely and offset <= one.reading.high  # noqa: E731
-        expected.append(emits(rule, offset=offset, adopted=adopted, adopting=adopting, covered=covered))
-    assert _emitted(task, rule, item, offsets).tolist() == expected
+        expected.append(emits(rule, offset=offset, adopted=adopted, adopting=adopting, keyed=keyed, covered=covered))
+    assert _emitted(task, rule, item, offsets, keyed=keyed).tolist() == expected

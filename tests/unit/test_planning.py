@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -46,6 +47,10 @@ OUTER = Adopted(ORDERS, OUTSIDE, "n0", 0, 0, EXTENT)
 BOUNDS = Split(ORDERS, 1, (b"\x03", b"\x06", b"\x09"), True)
 COPYING = (FOUND, OUTER, BOUNDS)
 LIVE = (FOUND, Adopted(ORDERS, OUTSIDE, "n0", 0, 0, None), Covered(1, 0), Released(ORDERS))
+
+
+appends = partial(emits, keyed=False)
+"""For a table whose changes are rows of their own."""
 
 
 def book(*facts: Fact) -> Tables:
@@ -121,11 +126,13 @@ class TestAdoption:
         assert (adopting.visible, adopting.span, adopting.replaces) == (20, Span(None, b"\x03"), False)
         assert (found.low, rule.low, rule.after) == (20, 20, 40)
 
-        def goes(offset: int, mark: int) -> bool:
-            return emits(rule, offset=offset, adopted=False, adopting=adopting, covered=upto(mark, offset))
+        def goes(offset: int, mark: int, *, keyed: bool = False) -> bool:
+            return emits(rule, offset=offset, adopted=False, adopting=adopting, keyed=keyed, covered=upto(mark, offset))
 
         assert [offset for offset in range(10, 70, 10) if goes(offset, 30)] == [40, 50, 60], "also 40, which the epoch before dropped"
         assert [offset for offset in range(10, 70, 10) if goes(offset, 0)] == [30, 40, 50, 60], "a mark that knows nothing"
+        again = [offset for offset in range(10, 70, 10) if goes(offset, 60, keyed=True)]
+        assert again == [30, 40, 50, 60], "where rows have keys no mark is asked"
 
     def test_changes_of_a_chunk_are_dropped_before_it_is_adopted_and_go_on_afterwards(self) -> None:
         tables, relay = book(*COPYING, Adopted(ORDERS, 1, "n", 10, 20), Adopted(ORDERS, 3, "n", 10, 20)), captured()
@@ -133,9 +140,9 @@ class TestAdoption:
         assert (rule.live, rule.outside, rule.extent) == (False, True, EXTENT)
         assert rule.adopted == (Span(None, b"\x03"), Span(b"\x06", b"\x09"))
         assert rule.low == 40
-        assert emits(rule, offset=50, adopted=True, adopting=None, covered=upto(0, 50))
-        assert not emits(rule, offset=50, adopted=False, adopting=None, covered=upto(0, 50))
-        assert not emits(rule, offset=40, adopted=True, adopting=None, covered=upto(0, 40)), "the epoch before emitted it"
+        assert appends(rule, offset=50, adopted=True, adopting=None, covered=upto(0, 50))
+        assert not appends(rule, offset=50, adopted=False, adopting=None, covered=upto(0, 50))
+        assert not appends(rule, offset=40, adopted=True, adopting=None, covered=upto(0, 40)), "the epoch before emitted it"
 
     def test_what_lies_outside_has_its_log_from_its_own_visible_cut_on(self) -> None:
         """L5, A13: a row inserted beyond the greatest key between the read of the ends and its adoption."""
@@ -145,7 +152,7 @@ class TestAdoption:
         assert adopting.span is None
         assert found.low == 20
         assert found.facts == (Adopted(ORDERS, OUTSIDE, "n1", 20, 30, EXTENT),)
-        assert emits(found.rules[ORDERS.table], offset=40, adopted=False, adopting=adopting, covered=upto(30, 40))
+        assert appends(found.rules[ORDERS.table], offset=40, adopted=False, adopting=adopting, covered=upto(30, 40))
 
     def test_an_empty_table_is_all_outside(self) -> None:
         tables = book(FOUND, Adopted(ORDERS, OUTSIDE, "n", 10, 10, None))
@@ -198,7 +205,7 @@ class TestAdoption:
         for tables, proposals in ((book(FOUND), ()), (Tables(), (FOUND,))):
             found = plan(tables, captured(), 20, 60, *proposals)
             assert found.rules == {ORDERS.table: Rule(ORDERS, 20, live=False)}
-            assert not emits(found.rules[ORDERS.table], offset=50, adopted=False, adopting=None, covered=upto(0, 50))
+            assert not appends(found.rules[ORDERS.table], offset=50, adopted=False, adopting=None, covered=upto(0, 50))
         gone = book(*LIVE, Gone(ORDERS, 20))
         found = plan(gone, captured(), 20, 60)
         assert found.rules == {}
@@ -220,7 +227,7 @@ class TestReadingAgain:
         tables = book(*self.TABLES, launched(1, 1, 20))
         found = plan(tables, captured(), 40, 60)
         rule = found.rule(tables.known(ORDERS))
-        assert emits(rule, offset=50, adopted=False, adopting=None, covered=upto(0, 50))
+        assert appends(rule, offset=50, adopted=False, adopting=None, covered=upto(0, 50))
 
     def test_the_adopting_epoch_emits_again_from_the_visible_cut_on_whatever_the_mark_says(self) -> None:
         tables = book(*self.TABLES, launched(1, 1, 20), reported(1, 1, 30))
@@ -228,7 +235,9 @@ class TestReadingAgain:
         (adopting,) = rule.adopting
         assert adopting.replaces
         told = [
-            offset for offset in range(10, 70, 10) if emits(rule, offset=offset, adopted=True, adopting=adopting, covered=upto(99, offset))
+            offset
+            for offset in range(10, 70, 10)
+            if appends(rule, offset=offset, adopted=True, adopting=adopting, covered=upto(99, offset))
         ]
         assert told == [30, 40, 50, 60]
 
@@ -238,7 +247,9 @@ class TestReadingAgain:
         rule = plan(tables, captured(), 20, 60).rules[ORDERS.table]
         (adopting,) = rule.adopting
         told = [
-            offset for offset in range(10, 70, 10) if emits(rule, offset=offset, adopted=True, adopting=adopting, covered=upto(99, offset))
+            offset
+            for offset in range(10, 70, 10)
+            if appends(rule, offset=offset, adopted=True, adopting=adopting, covered=upto(99, offset))
         ]
         assert told == [30, 40, 50, 60]
 
@@ -291,7 +302,7 @@ class TestStatements:
         assert found.facts == (Truncated(ORDERS, 30),)
         rule = found.rules[ORDERS.table]
         assert rule == Rule(ORDERS, 30, live=True)
-        assert [offset for offset in (20, 30, 40) if emits(rule, offset=offset, adopted=False, adopting=None, covered=upto(0, 0))] == [40]
+        assert [offset for offset in (20, 30, 40) if appends(rule, offset=offset, adopted=False, adopting=None, covered=upto(0, 0))] == [40]
 
     @pytest.mark.parametrize(
         ("facts", "effect", "turn"),
@@ -351,9 +362,9 @@ class TestStatements:
         statement = Statement(30, ORDERS.table, Effect.EMPTIES, 1, event=4)
         rule = plan(book(*LIVE), captured(statement), 20, 60).rules[ORDERS.table]
         assert rule == Rule(ORDERS, 30, live=True, event=4)
-        kept = [event for event in (3, 4, 5) if emits(rule, offset=30, event=event, adopted=False, adopting=None, covered=upto(0, 0))]
+        kept = [event for event in (3, 4, 5) if appends(rule, offset=30, event=event, adopted=False, adopting=None, covered=upto(0, 0))]
         assert kept == [5]
-        assert not emits(rule, offset=20, event=9, adopted=False, adopting=None, covered=upto(0, 0))
+        assert not appends(rule, offset=20, event=9, adopted=False, adopting=None, covered=upto(0, 0))
 
     def test_a_second_drop_of_a_table_does_not_bring_it_back(self) -> None:
         """DROP TABLE IF EXISTS is logged whether there is one or not. Nothing of this name can be read."""

@@ -241,7 +241,7 @@ def kept_rows(place: Place, task: LogTask, *, prefilter: PreFilter | None = None
                     source = task.tables[item.table.id]
                     offsets = item.rows.column("_position").to_numpy() - sealed.begins.offset + sealed.first
                     numbers = ordinals[item.table.id].of(offsets)
-                    kept = _emitted(task, task.rules[item.table.id], item, offsets)
+                    kept = _emitted(task, task.rules[item.table.id], item, offsets, keyed=source.keyed)
                     if task.parts > 1:
                         kept &= _mine(task, source, item, numbers)
                     if kept.any():
@@ -293,7 +293,7 @@ def _cut(segment: Segment, sealed: Sealed, at: int) -> tuple[int, int]:
     return found[0]
 
 
-def _emitted(task: LogTask, rule: Rule, item: ChangeBatch, offsets: Longs) -> Mask:
+def _emitted(task: LogTask, rule: Rule, item: ChangeBatch, offsets: Longs, *, keyed: bool) -> Mask:
     """The adoption rule (`source.filter.emits`), for all rows of a batch at once."""
     later = np.asarray(offsets > rule.after)
     if rule.live and not rule.adopting:
@@ -316,6 +316,8 @@ def _emitted(task: LogTask, rule: Rule, item: ChangeBatch, offsets: Longs) -> Ma
             mine = in_span(keys, adopting.span, extent)
         if adopting.replaces:
             kept[mine] = offsets[mine] > min(adopting.visible, rule.after)
+        elif keyed:
+            kept[mine] = offsets[mine] > adopting.visible
         else:
             kept[mine] = ((offsets > adopting.visible) & ~_covered(task, adopting, item, offsets))[mine]
     return kept
@@ -336,10 +338,9 @@ def _mine(task: LogTask, source: Sourced, item: ChangeBatch, numbers: Longs) -> 
 def _covered(task: LogTask, adopting: Adopting, item: ChangeBatch, offsets: Longs) -> Mask:
     """Of which rows the read contains the change (`marks.covers`)."""
     mark = task.marks[adopting.reading.nonce]
-    of_xa = np.isin(offsets, [decided.offset for decided in task.committed])
     if isinstance(mark, PositionMark):
         covered = np.asarray(offsets <= adopting.reading.high)
-        return covered if mark.locked else covered & ~of_xa
+        return covered if mark.locked else covered & ~np.isin(offsets, [decided.offset for decided in task.committed])
     # GTIDs are asked one by one, and only of transactions that the read may contain.
     positions = item.rows.column("_position").to_numpy()
     result = np.zeros(len(offsets), np.bool_)
@@ -348,7 +349,7 @@ def _covered(task: LogTask, adopting: Adopting, item: ChangeBatch, offsets: Long
         of_this = positions == position
         if of_this.any() and offsets[of_this][0] <= adopting.reading.high:
             # Where it lies is settled by the relay's offsets; what is left to ask is its name.
-            result[of_this] = covers(mark, position=mark.high, gtid=item.transactions.gtid(index), xa=bool(of_xa[of_this][0]))
+            result[of_this] = covers(mark, position=mark.high, gtid=item.transactions.gtid(index))
     return result
 
 
