@@ -253,6 +253,7 @@ class LeaseBook:
         check(_ID.fullmatch(lease) is not None, "a lease's id has other signs than letters, digits, _ and -", lease)
         check(lease not in self._leases, "a lease's id was given already", lease)
         check(not self._closed, "the lease book is closed", lease)
+        check(bool(wanted), "a lease of nothing", lease)
         check(all(bucket.table == table for bucket in wanted), "a lease is of one table", lease)
         if len(self._leases) >= self._leases_max:
             raise Unavailable("too many leases wait for the Fluss coordinator", detail=f"{len(self._leases)} of {self._leases_max}")
