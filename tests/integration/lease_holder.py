@@ -1,6 +1,6 @@
 """A process that holds a lease until it is killed.
 
-    python -m tests.integration.lease_holder BOOTSTRAP DATABASE TABLE LEASE DURATION_MS
+python -m tests.integration.lease_holder BOOTSTRAP DATABASE TABLE LEASE DURATION_MS
 """
 
 from __future__ import annotations
