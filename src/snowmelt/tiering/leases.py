@@ -226,7 +226,7 @@ class _Lease:
     covered_ms: int | None = None
     """Up to here the server can't have deleted anything: when the last renewal that succeeded was sent, and the duration."""
     expired_ms: int | None = None
-    """From here on the server has nothing of the lease: when the last renewal came back, in whatever way, and the duration."""
+    """Behind this the server has nothing of the lease: when the last renewal came back, in whatever way, and the duration."""
     renewal_ms: int = 0
     not_before_ms: int = 0
     lost_in_a_row: int = 0
@@ -462,7 +462,7 @@ class LeaseBook:
 
     def _expire(self, now_ms: int) -> None:
         for one in list(self._leases.values()):
-            expired = one.expired_ms is not None and now_ms >= one.expired_ms and not self._has_under_way(one)
+            expired = one.expired_ms is not None and now_ms > one.expired_ms and not self._has_under_way(one)
             if one.phase is Phase.ENDING:
                 if expired:
                     self._over(one)
