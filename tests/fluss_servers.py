@@ -107,8 +107,7 @@ class Tables:
     def lookup(self, path: TableId, keys: Iterable[dict[str, Any]]) -> list[dict[str, Any] | None]:
         async def read() -> list[dict[str, Any] | None]:
             lookuper = (await self._connection.get_table(_path(path))).new_lookup().create_lookuper()
-            # One by one each would wait for others to go with it.
-            return await asyncio.gather(*[lookuper.lookup(key) for key in keys])
+            return [await lookuper.lookup(key) for key in keys]
 
         found: list[dict[str, Any] | None] = self._wait(read)
         return found
