@@ -1,4 +1,7 @@
-"""Bad bytes of Fluss give an error of ours or rows that hold together: no crash, nothing read or written outside. See `tests/fuzz/fluss.py`."""
+"""Bad bytes of Fluss give an error of ours or rows that hold together: no crash, nothing read or written outside.
+
+The fuzzer is `tests/fuzz/fluss.py`.
+"""
 
 from __future__ import annotations
 
