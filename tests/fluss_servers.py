@@ -86,6 +86,51 @@ class Tables:
 
         self._wait(write)
 
+    def delete(self, path: TableId, keys: Iterable[dict[str, Any]]) -> None:
+        async def write() -> None:
+            writer = (await self._connection.get_table(_path(path))).new_upsert().create_writer()
+            for key in keys:
+                writer.delete(key)
+            await writer.flush()
+
+        self._wait(write)
+
+    def append(self, path: TableId, *batches: pa.RecordBatch) -> None:
+        async def write() -> None:
+            writer = (await self._connection.get_table(_path(path))).new_append().create_writer()
+            for batch in batches:
+                writer.write_arrow_batch(batch)
+            await writer.flush()
+
+        self._wait(write)
+
+    def lookup(self, path: TableId, keys: Iterable[dict[str, Any]]) -> list[dict[str, Any] | None]:
+        async def read() -> list[dict[str, Any] | None]:
+            lookuper = (await self._connection.get_table(_path(path))).new_lookup().create_lookuper()
+            return [await lookuper.lookup(key) for key in keys]
+
+        found: list[dict[str, Any] | None] = self._wait(read)
+        return found
+
+    def log(self, path: TableId, ends: dict[int, int], partition: int | None = None) -> list[tuple[int, Any]]:
+        """What pyfluss reads of the log up to these offsets of buckets: buckets and records."""
+
+        async def read() -> list[tuple[int, Any]]:
+            scanner = await (await self._connection.get_table(_path(path))).new_scan().create_log_scanner()
+            for bucket in ends:
+                if partition is None:
+                    scanner.subscribe(bucket, 0)
+                else:
+                    scanner.subscribe_partition(partition, bucket, 0)
+            found: list[tuple[int, Any]] = []
+            while len(found) < sum(ends.values()):
+                polled = await scanner.poll(1000)
+                found += [(bucket.bucket_id, record) for bucket, records in polled.items() for record in records]
+            return found
+
+        records: list[tuple[int, Any]] = self._wait(read)
+        return records
+
     def add_partition(self, path: TableId, **values: str) -> None:
         self._wait(lambda: self._admin.create_partition(_path(path), values, ignore_if_exists=False))
 

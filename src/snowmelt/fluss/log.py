@@ -18,7 +18,8 @@ import mmap
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -34,17 +35,21 @@ from snowmelt.model.fluss import Bucket
 _WAIT_MS: Final = 1000
 _WAITS_MAX: Final = 30
 """How often in a row the leader may have nothing for us below an offset that it has told us of."""
+_PAUSE_S: Final = 0.1
+_PAUSE_S_MAX: Final = 5.0
 _SEGMENT_ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class LogSource(Protocol):
-    """The leader of a bucket; `FlussClient` is one. Asking twice is harmless."""
+    """Whoever has a bucket's log: `FlussClient` at its leader, or `BucketLeader`, which finds it. Asking twice is harmless. After
+    `Unavailable` the next call may find another server, or the same one well again."""
 
     def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[Fetched]: ...
 
 
 class LogReader:
-    """Reads one bucket from `offset` up to `end`. After `Unavailable` another one may go on where this one stood."""
+    """Reads one bucket from `offset` up to `end`. `Unavailable` is tried again `retries_max` times in a row; after it has been raised
+    another reader may go on where this one stood. 0.9 hangs up when it deletes a file that it is just sending."""
 
     def __init__(
         self,
@@ -57,6 +62,8 @@ class LogReader:
         remote: RemoteFiles,
         log_format: str = "ARROW",
         bytes_max: int = 16 << 20,
+        retries_max: int = 6,
+        pause: Callable[[float], None] = time.sleep,
         folder: Path | None = None,
     ) -> None:
         check(0 <= offset <= end, "a stretch of the log has no such ends", f"{offset} to {end}")
@@ -70,6 +77,8 @@ class LogReader:
         self._decoder = BatchDecoder(versions, log_format)
         self._remote = remote
         self._bytes_max = bytes_max
+        self._retries_max = retries_max
+        self._pause = pause
         self._folder = folder
         self.schema = self._decoder.schema
 
@@ -91,6 +100,14 @@ class LogReader:
                 )
 
     def _fetch(self) -> Fetched:
+        for tried in range(self._retries_max):
+            try:
+                return self._ask()
+            except Unavailable:
+                self._pause(min(_PAUSE_S * 2**tried, _PAUSE_S_MAX))
+        return self._ask()
+
+    def _ask(self) -> Fetched:
         wanted = FetchFrom(self.bucket, self.offset, self._bytes_max)
         answers = self._source.fetch_log([wanted], bytes_max=self._bytes_max, wait_ms=_WAIT_MS)
         if len(answers) != 1 or answers[0].bucket != self.bucket:

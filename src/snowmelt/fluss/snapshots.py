@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,22 +64,23 @@ class SnapshotReader:
                 self._remote.bring(file.path, folder, file.name)
             database = _open(folder)
             try:
-                yield from self._batches(_values(database))
+                rows = database.iter()
+                rows.seek_to_first()
+                yield from self._batches(rows)
             finally:
                 database.close()
 
-    def _batches(self, values: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
-        rows = min(_FIRST_ROWS, self._rows_max)
-        while chunk := list(islice(values, rows)):
-            lengths = np.fromiter(map(len, chunk), np.int64, len(chunk))
+    def _batches(self, rows: Any) -> Iterator[pa.RecordBatch]:
+        count = min(_FIRST_ROWS, self._rows_max)
+        while values := _next_values(rows, count):
+            lengths = np.fromiter(map(len, values), np.int64, len(values))
             ends = np.cumsum(lengths)
-            size = int(ends[-1])
-            data = np.frombuffer(b"".join(chunk), np.uint8)
-            chunk.clear()
+            data = np.frombuffer(b"".join(values), np.uint8)
+            values.clear()
             for batch in self._decoder.decode(data, ends - lengths, ends):
                 yield self._with_system(batch)
             # By the size of the last rows; not much more than they were, for the next may be larger.
-            rows = max(1, min(self._rows_max, _GROWTH * rows, self._bytes_max * len(lengths) // max(1, size)))
+            count = max(1, min(self._rows_max, _GROWTH * count, self._bytes_max * len(lengths) // max(1, data.shape[0])))
 
     def _with_system(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = batch.num_rows
@@ -99,14 +99,19 @@ def _open(folder: Path) -> Any:
         raise _unreadable(error) from None
 
 
-def _values(database: Any) -> Iterator[bytes]:
-    values = database.values()
-    while True:
-        try:
-            yield from values
-            return
-        except Exception as error:
-            raise _unreadable(error) from None
+def _next_values(rows: Any, count: int) -> list[bytes]:
+    """Up to `count` values from where an iterator of rocksdict stands. At its end it is asked whether that is the end."""
+    values: list[bytes] = []
+    try:
+        more, value, step = rows.valid, rows.value, rows.next
+        while len(values) < count and more():
+            values.append(value())
+            step()
+        if not values:
+            rows.status()
+    except Exception as error:
+        raise _unreadable(error) from None
+    return values
 
 
 def _unreadable(error: Exception) -> Corrupt:

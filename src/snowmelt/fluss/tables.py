@@ -5,12 +5,14 @@ A plan's schema stays the plan's: rows of older schemas are read into it, and th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from snowmelt.errors import Unavailable
 from snowmelt.fluss.buckets import Bucketing
-from snowmelt.fluss.client import Cluster, FlussClient, Node
+from snowmelt.fluss.client import Cluster, Fetched, FetchFrom, FlussClient, Node
+from snowmelt.fluss.rpc import Connection
 from snowmelt.fluss.types import Versions, read_schema
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
@@ -64,3 +66,43 @@ def leader_of(cluster: Cluster, bucket: Bucket) -> Node:
     if node is None:
         raise Unavailable("a Fluss bucket has no leader at the moment", detail=str(bucket))
     return node
+
+
+class BucketLeader:
+    """A bucket's log at whoever leads it (`log.LogSource`), found when it is asked, and anew after it could not be asked. One thread uses
+    it; `close` it."""
+
+    def __init__(self, path: TableId, bucket: Bucket, connect: Callable[[], FlussClient]) -> None:
+        """`connect` gives a client at any server of the cluster."""
+        self._path = path
+        self._bucket = bucket
+        self._connect = connect
+        self._client: FlussClient | None = None
+
+    def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[Fetched]:
+        if self._client is None:
+            self._client = self._find()
+        try:
+            fetched = self._client.fetch_log(wanted, bytes_max=bytes_max, wait_ms=wait_ms)
+        except Unavailable:
+            self.close()
+            raise
+        if any(isinstance(one.error, Unavailable) for one in fetched):
+            # It may be that it leads no longer.
+            self.close()
+        return fetched
+
+    def _find(self) -> FlussClient:
+        anyone = self._connect()
+        try:
+            partitions = [] if self._bucket.partition is None else [self._bucket.partition]
+            node = leader_of(anyone.cluster(self._path, partitions), self._bucket)
+        finally:
+            anyone.connection.close()
+        return FlussClient(Connection(node.host, node.port))
+
+    def close(self) -> None:
+        """Twice is fine."""
+        if self._client is not None:
+            self._client.connection.close()
+            self._client = None
