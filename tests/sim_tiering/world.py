@@ -141,7 +141,7 @@ class World:
         if rng.random() < profile.compact * 3:
             self.say("compact")
             lake.compact(f"{lake.identity}/{self.nonce()}")
-        if rng.random() < profile.expire * 3 and lake.latest:
+        if rng.random() < profile.expire * (9 if profile.foreign_expiry else 3) and lake.latest:
             told = self.fluss.told.get(table.table_id)
             keep = {lake.latest - 1, *([told.snapshot] if told is not None else [])} & lake.snapshots.keys()
             foreign = profile.foreign_expiry and rng.random() < 0.7
@@ -172,7 +172,9 @@ class World:
             self.start_service()
 
     def write(self, table: Table) -> None:
-        bucket = self.rng.choice(list(table.logs))
+        # One bucket is busy for a while, then another: rounds do not move all of them.
+        buckets = list(table.logs)
+        bucket = buckets[self.now_ms // 60_000 % len(buckets)] if self.rng.random() < 0.9 else self.rng.choice(buckets)
         empty = self.rng.random() < 0.15
         for _ in range(self.rng.randint(1, 4)):
             key, value = self.rng.randrange(4), self.numbered()
@@ -251,6 +253,8 @@ class World:
 
     def publish(self, lake: LakeTable, name: str, on: int, path: str, files: tuple[str, ...]) -> bool:
         """A snapshot of the tiering user, and what the oracles say to it."""
+        if lake is not self.lakes[name]:
+            return False
         before = lake.newest()
         if not lake.publish(on, path, files):
             return False
@@ -259,7 +263,7 @@ class World:
         self.counts["empty commits"] += not files
         offsets = self.fluss.files[path]
         table = self.fluss.by_id(offsets.table_id)
-        if lake is not self.lakes[name] or table is None:
+        if table is None:
             return True
         if before is not None:
             for bucket, end in self.fluss.files[before.path].ends.items():

@@ -7,10 +7,9 @@ anywhere leaves nothing but staged files, which no snapshot names.
 Forbidden orders. A plan before Fluss knows of the lake's newest tiered snapshot: PREPARE merges over what Fluss knows. A read of a KV
 snapshot that is not leased. PREPARE of less than all buckets' offsets: Fluss may have gone back by then, through the late word of a
 round that slept. A lake commit begun more than `SILENCE_MS_MAX` after the last heartbeat that was answered was sent, or after an
-answer that names an error: the table is somebody else's by then, or will be. Files deleted that the lake may yet get: of a commit whose
-answer was lost, unless another round came first, which took the number that it was to have. A word to Fluss about a snapshot that is
-not the lake's newest tiered one. A report of a table that is no longer ours: after a restart of the coordinator epochs repeat, and it
-would be taken for the new owner's.
+answer that names an error: the table is somebody else's by then, or will be. Files deleted that the lake may yet get: those of
+a commit whose answer was lost, which may land late, stay. A word to Fluss about a snapshot that is not the lake's newest tiered one. A
+report of a table that is no longer ours: after a restart of the coordinator epochs repeat, and it would be taken for the new owner's.
 
 None of this keeps a round that slept from committing late; what does is `fence.judge`, in every try of the commit.
 
@@ -454,8 +453,6 @@ class Round:
             case Absent():
                 self._turn(Turn.NOT_THERE)
             case Overtaken():
-                # Whatever was on its way had a number that is taken now.
-                self._unclear = False
                 self._turn(Turn.FENCED)
             case Confirmed(newest):
                 self._confirm(newest)
