@@ -136,7 +136,7 @@ class World:
             self.copy(table)
         if rng.random() < 0.1:
             self.fluss.trim(table)
-        if self.late and rng.random() < 0.2:
+        if self.late and rng.random() < 0.06:
             self.land(self.late.pop(rng.randrange(len(self.late))))
         if rng.random() < profile.compact * 3:
             self.say("compact")
