@@ -20,6 +20,7 @@ from pathlib import Path
 
 from snowmelt.commit.coordinator import STAGES, Stage
 from snowmelt.source.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, Phase
+from snowmelt.tiering import leases
 
 PAGE = Path(__file__).parents[1] / "docs/architecture.md"
 ARROWS_MAX = 4
@@ -38,6 +39,7 @@ MACHINES: Mapping[str, Machine] = {
     "TABLE_LIFE": Machine(Phase, TABLE_LIFE),
     "CHUNK_LIFE": Machine(ChunkState, CHUNK_LIFE),
     "STAGES": Machine(Stage, STAGES),
+    "LEASE_LIFE": Machine(leases.Phase, leases.LEASE_LIFE),
 }
 
 

@@ -1,6 +1,6 @@
 """Fluss servers for tests, and tables on them by the client that users have, without its being asynchronous.
 
-A server does not outlive the process that started it. The one that tests share makes KV snapshots every second and keeps one, so that
+A server does not outlive the process that started it. The one that tests share makes KV snapshots twice a second and keeps one, so that
 whatever holds no lease is gone soon.
 """
 
@@ -23,7 +23,7 @@ from tests.servers import bound_to_this_process, fetched
 FreshFluss = Callable[..., FlussServer]
 """What the fixture `fresh_fluss` gives: call it with settings, get a server of the test's own."""
 
-SETTINGS = {"kv_snapshot_interval_s": 1.0, "kv_snapshots_retained": 1, "lease_check_interval_s": 1.0, "session_timeout_s": 5.0}
+SETTINGS = {"kv_snapshot_interval_s": 0.5, "kv_snapshots_retained": 1, "lease_check_interval_s": 1.0, "session_timeout_s": 5.0}
 COLUMNS = pa.schema([("id", pa.int32()), ("name", pa.string()), ("n", pa.int64())])
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from snowmelt.errors import Corrupt, SnowmeltError
+from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, Unavailable
 from snowmelt.fluss.messages import message
-from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, Call, Connection, Gone, error_of
+from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, Connection, Gone, error_of
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile, SnapshotFiles
 from snowmelt.model.table import TableId
 
@@ -500,3 +500,30 @@ def _leaders(table: int, partition: int | None, buckets: Any) -> dict[Bucket, in
 
 def _reported(one: Tiered) -> dict[str, int]:
     return {"table_id": one.table, "coordinator_epoch": one.coordinator_epoch, "tiering_epoch": one.tiering_epoch}
+
+
+def parse_bootstrap(bootstrap: str) -> tuple[tuple[str, int], ...]:
+    """`host:port`, several of them with commas between, as Fluss' own clients take them."""
+    addresses = []
+    for one in bootstrap.split(","):
+        host, _, port = one.strip().rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise InvalidConfig("the address of a Fluss server is not host:port", detail=one.strip())
+        addresses.append((host.strip("[]"), int(port)))
+    return tuple(addresses)
+
+
+def connect_coordinator(bootstrap: str, *, timeout_s: float = TIMEOUT_S) -> FlussClient:
+    """A connection to the coordinator of the day, found by whichever of the servers answers. `Unavailable` if none does."""
+    refused: Unavailable | None = None
+    for host, port in parse_bootstrap(bootstrap):
+        try:
+            with Connection(host, port, timeout_s=timeout_s) as connection:
+                found = FlussClient(connection).cluster().coordinator
+            if found is None:
+                raise Unavailable("Fluss has no coordinator at the moment", detail=f"{host}:{port}")
+            return FlussClient(Connection(found.host, found.port, timeout_s=timeout_s))
+        except Unavailable as error:
+            refused = error
+    assert refused is not None
+    raise refused

@@ -228,11 +228,16 @@ class Connection:
             self.close()
             raise Corrupt("a Fluss server answers another request", detail=f"{where}, {request} and not {self._requests}")
         name = f"{call.words}Response" if kind == _SUCCESS else "ErrorResponse"
+        answer = message(name)()
         try:
-            answer = message(name).FromString(frame[start:])
-        except DecodeError as error:
+            answer.ParseFromString(frame[start:])
+            # Not every implementation of protobuf asks this by itself.
+            whole = answer.IsInitialized()
+        except DecodeError:
+            whole = False
+        if not whole:
             self.close()
-            raise Corrupt("a Fluss server's answer can't be read", detail=f"{where}, {len(frame)} bytes") from error
+            raise Corrupt("a Fluss server's answer can't be read", detail=f"{where}, {len(frame)} bytes")
         if kind == _SUCCESS:
             return answer
         if kind == _FAILURE:
