@@ -57,7 +57,7 @@ def draw(machine: Machine) -> str:
             # Mermaid takes a second colon for the end of the text.
             others = [state.name for state in states if state not in sources]
             # Named by whichever are fewer.
-            if len(others) > len(sources):
+            if len(others) >= len(sources):
                 where = " and ".join(state.name for state in sources)
             else:
                 where = " but ".join(filter(None, ["any state", " and ".join(others)]))
