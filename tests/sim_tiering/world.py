@@ -16,6 +16,8 @@ from typing import Any
 
 from snowmelt.errors import InvariantBroken, SnowmeltError
 from snowmelt.model.fluss import Bucket, KvSnapshot
+from snowmelt.tiering.fence import Tiered
+from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import State
 from tests.sim.lake import Violation
 from tests.sim.store import Faulty
@@ -251,6 +253,11 @@ class World:
     def lake(self, name: str) -> LakeTable:
         return self.lakes[name]
 
+    def offsets(self, name: str, tiered: Tiered) -> Offsets:
+        if tiered.path not in self.fluss.files:
+            raise Violation(f"{name}: the offsets of {tiered} are gone, and with them the way on")
+        return self.fluss.files[tiered.path]
+
     def publish(self, lake: LakeTable, name: str, on: int, path: str, files: tuple[str, ...]) -> bool:
         """A snapshot of the tiering user, and what the oracles say to it."""
         if lake is not self.lakes[name]:
@@ -266,7 +273,7 @@ class World:
         if table is None:
             return True
         if before is not None:
-            for bucket, end in self.fluss.files[before.path].ends.items():
+            for bucket, end in self.offsets(name, before).ends.items():
                 if offsets.ends.get(bucket, -1) < end:
                     raise Violation(f"{name}: {bucket} went back from {end} to {offsets.ends.get(bucket)}")
         self.check(lake, table, dict(offsets.ends))
@@ -350,6 +357,8 @@ class World:
                 continue
             newest, told = lake.newest(), self.fluss.told.get(table.table_id)
             if newest != told and not lake.expired:
+                return False
+            if told is not None and told.path not in self.fluss.files:
                 return False
             ends = {} if told is None else self.fluss.files[told.path].ends
             for bucket, log in table.logs.items():

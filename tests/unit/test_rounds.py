@@ -10,6 +10,7 @@ from snowmelt.tiering.fence import Base, Known, LakeView, Tiered
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import (
     ENDS,
+    KEEP_ALL,
     ROUND,
     SILENCE_MS_MAX,
     Absent,
@@ -89,7 +90,7 @@ def test_a_round_goes_from_hand_out_to_finish() -> None:
         (Prepare(AFTER), PREPARED),
         (Commit(BASE, "p4", (b"a", b"b")), Committed(4)),
         (Confirm(), Confirmed(OURS)),
-        (Tell(OURS, AFTER.ends), Told(True)),
+        (Tell(OURS, AFTER.ends, keep_from=3), Told(True)),
         (Report(finished=True, more=True), Reported()),
     ]
     for step, outcome in dialogue:
@@ -126,7 +127,7 @@ def test_fluss_is_told_of_what_it_missed_before_anything_is_planned() -> None:
     missed = Looked(LAKE, BEFORE, None)
     for told in (True, False):
         round_ = fresh(missed)
-        assert round_.next_step(0) == Tell(NEWEST, {})
+        assert round_.next_step(0) == Tell(NEWEST, {}, keep_from=KEEP_ALL)
         round_.take(Told(told))
         assert round_.next_step(0) == Look()
 
@@ -237,6 +238,15 @@ class TestCommit:
     def test_a_word_to_fluss_that_was_lost_is_repeated_if_it_is_still_the_newest(self) -> None:
         round_ = fresh(*COMMITTED, Confirmed(OURS), Told(False))
         assert round_.next_step(0) == Confirm()
+
+    def test_of_a_table_that_was_never_tiered_nothing_is_there_to_be_let_go_of(self) -> None:
+        first = Looked(LakeView("u", 0, 0, 1, (), rows=False), None, None)
+        round_ = fresh(first, Listed([Log(A, 0, 20)]), SplitsRead([BucketRead(A, 20, ())]), SAME)
+        round_.take(Prepared("p1", Offsets(TABLE, {A: 20})))
+        round_.next_step(0)
+        round_.take(Committed(1))
+        round_.take(Confirmed(Tiered(1, "p1")))
+        assert round_.next_step(0) == Tell(Tiered(1, "p1"), {A: 20}, keep_from=KEEP_ALL)
 
 
 class TestSilence:

@@ -32,6 +32,8 @@ from snowmelt.tiering.splits import Budget, Log, Plan, SnapshotSplit, Split, pla
 _T = TypeVar("_T")
 SILENCE_MS_MAX: Final = 90_000
 """The coordinator hands a table out again after 120 s, which can't be set."""
+KEEP_ALL: Final = -1
+"""Fluss' word for it. What is kept so goes with the next word that names a snapshot to keep from."""
 
 
 class State(Enum):
@@ -137,15 +139,21 @@ ENDS: Final = (State.FINISHED, State.FAILED, State.FENCED)
 @dataclass(frozen=True, slots=True)
 class Look:
     """Ask Fluss what it knows, *then* look at the lake table and its newest file of offsets: the other way round Fluss may have learned
-    of a snapshot that we did not see, and the lake would seem to have lost it."""
+    of a snapshot that we did not see, and the lake would seem to have lost it. Where Fluss names offsets whose file it has deleted, by a
+    late word, it knows nothing, and will be told anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell Fluss of a lake snapshot (COMMIT). What an earlier round left untold has no `ends` to say: its file has them."""
+    """Tell Fluss of a lake snapshot (COMMIT). What an earlier round left untold has no `ends` to say: its file has them.
+
+    Fluss deletes the files of offsets of all that it knew before `keep_from`, and of all, this one's own included, if nothing is said.
+    A word that is repeated, or comes late, must not take the file that the lake's newest snapshot names.
+    """
 
     tiered: Tiered
     ends: Mapping[Bucket, int]
+    keep_from: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +393,7 @@ class Round:
             case State.HANDED_OUT:
                 return Look()
             case State.UNTOLD:
-                return Tell(_there(self._missed), {})
+                return Tell(_there(self._missed), {}, KEEP_ALL)
             case State.SEEN:
                 return ListBuckets()
             case State.PLANNED:
@@ -404,7 +412,8 @@ class Round:
             case State.COMMITTED | State.DOUBTED:
                 return Confirm()
             case State.NEWEST:
-                return Tell(Tiered(self._snapshot, self._path), dict(self._ends))
+                keep_from = KEEP_ALL if self._newest is None else self._newest.snapshot
+                return Tell(Tiered(self._snapshot, self._path), dict(self._ends), keep_from)
             case State.TOLD:
                 return Report(finished=True, more=self._more())
             case State.VOID:
