@@ -10,9 +10,9 @@ from unittest import mock
 
 from snowmelt.model.fluss import Bucket
 from snowmelt.tiering import fence, rounds
-from snowmelt.tiering.fence import Base, Known, LakeView, Publish, Start, There, Untold
+from snowmelt.tiering.fence import Base, Known, LakeView, Publish, Start, There, Tiered, Untold
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.rounds import BucketRead, Look, Looked, Outcome, Prepared, Round, State, Step, Turn
+from snowmelt.tiering.rounds import BucketRead, Look, Looked, Outcome, Prepared, Round, State, Step, Told, Turn
 from tests.sim.store import Steps
 from tests.sim_tiering.service import Running, Service
 
@@ -85,8 +85,8 @@ class LooksAtTheLakeFirst(Service):
             return (yield from super().perform(running, step))
         world = self.world
         lake = yield from world.faulty.read(lambda: world.lake(running.table).view())
-        offsets = None if lake.newest is None else world.fluss.files[lake.newest.path]
-        known = yield from world.faulty.read(lambda: world.fluss.known(running.round.table_id))
+        offsets = None if lake.newest is None else world.offsets(running.table, lake.newest)
+        known = yield from world.faulty.read(lambda: self.known(running.round.table_id))
         return Looked(lake, offsets, known)
 
 
@@ -99,6 +99,13 @@ class JudgesOnce(Service):
             return without_base(step.base, step.path, lake.view())
         self.world.judged.add(running.owner)
         return super().judge(step, running)
+
+
+class KeepsNothing(Service):
+    """Fluss is not told what to keep."""
+
+    def tell(self, running: Running, tiered: Tiered, keep_from: int | None) -> Steps[Told]:
+        return (yield from super().tell(running, tiered, None))
 
 
 class LeavesFiles(Service):
@@ -134,13 +141,14 @@ BUGS = {
     "base checked before instead of inside each try": Bug(JudgesOnce),
     "start offsets taken from Fluss": Bug(patches=((rounds, "decide_start", from_fluss),)),
     "no tiered snapshot taken for never tiered": Bug(patches=((rounds, "decide_start", from_the_beginning),)),
-    "missing snapshots taken for others'": Bug(patches=((fence, "judge", without_missing_snapshots),), hint=2281),
+    "missing snapshots taken for others'": Bug(patches=((fence, "judge", without_missing_snapshots),), hint=1972),
     "lake table not known again": Bug(patches=((fence, "judge", without_identity),)),
     "lost reply of a lake commit taken for a lost request": Bug(patches=((fence, "judge", without_a_look_back),)),
-    "PREPARE of the buckets that moved alone": Bug(patches=((Round, "_offsets", moved_alone), (Round, "take", believes)), hint=5476),
+    "PREPARE of the buckets that moved alone": Bug(patches=((Round, "_offsets", moved_alone), (Round, "take", believes)), hint=8031),
     "buckets that moved without rows forgotten": Bug(patches=((Round, "_stage", rows_alone),)),
     "failed report after a finished one": Bug(FailsLate),
     "lake looked at before Fluss": Bug(LooksAtTheLakeFirst),
     "files deleted whose commit may land late": Bug(patches=((Round, "take", forgets_it_was_unclear),)),
     "files of a round that came to nothing left": Bug(LeavesFiles),
+    "Fluss not told which offsets to keep": Bug(KeepsNothing),
 }

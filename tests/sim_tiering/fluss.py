@@ -15,7 +15,7 @@ from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.splits import Log
 
 TIMEOUT_MS = 120_000
-FENCED_EPOCH, INVALID_COORDINATOR, NO_TABLE = 50, 23, 7
+FENCED_EPOCH, NO_TABLE, UNKNOWN = 50, 7, -1
 
 Change = tuple[int, int | None] | None
 """Key and value, a delete without one; None takes an offset and has no row."""
@@ -67,10 +67,14 @@ class Fluss:
         self.freshness_ms = freshness_ms
         self.tables: dict[str, Table] = {}
         self.told: dict[int, Tiered] = {}
+        """What it was last told of each table's lake."""
+        self.kept: dict[int, list[Tiered]] = {}
+        """All that it remembers, the last word behind."""
         self.files: dict[str, Offsets] = {}
         self.standings: dict[int, Standing] = {}
         self.ids = 0
         self.rounds = 0
+        self.prepared = 0
         self.restarts = 0
         self.finished: set[tuple[int, int]] = set()
         """Rounds whose report was taken, by restart."""
@@ -92,6 +96,7 @@ class Fluss:
         table = self.tables.pop(name)
         self.standings.pop(table.table_id)
         self.told.pop(table.table_id, None)
+        self.kept.pop(table.table_id, None)
 
     def by_id(self, table_id: int) -> Table | None:
         return next((table for table in self.tables.values() if table.table_id == table_id), None)
@@ -105,8 +110,8 @@ class Fluss:
     def trim(self, table: Table) -> None:
         """The log goes below what Fluss was told that the lake has."""
         tiered = self.told.get(table.table_id)
-        if tiered is not None:
-            for bucket, end in self.files[tiered.path].ends.items():
+        if tiered is not None and tiered.path in self.files:
+            for bucket, end in self.read(tiered.path).ends.items():
                 if bucket in table.earliest:
                     table.earliest[bucket] = max(table.earliest[bucket], end)
 
@@ -166,20 +171,33 @@ class Fluss:
 
     def known(self, table_id: int) -> Known | None:
         tiered = self.told.get(table_id)
-        return None if tiered is None else Known(tiered.snapshot, self.files[tiered.path].ends)
+        return None if tiered is None else Known(tiered.snapshot, self.read(tiered.path).ends)
+
+    def read(self, path: str) -> Offsets:
+        """What it keeps of a lake snapshot is the name of the file alone."""
+        if path not in self.files:
+            raise Refused(UNKNOWN)
+        return self.files[path]
 
     def prepare(self, offsets: Offsets) -> str:
         """Merged over what it knows."""
         if self.by_id(offsets.table_id) is None:
             raise Refused(NO_TABLE)
         tiered = self.told.get(offsets.table_id)
-        before = {} if tiered is None else self.files[tiered.path].ends
-        path = f"offsets-{len(self.files) + 1}"
+        before = {} if tiered is None else self.read(tiered.path).ends
+        self.prepared += 1
+        path = f"offsets-{self.prepared}"
         self.files[path] = Offsets(offsets.table_id, {**before, **offsets.ends})
         return path
 
-    def tell(self, table_id: int, tiered: Tiered) -> None:
-        """It takes whatever it is told."""
+    def tell(self, table_id: int, tiered: Tiered, keep_from: int | None) -> None:
+        """It takes whatever it is told, and deletes the files of what came before what it is to keep; of all, if nothing is said."""
         if self.by_id(table_id) is None:
             raise Refused(NO_TABLE)
+        before = self.kept.get(table_id, [])
+        places = [place for place, one in enumerate(before) if one.snapshot == keep_from]
+        first = len(before) if keep_from is None else places[0] if places else 0
+        for one in before[:first]:
+            self.files.pop(one.path, None)
+        self.kept[table_id] = [*before[first:], tiered]
         self.told[table_id] = tiered

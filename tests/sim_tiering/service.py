@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from snowmelt.errors import Fenced, OutcomeUnknown, SourceDrift, Unavailable
 from snowmelt.model.fluss import Bucket
 from snowmelt.tiering import fence
-from snowmelt.tiering.fence import Tiered
+from snowmelt.tiering.fence import Known, Tiered
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import (
     ENDS,
@@ -152,9 +152,9 @@ class Service:
         faulty, table_id = world.faulty, machine.table_id
         match step:
             case Look():
-                known = yield from faulty.read(lambda: fluss.known(table_id))
+                known = yield from faulty.read(lambda: self.known(table_id))
                 lake = yield from faulty.read(lambda: world.lake(running.table).view())
-                offsets = None if lake.newest is None else fluss.files[lake.newest.path]
+                offsets = None if lake.newest is None else world.offsets(running.table, lake.newest)
                 return Looked(lake, offsets, known)
             case ListBuckets():
                 return Listed((yield from faulty.read(lambda: fluss.logs(table_id))))
@@ -173,8 +173,8 @@ class Service:
                 return (yield from self.commit(running, step))
             case Confirm():
                 return Confirmed((yield from faulty.read(lambda: world.lake(running.table).newest())))
-            case Tell(tiered):
-                return (yield from self.tell(running, tiered))
+            case Tell(tiered, _, keep_from):
+                return (yield from self.tell(running, tiered, keep_from))
             case Clean(messages):
                 lake = world.lakes_by_identity[running_identity(messages)] if messages else None
                 for message in messages:
@@ -186,6 +186,13 @@ class Service:
                 return Cleaned()
             case Report(finished, more):
                 return (yield from self.report(running, finished, more))
+
+    def known(self, table_id: int) -> Known | None:
+        """What it has no file of any more, by a late word, it is told anew like what it never heard of."""
+        try:
+            return self.world.fluss.known(table_id)
+        except Refused:
+            return None
 
     def read(self, running: Running, splits: tuple[Split, ...]) -> Steps[SplitsRead | Failed]:
         world, rng = self.world, self.world.rng
@@ -248,10 +255,10 @@ class Service:
                 running.unclear = True
                 return Unclear()
 
-    def tell(self, running: Running, tiered: Tiered) -> Steps[Told]:
+    def tell(self, running: Running, tiered: Tiered, keep_from: int | None) -> Steps[Told]:
         world = self.world
         try:
-            yield from world.faulty.call(lambda: world.fluss.tell(running.round.table_id, tiered))
+            yield from world.faulty.call(lambda: world.fluss.tell(running.round.table_id, tiered, keep_from))
         except (Unavailable, OutcomeUnknown):
             return Told(False)
         except Refused:
@@ -289,7 +296,7 @@ class Flink(Service):
 
     def round(self, running: Running) -> Steps[None]:
         world, fluss, table_id = self.world, self.world.fluss, running.round.table_id
-        known = fluss.known(table_id)
+        known = self.known(table_id)
         base = known.snapshot if known is not None else 0
         starts: dict[Bucket, int] = dict(known.ends) if known is not None else {}
         yield
@@ -326,20 +333,25 @@ class Flink(Service):
             mine = False
         if not mine or missing or world.lakes.get(running.table) is not lake or not files:
             if mine and newest is not None and missing:
-                fluss.tell(table_id, newest)
+                fluss.tell(table_id, newest, -1)
             for name in files:
                 lake.storage.pop(name)
             if mine:
                 (fluss.fail if missing else self.done)(table_id, running.epoch)
             return
-        path = fluss.prepare(Offsets(table_id, ends))
+        try:
+            path = fluss.prepare(Offsets(table_id, ends))
+        except Refused:
+            return
         if not world.publish(lake, running.table, lake.latest, path, tuple(files)):
             raise Violation("the lucky one was not")
         tiered = Tiered(lake.latest, path)
         yield
         yield
         try:
-            fluss.tell(table_id, tiered)
+            # A late word of its would delete the file of a newer one, for it says nothing of what is to be kept.
+            if lake.newest() == tiered:
+                fluss.tell(table_id, tiered, None)
             yield
             self.done(table_id, running.epoch)
         except Refused:

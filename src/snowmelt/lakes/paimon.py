@@ -27,14 +27,16 @@ import pyarrow as pa
 
 from snowmelt.commit.publish import Files, Marker, There, View, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent
-from snowmelt.errors import Corrupt, InvalidConfig, OutcomeUnknown, SourceDrift, Unavailable, check
+from snowmelt.errors import Corrupt, InvalidConfig, OutcomeUnknown, SourceDrift, check
 from snowmelt.lakes import paimon_shape
 from snowmelt.lakes.paimon_table import (
     TRIES_MAX,
     bucket_count,
+    crowded,
     file_path,
     identity_of,
     latest_snapshot,
+    messages_of,
     names_in,
     numbers_in,
     open_catalog,
@@ -275,7 +277,7 @@ class PaimonLake:
                 if publish(table, latest, messages, user=self._user, identifier=intent.epoch, properties=properties, empties=empties):
                     _change_schema(table, entry)
                     return verdict.on + 1
-        raise _crowded(entry)
+        raise crowded(entry.target)
 
     # ---- cleaning
 
@@ -317,8 +319,7 @@ class Writer:
         self._write: Any = native.new_stream_write_builder().with_commit_user(user).new_write()
         self._target = str(table.identifier)
         self._rows = 0
-        self._partition = table.partition_keys_fields
-        self._key = table.trimmed_primary_keys_fields
+        self._table = table
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Rows in the order of their changes, `_seq` and the kind included. After an error nothing is left to be done with it."""
@@ -327,12 +328,10 @@ class Writer:
         self._rows += batch.num_rows
 
     def finish(self, identifier: int) -> Staged:
-        from pypaimon.write.commit_message_serializer import deserialize_commit_message
-
         with self._working():
             messages = tuple(bytes(message.serialize()) for message in self._write.prepare_commit(True, identifier))
         self.abandon()
-        read = (deserialize_commit_message(message, self._partition, self._key) for message in messages)
+        read = messages_of(self._table, messages)
         return Staged(tuple(file.file_name for message in read for file in message.new_files), messages, self._rows)
 
     def abandon(self) -> None:
@@ -372,15 +371,7 @@ def _change_schema(table: Any, entry: Entry) -> None:
         # Whatever becomes of it, the next look tells: of a lost reply too, and of a number that somebody else took first.
         with contextlib.suppress(OutcomeUnknown):
             store.put_if_absent(f"schema/schema-{entry.new_schema}", entry.shape)
-    raise _crowded(entry)
-
-
-def _crowded(entry: Entry) -> Unavailable:
-    return Unavailable(
-        "a lake table can't be committed to",
-        detail=f"{entry.target}: {TRIES_MAX} tries met others' commits",
-        hint="who else writes to it, and must it be so often?",
-    )
+    raise crowded(entry.target)
 
 
 def _other(what: str, detail: str) -> InvalidConfig:
@@ -427,10 +418,7 @@ def _marker(snapshot: Any) -> Marker | None:
 
 def _messages(table: Any, entry: Entry) -> list[Any]:
     """An entry's messages, read. They are what is published, its files are what is asked about: both must be the same."""
-    from pypaimon.write.commit_message_serializer import deserialize_commit_message
-
-    partition, key = table.partition_keys_fields, table.trimmed_primary_keys_fields
-    messages = [deserialize_commit_message(message, partition, key) for message in entry.messages]
+    messages = messages_of(table, entry.messages)
     told = [file.file_name for message in messages for file in message.new_files]
     check(tuple(told) == entry.files, "an intent's messages tell of other files than it names", entry.target)
     return messages

@@ -103,6 +103,14 @@ def publish(
     return False
 
 
+def crowded(target: str) -> Unavailable:
+    return Unavailable(
+        "a lake table can't be committed to",
+        detail=f"{target}: {TRIES_MAX} tries met others' commits",
+        hint="who else writes to it, and must it be so often?",
+    )
+
+
 def _exclusive(table: Any, messages: Sequence[Any]) -> Any:
     """pypaimon's snapshot commit, with a create that fails when the number is taken and all that the snapshot names made durable."""
     from pypaimon.common.json_util import JSON
@@ -250,6 +258,14 @@ def numbers_in(table: Any, folder: str, pattern: re.Pattern[str]) -> list[int]:
     """The numbers in the names of a folder's files."""
     found = (pattern.fullmatch(name) for name in names_in(table, folder))
     return [int(match[1]) for match in found if match]
+
+
+def messages_of(table: Any, messages: Sequence[bytes]) -> list[Any]:
+    """What writers left behind, read."""
+    from pypaimon.write.commit_message_serializer import deserialize_commit_message
+
+    partition, key = table.partition_keys_fields, table.trimmed_primary_keys_fields
+    return [deserialize_commit_message(message, partition, key) for message in messages]
 
 
 def file_path(table: Any, message: Any, file: Any) -> str:

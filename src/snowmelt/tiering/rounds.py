@@ -7,10 +7,9 @@ anywhere leaves nothing but staged files, which no snapshot names.
 Forbidden orders. A plan before Fluss knows of the lake's newest tiered snapshot: PREPARE merges over what Fluss knows. A read of a KV
 snapshot that is not leased. PREPARE of less than all buckets' offsets: Fluss may have gone back by then, through the late word of a
 round that slept. A lake commit begun more than `SILENCE_MS_MAX` after the last heartbeat that was answered was sent, or after an
-answer that names an error: the table is somebody else's by then, or will be. Files deleted that the lake may yet get: of a commit whose
-answer was lost, unless another round came first, which took the number that it was to have. A word to Fluss about a snapshot that is
-not the lake's newest tiered one. A report of a table that is no longer ours: after a restart of the coordinator epochs repeat, and it
-would be taken for the new owner's.
+answer that names an error: the table is somebody else's by then, or will be. Files deleted that the lake may yet get: those of
+a commit whose answer was lost, which may land late, stay. A word to Fluss about a snapshot that is not the lake's newest tiered one. A
+report of a table that is no longer ours: after a restart of the coordinator epochs repeat, and it would be taken for the new owner's.
 
 None of this keeps a round that slept from committing late; what does is `fence.judge`, in every try of the commit.
 
@@ -33,6 +32,8 @@ from snowmelt.tiering.splits import Budget, Log, Plan, SnapshotSplit, Split, pla
 _T = TypeVar("_T")
 SILENCE_MS_MAX: Final = 90_000
 """The coordinator hands a table out again after 120 s, which can't be set."""
+KEEP_ALL: Final = -1
+"""Fluss' word for it. What is kept so goes with the next word that names a snapshot to keep from."""
 
 
 class State(Enum):
@@ -138,15 +139,21 @@ ENDS: Final = (State.FINISHED, State.FAILED, State.FENCED)
 @dataclass(frozen=True, slots=True)
 class Look:
     """Ask Fluss what it knows, *then* look at the lake table and its newest file of offsets: the other way round Fluss may have learned
-    of a snapshot that we did not see, and the lake would seem to have lost it."""
+    of a snapshot that we did not see, and the lake would seem to have lost it. Where Fluss names offsets whose file it has deleted, by a
+    late word, it knows nothing, and will be told anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell Fluss of a lake snapshot (COMMIT). What an earlier round left untold has no `ends` to say: its file has them."""
+    """Tell Fluss of a lake snapshot (COMMIT). What an earlier round left untold has no `ends` to say: its file has them.
+
+    Fluss deletes the files of offsets of all that it knew before `keep_from`, and of all, this one's own included, if nothing is said.
+    A word that is repeated, or comes late, must not take the file that the lake's newest snapshot names.
+    """
 
     tiered: Tiered
     ends: Mapping[Bucket, int]
+    keep_from: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +393,7 @@ class Round:
             case State.HANDED_OUT:
                 return Look()
             case State.UNTOLD:
-                return Tell(_there(self._missed), {})
+                return Tell(_there(self._missed), {}, KEEP_ALL)
             case State.SEEN:
                 return ListBuckets()
             case State.PLANNED:
@@ -405,7 +412,8 @@ class Round:
             case State.COMMITTED | State.DOUBTED:
                 return Confirm()
             case State.NEWEST:
-                return Tell(Tiered(self._snapshot, self._path), dict(self._ends))
+                keep_from = KEEP_ALL if self._newest is None else self._newest.snapshot
+                return Tell(Tiered(self._snapshot, self._path), dict(self._ends), keep_from)
             case State.TOLD:
                 return Report(finished=True, more=self._more())
             case State.VOID:
@@ -454,8 +462,6 @@ class Round:
             case Absent():
                 self._turn(Turn.NOT_THERE)
             case Overtaken():
-                # Whatever was on its way had a number that is taken now.
-                self._unclear = False
                 self._turn(Turn.FENCED)
             case Confirmed(newest):
                 self._confirm(newest)
