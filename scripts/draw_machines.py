@@ -54,7 +54,7 @@ def draw(machine: Machine) -> str:
     for (turn, to), sources in ways.items():
         if len(sources) > ARROWS_MAX:
             # Mermaid takes a second colon for the end of the text.
-            but = " but ".join(["any state", *(state.name for state in states if state not in sources)])
+            but = " but ".join(filter(None, ["any state", " and ".join(state.name for state in states if state not in sources)]))
             notes.append(f"    note right of {to.name}: {turn.value}, from {but}")
         else:
             for state in sources:

@@ -90,7 +90,8 @@ def test_a_lease_outlives_its_duration_by_renewal_and_a_release_lets_its_snapsho
     desk.grow(1)
     held = desk.acquire(leasing)
     assert held.keys() == desk.wanted.keys()
-    desk.grow(4)
+    # Longer than the lease lasts without renewal, and until the server has looked.
+    desk.grow(8)
     assert desk.there(held) == set(held), "a snapshot under a lease was deleted"
     assert desk.there(unleased) == set()
     leasing.check(desk.lease)
@@ -185,7 +186,7 @@ def test_no_server_is_no_lease_and_no_round() -> None:
 
 
 def test_a_lease_outlives_a_coordinator_that_was_killed_and_an_outage_longer_than_it_is_a_loss(fresh_fluss: FreshFluss) -> None:
-    server = fresh_fluss(session_timeout_s=2.0)
+    server = fresh_fluss()
     tables = Tables(server)
     desk, brief = Desk(tables, "long"), Desk(tables, "brief")
     with Leasing(server.bootstrap, duration_ms=30_000) as leasing, Leasing(server.bootstrap, duration_ms=1000) as hasty:

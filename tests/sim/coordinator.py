@@ -8,7 +8,6 @@ its leases.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -139,4 +138,8 @@ class Coordinator:
         return Confirmed()
 
     def as_it_is(self) -> Coordinator:
-        return copy.deepcopy(self)
+        """What it lists, kept for later."""
+        seen = Coordinator(leases=self.knows_leases, retained=self.retained)
+        seen.tables = dict(self.tables)
+        seen.snapshots = {bucket: list(kept) for bucket, kept in self.snapshots.items()}
+        return seen

@@ -320,7 +320,7 @@ class LeaseWorld:
         if standing.failure:
             self.over(one, "not ready")
         elif not standing.ready:
-            self.after(20, lambda: self.wait(one))
+            self.after(40, lambda: self.wait(one))
         else:
             one.ready, one.protected = True, standing.protected
             self.tell(f"ready: {one.lease}")
