@@ -438,6 +438,8 @@ def test_old_segments_are_read_from_remote_storage(aged: Tables) -> None:
         found = reading.log(bucket, 0, end)
         # pyfluss takes the last bytes of a key for unsigned, Fluss' own clients don't; those of these keys have no sign.
         reading.assert_buckets(found.filter(pc.field("id") < 128), bucket)
+        with pytest.raises(AssertionError):
+            reading.assert_buckets(found.filter(pc.field("id") >= 128), bucket)
         assert found.column(OFFSET).to_pylist() == list(range(end))
         for start in (1, end // 3, end - 1):
             assert reading.log(bucket, start, end).to_pylist() == found.slice(start).to_pylist()
