@@ -7,6 +7,7 @@ import shutil
 import signal
 from contextlib import ExitStack
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,12 +17,12 @@ import pytest
 
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SourceDrift
 from snowmelt.lakes import paimon_tiering
-from snowmelt.lakes.paimon_tiering import TieredLake
+from snowmelt.lakes.paimon_tiering import CHANGE, OFFSET, TIMESTAMP, Column, Shape, TieredLake
 from snowmelt.model.fluss import Bucket
 from snowmelt.store.local import LocalStore
 from snowmelt.tiering.fence import Publish, Tiered
 from snowmelt.tiering.offsets import Offsets
-from tests.integration.paimon_tables import DieAtStep, stop_before_publish
+from tests.integration.paimon_tables import READERS, DieAtStep, stop_before_publish
 from tests.integration.tiered_tables import (
     AFTER,
     BEFORE,
@@ -32,6 +33,7 @@ from tests.integration.tiered_tables import (
     IN_1,
     INSERT,
     ORDERS,
+    OWN,
     SHAPES,
     SNAPSHOT,
     Job,
@@ -154,6 +156,49 @@ def test_partitions_are_written_where_readers_look_for_them(lake: TieredLake) ->
     for place, day in enumerate(("2024-01-02", "a/b=c %", " ")):
         bring(lake, DAYS, f"p{place}", stage(lake, DAYS, 0, rows_of(key, value=day), day=day))
     assert read(lake, DAYS) == sorted((key, day, 0, 0) for day in ("2024-01-02", "a/b=c %", " "))
+
+
+TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "BOOLEAN": (pa.bool_(), [True, False]),
+    "TINYINT": (pa.int8(), [-128, 127]),
+    "SMALLINT": (pa.int16(), [-(2**15), 2**15 - 1]),
+    "INT": (pa.int32(), [-(2**31), 2**31 - 1]),
+    "FLOAT": (pa.float32(), [1.5, float("inf")]),
+    "DOUBLE": (pa.float64(), [-0.1, 5e-324]),
+    "DECIMAL(5, 2)": (pa.decimal128(5, 2), [Decimal("-999.99"), Decimal("0.00")]),
+    "DECIMAL(38, 10)": (pa.decimal128(38, 10), [Decimal("-1234567890123456789012345678.0123456789"), Decimal("1E-10")]),
+    "CHAR(3)": (pa.string(), ["ab", "äöü"]),
+    "BINARY(2)": (pa.binary(), [b"\0\1", b"\xff\xff"]),
+    "BYTES": (pa.binary(), [b"", b"\0"]),
+    "DATE": (pa.date32(), [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+    "TIME(0)": (pa.time32("ms"), [datetime.time(0, 0), datetime.time(23, 59, 59, 999_000)]),
+    "TIMESTAMP(0)": (pa.timestamp("s"), [-1, 0]),
+    "TIMESTAMP(3)": (pa.timestamp("ms"), [-1, 1]),
+    "TIMESTAMP(6)": (pa.timestamp("us"), [-1, 1]),
+    "TIMESTAMP(9)": (pa.timestamp("ns"), [-1, 1]),
+    "TIMESTAMP(0) WITH LOCAL TIME ZONE": (pa.timestamp("s", "UTC"), [-1, 0]),
+    "TIMESTAMP(3) WITH LOCAL TIME ZONE": (pa.timestamp("ms", "UTC"), [-1, 1]),
+    "TIMESTAMP(6) WITH LOCAL TIME ZONE": (pa.timestamp("us", "UTC"), [-1, 1]),
+    "TIMESTAMP(9) WITH LOCAL TIME ZONE": (pa.timestamp("ns", "UTC"), [-1, 1]),
+}
+"""Paimon's type, the form in which rows come, and values; a column each, and a row of NULLs behind them."""
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["key", "log"])
+def test_every_type_of_fluss_comes_back_as_it_went(lake: TieredLake, keyed: bool) -> None:
+    own = (OWN[0], *(Column(f"c{place}", name) for place, name in enumerate(TYPES)))
+    lake.ensure("shop.types", Shape(own, key=("id",) if keyed else (), bucket_key=("id",) if keyed else (), buckets=1))
+    given = [pa.array([*values, None], kind) for kind, values in TYPES.values()]
+    system = batch(rows_of(1, 2, 3))
+    columns = [system.column("id"), *given, *(system.column(name) for name in (OFFSET, TIMESTAMP, CHANGE))]
+    writer = lake.writer("shop.types", 0, "r1")
+    writer.write(pa.record_batch(columns, names=[*(column.name for column in own), OFFSET, TIMESTAMP, CHANGE]))
+    bring(lake, "shop.types", "p1", writer.finish())
+    for options in READERS:
+        builder = table_of(lake, "shop.types").copy(dict(options)).new_read_builder()
+        found = builder.new_read().to_arrow(builder.new_scan().plan().splits()).sort_by("id")
+        for place, column in enumerate(given):
+            assert found.column(f"c{place}").cast(column.type).to_pylist() == column.to_pylist()
 
 
 def test_a_row_that_the_lake_puts_into_another_bucket_fails_the_task(lake: TieredLake) -> None:
