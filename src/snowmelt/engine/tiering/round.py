@@ -25,7 +25,7 @@ from snowmelt.engine.tiering.leasing import Leasing, lease_id
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tablets import Tablets, tablets
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
-from snowmelt.errors import Fenced, InvariantBroken, SnowmeltError, Unavailable
+from snowmelt.errors import Fenced, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.fluss.client import FlussClient, HandedOut, Node, OffsetKind, Partition, connect_coordinator
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable, describe_table
@@ -90,7 +90,6 @@ class RunningRound:
         self._coordinator: FlussClient | None = None
         self._table: ReadableTable | None = None
         self._partitions: dict[int, Partition] = {}
-        self._leaders: dict[Bucket, Node] = {}
         self._files: dict[Bucket, tuple[SnapshotFile, ...]] = {}
         self._offsets: Offsets | None = None
         self._identity = ""
@@ -225,8 +224,8 @@ class RunningRound:
             case rounds.Report():
                 self._say(step)
                 return rounds.Reported()
-            case rounds.Tell(tiered, ends):
-                return self._tell(tiered.snapshot, tiered.path, ends)
+            case rounds.Tell():
+                return self._tell(step)
             case _:
                 try:
                     return self._before_the_commit(step)
@@ -268,21 +267,36 @@ class RunningRound:
     # ---- steps
 
     def _look(self) -> Outcome:
-        known = self._client().lake_snapshot(self.handed.path)
+        known = self._known()
         view = self._lake.view(self._target)
         self._identity = view.identity
         self._offsets = self._lake.offsets(view.newest.path) if view.newest is not None else None
-        return rounds.Looked(view, self._offsets, None if known is None else Known(known.snapshot, known.offsets))
+        return rounds.Looked(view, self._offsets, known)
 
-    def _tell(self, snapshot: int, path: str, ends: Mapping[Bucket, int]) -> Outcome:
-        machine = self.machine
-        assert machine is not None
-        if not ends and self._offsets is not None:
-            # Left untold by somebody; what Fluss is to cut its log by is in the file.
-            ends = self._offsets.ends
-        times = dict(machine.timestamps_ms)
+    def _known(self) -> Known | None:
         try:
-            self._client().commit_lake_snapshot(self.handed.table, self.handed.path, snapshot, path, ends, max_timestamps_ms=times)
+            known = self._client().lake_snapshot(self.handed.path)
+        except OutcomeUnknown as error:
+            # It does not find its own file of offsets. What the lake says is told to it once more.
+            log.warning("Fluss can't say what it knows of %s in the lake: %s", self.handed.path, error)
+            return None
+        return None if known is None else Known(known.snapshot, known.offsets)
+
+    def _tell(self, tell: rounds.Tell) -> Outcome:
+        machine, tiered = self.machine, tell.tiered
+        assert machine is not None
+        # Left untold by somebody, what Fluss is to cut its log by is in the file.
+        ends = tell.ends or (self._offsets.ends if self._offsets is not None else {})
+        try:
+            self._client().commit_lake_snapshot(
+                self.handed.table,
+                self.handed.path,
+                tiered.snapshot,
+                tiered.path,
+                ends,
+                max_timestamps_ms=machine.timestamps_ms,
+                keep_from=tell.keep_from,
+            )
         except Gone as error:
             # There is nobody any more who would want to know.
             log.warning("%s is gone: %s", self.handed.path, error)
@@ -318,8 +332,7 @@ class RunningRound:
         snapshots = client.latest_snapshots(self.handed.path, name).snapshots if keyed else {}
         by_leader: dict[Node, list[int]] = {}
         for bucket in buckets:
-            self._leaders[bucket] = opened.leader(bucket)
-            by_leader.setdefault(self._leaders[bucket], []).append(bucket.bucket)
+            by_leader.setdefault(opened.leader(bucket), []).append(bucket.bucket)
         earliest: dict[Bucket, int] = {}
         latest: dict[Bucket, int] = {}
         for node, numbers in by_leader.items():
@@ -347,7 +360,6 @@ class RunningRound:
                 table=table,
                 target=self._target,
                 prefix=self._nonce,
-                leader=self._leaders[split.bucket],
                 files=self._files[split.bucket] if isinstance(split, SnapshotSplit) else (),
             )
             for split in splits
