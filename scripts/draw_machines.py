@@ -20,6 +20,7 @@ from pathlib import Path
 
 from snowmelt.commit.coordinator import STAGES, Stage
 from snowmelt.source.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, Phase
+from snowmelt.tiering import leases, rounds
 
 PAGE = Path(__file__).parents[1] / "docs/architecture.md"
 ARROWS_MAX = 4
@@ -38,6 +39,8 @@ MACHINES: Mapping[str, Machine] = {
     "TABLE_LIFE": Machine(Phase, TABLE_LIFE),
     "CHUNK_LIFE": Machine(ChunkState, CHUNK_LIFE),
     "STAGES": Machine(Stage, STAGES),
+    "ROUND": Machine(rounds.State, rounds.ROUND),
+    "LEASE_LIFE": Machine(leases.Phase, leases.LEASE_LIFE),
 }
 
 
@@ -52,8 +55,13 @@ def draw(machine: Machine) -> str:
     for (turn, to), sources in ways.items():
         if len(sources) > ARROWS_MAX:
             # Mermaid takes a second colon for the end of the text.
-            but = " but ".join(["any state", *(state.name for state in states if state not in sources)])
-            notes.append(f"    note right of {to.name}: {turn.value}, from {but}")
+            others = [state.name for state in states if state not in sources]
+            # Named by whichever are fewer.
+            if len(others) >= len(sources):
+                where = " and ".join(state.name for state in sources)
+            else:
+                where = " but ".join(filter(None, ["any state", " and ".join(others)]))
+            notes.append(f"    note right of {to.name}: {turn.value}, from {where}")
         else:
             for state in sources:
                 arrows[state].append(f"    {state.name} --> {to.name}: {turn.value}")

@@ -2,9 +2,9 @@
 
 A test that only needs its own tables takes `mariadb`, `mysql8`, `mysql56` or, to run on all three, `any_server`, and a
 database of its own by `database(server)`. A test that needs settings, restarts or a kill takes `fresh_mariadb`,
-`fresh_mysql8` or `fresh_mysql56` and calls it with the settings.
+`fresh_mysql8` or `fresh_mysql56` and calls it with the settings. Fluss likewise: `fluss`, with `fluss_tables`, and `fresh_fluss`.
 
-MariaDB must be there. A MySQL that can't be fetched is reported as not run, by name, at the end of the session.
+MariaDB must be there. A MySQL or Fluss that can't be fetched is reported as not run, by name, at the end of the session.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 
+from snowmelt.fluss.server import FlussServer
 from snowmelt.supervise import spark_session
 from tests import jvm
+from tests.fluss_servers import FreshFluss, Tables, start_fluss
 from tests.servers import Fresh, NotRun, Server, Setting, start_mariadb, start_mysql8, start_mysql56
 
 jvm.set_options()
@@ -118,6 +120,48 @@ def fresh_mysql8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
 @pytest.fixture
 def fresh_mysql56(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
     yield from _fresh(start_mysql56, tmp_path_factory)
+
+
+def _fluss(folder: Path, **settings: Any) -> FlussServer:
+    try:
+        return start_fluss(folder, **settings)
+    except NotRun as reason:
+        pytest.skip(str(reason))
+
+
+def _remove_fluss(server: FlussServer) -> None:
+    # An orderly end takes ten seconds, and nobody needs what it would save.
+    server.kill()
+    shutil.rmtree(server.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def fluss(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlussServer]:
+    # Nobody kills this one, and on a machine that is busy it must not take itself for dead.
+    server = _fluss(tmp_path_factory.mktemp("fluss"), session_timeout_s=60.0)
+    yield server
+    _remove_fluss(server)
+
+
+@pytest.fixture
+def fresh_fluss(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshFluss]:
+    servers: list[FlussServer] = []
+
+    def fresh(**settings: Any) -> FlussServer:
+        servers.append(_fluss(tmp_path_factory.mktemp("fluss"), **settings))
+        return servers[-1]
+
+    yield fresh
+    for server in servers:
+        _remove_fluss(server)
+
+
+@pytest.fixture(scope="module")
+def fluss_tables(fluss: FlussServer) -> Iterator[Tables]:
+    """Tables of a test file on the shared server; they go with it."""
+    tables = Tables(fluss)
+    yield tables
+    tables.close()
 
 
 @pytest.fixture(scope="session")

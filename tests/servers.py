@@ -127,7 +127,7 @@ class Server:
             raise RuntimeError("the server is running already")
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
-                [*_bound_to_this_process(), *self._command()],
+                [*bound_to_this_process(), *self._command()],
                 cwd=self.folder,
                 env=_environment(self.base),
                 stdin=subprocess.DEVNULL,
@@ -235,7 +235,7 @@ def start_mariadb(folder: Path, **settings: Setting) -> Server:
 
 
 def start_mysql8(folder: Path, **settings: Setting) -> Server:
-    base = _fetched("mysql-8.0", "MySQL 8.0.33")
+    base = fetched("mysql-8.0", "MySQL 8.0.33")
     program = base / "bin" / "mysqld"
 
     def initialise(data: Path) -> None:
@@ -248,7 +248,7 @@ def start_mysql8(folder: Path, **settings: Setting) -> Server:
 
 
 def start_mysql56(folder: Path, **settings: Setting) -> Server:
-    base = _fetched("mysql-5.6", "MySQL 5.6.24")
+    base = fetched("mysql-5.6", "MySQL 5.6.24")
     program = base / "bin" / "mysqld"
     return _start("mysql", folder, program, base, base / "data", DEFAULTS | settings, _ACCOUNTS_OF_MYSQL56)
 
@@ -313,7 +313,7 @@ def _as_root() -> list[str]:
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
-def _bound_to_this_process() -> list[str]:
+def bound_to_this_process() -> list[str]:
     # The kernel ends the server with the *thread* that started it, which is this process only for the main thread.
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv and threading.current_thread() is threading.main_thread() else []
@@ -336,7 +336,7 @@ def _program(name: str) -> Path:
     return Path(found)
 
 
-def _fetched(name: str, title: str) -> Path:
+def fetched(name: str, title: str) -> Path:
     base, reason = _fetch(name, os.environ.get("SNOWMELT_CACHE"))
     if base is None:
         raise NotRun(f"{title} not run: {reason}")

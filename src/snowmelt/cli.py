@@ -35,6 +35,7 @@ from snowmelt.secrets import Secret
 
 if TYPE_CHECKING:
     from snowmelt.config import PipelineConfig
+    from snowmelt.fluss.server import FlussServer
     from snowmelt.verify import TableVerdict
 
 
@@ -449,6 +450,96 @@ def demo(
     from snowmelt.demo import run_demo
 
     run_demo(seconds=seconds, rows=rows, keep=keep)
+
+
+fluss = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Fluss server of your own in a folder, to try things on.")
+app.add_typer(fluss, name="fluss")
+
+_FlussFolder = Annotated[Path, typer.Argument(help="Where the server has everything but its program.", metavar="FOLDER")]
+_FLUSS_FOLDER = Path("fluss")
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@fluss.command("up")
+def fluss_up(
+    folder: _FlussFolder = _FLUSS_FOLDER,
+    snapshot_interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two KV snapshots of a bucket.")] = 60.0,
+    snapshots_retained: Annotated[int, typer.Option(min=1, help="KV snapshots of a bucket that are kept without a lease.")] = 2,
+    lease_check_interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks for leases that have expired.")] = 60.0,
+    buckets: Annotated[int, typer.Option(min=1, help="Buckets of a table that says nothing itself.")] = 1,
+    as_json: _AsJson = False,
+) -> None:
+    """Start Fluss: ZooKeeper, coordinator and one tablet server, on this machine's loopback alone.
+
+    The published server is fetched once, 180 MB; Java must be there. A folder that has a server already keeps its data, its ports and
+    its settings, and what does not run of it is started. The coordinator makes Paimon tables in `lake` below the folder.
+
+    Example:
+
+      snowmelt fluss up /tmp/fluss --snapshot-interval 5
+    """
+    from snowmelt.fluss.server import FlussServer, FlussSettings
+
+    if (folder / "fluss.json").exists():
+        server = FlussServer.open(folder)
+    else:
+        server = FlussServer.make(
+            folder,
+            FlussSettings(
+                kv_snapshot_interval_s=snapshot_interval,
+                kv_snapshots_retained=snapshots_retained,
+                lease_check_interval_s=lease_check_interval,
+                buckets=buckets,
+            ),
+        )
+    server.start()
+    _tell_fluss(server, as_json=as_json)
+
+
+@fluss.command("down")
+def fluss_down(folder: _FlussFolder = _FLUSS_FOLDER, as_json: _AsJson = False) -> None:
+    """Stop the server of a folder. Its data stay; the next `up` goes on with them.
+
+    Example:
+
+      snowmelt fluss down /tmp/fluss
+    """
+    from snowmelt.fluss.server import FlussServer
+
+    server = FlussServer.open(folder)
+    server.stop()
+    _tell_fluss(server, as_json=as_json)
+
+
+@fluss.command("status")
+def fluss_status(folder: _FlussFolder = _FLUSS_FOLDER, as_json: _AsJson = False) -> None:
+    """Tell which processes of a folder's server run. Exit code 1 if not all of them do.
+
+    Example:
+
+      snowmelt fluss status /tmp/fluss
+    """
+    from snowmelt.fluss.server import FlussServer, Part
+
+    server = FlussServer.open(folder)
+    _tell_fluss(server, as_json=as_json)
+    if any(server.pid(part) is None for part in Part):
+        raise typer.Exit(1)
+
+
+def _tell_fluss(server: FlussServer, *, as_json: bool) -> None:
+    from snowmelt.fluss.server import Part
+
+    pids = {part: server.pid(part) for part in Part}
+    if as_json:
+        parts = {part.value: {"pid": pid, "port": server.port(part)} for part, pid in pids.items()}
+        told = {"bootstrap": server.bootstrap, "folder": str(server.folder), "warehouse": str(server.warehouse), "parts": parts}
+        typer.echo(json.dumps(told, indent=2))
+        return
+    for part, pid in pids.items():
+        _line(f"{part.value}: {f'runs, process {pid}, port {server.port(part)}' if pid is not None else 'does not run'}")
+    if pids[Part.COORDINATOR] is not None:
+        _line(f"bootstrap.servers: {server.bootstrap}")
 
 
 def _password(reference: str | None) -> Secret:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
@@ -275,28 +276,28 @@ _context.set_forkserver_preload(
         "pypaimon.table.file_store_table",
         "pypaimon.write.commit_message_serializer",
         "pypaimon.write.file_store_commit",
-        "snowmelt.lakes.paimon",
+        "pypaimon.write.native_commit",
+        "pypaimon_rust.datafusion",
+        "snowmelt.lakes.paimon_tiering",
+        "tests.integration.tiered_tables",
     ]
 )
 
 
-class Committer:
-    """A process that commits intents in order and tells of each. Ended with the block, by its id.
+class Process:
+    """A process that does one thing and tells of it. Ended with the block, by its id.
 
-    An error is told and ends it; one that is `stubborn` goes on with the next epoch when it is fenced, which no driver would do.
+    What it does says "ready", waits for the word to go, and tells over the pipe what comes of it.
     """
 
-    def __init__(
-        self, warehouse: Path, intents: Sequence[Intent], prelude: Callable[[], None] | None = None, *, stubborn: bool = False
-    ) -> None:
+    def __init__(self, task: Callable[[Connection], None]) -> None:
         self._pipe, other = _context.Pipe()
-        arguments = (str(warehouse), list(intents), other, prelude, stubborn)
-        self.process: ForkServerProcess = _context.Process(target=_commit_all, args=arguments)
+        self.process: ForkServerProcess = _context.Process(target=task, args=(other,))
         self.process.start()
         other.close()
         assert self._pipe.recv() == "ready"
 
-    def __enter__(self) -> Committer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -314,7 +315,7 @@ class Committer:
         self._pipe.send("go")
 
     def hear(self) -> Any:
-        """The next thing it tells: an epoch that it has committed, an error, "end", or None if it is gone."""
+        """The next thing it tells, or None if it is gone."""
         try:
             return self._pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -336,11 +337,23 @@ class Committer:
         os.kill(self.pid, number)
 
 
+class Committer(Process):
+    """Commits intents in order and tells of each epoch that it has committed, and "end".
+
+    An error is told and ends it; one that is `stubborn` goes on with the next epoch when it is fenced, which no driver would do.
+    """
+
+    def __init__(
+        self, warehouse: Path, intents: Sequence[Intent], prelude: Callable[[], None] | None = None, *, stubborn: bool = False
+    ) -> None:
+        super().__init__(partial(_commit_all, str(warehouse), list(intents), prelude, stubborn))
+
+
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def _commit_all(warehouse: str, intents: list[Intent], pipe: Connection, prelude: Callable[[], None] | None, stubborn: bool) -> None:
+def _commit_all(warehouse: str, intents: list[Intent], prelude: Callable[[], None] | None, stubborn: bool, pipe: Connection) -> None:
     lake = open_lake(warehouse)
     pipe.send("ready")
     pipe.recv()

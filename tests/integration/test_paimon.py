@@ -27,7 +27,7 @@ from snowmelt.commit.cleaning import Standing, deletable
 from snowmelt.commit.publish import There, judge
 from snowmelt.commit.records import StagedName
 from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
-from snowmelt.lakes import paimon
+from snowmelt.lakes import paimon_table
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.store.local import LocalStore
 from tests.integration.paimon_tables import (
@@ -782,7 +782,7 @@ def test_cleaning_takes_files_that_compaction_and_expiry_left_behind(lake: Paimo
 def test_a_snapshot_that_goes_while_references_are_read_is_no_error(lake: PaimonLake, monkeypatch: pytest.MonkeyPatch) -> None:
     for epoch in (1, 2, 3):
         bring(lake, epoch, PLAIN, (epoch, "x", epoch))
-    real = paimon._files
+    real = paimon_table._files
 
     def expiring(table: Any, snapshot: Any, *known: Any) -> set[str]:
         if snapshot.id == 1:
@@ -790,7 +790,7 @@ def test_a_snapshot_that_goes_while_references_are_read_is_no_error(lake: Paimon
             (folder(lake, PLAIN) / "manifest" / snapshot.base_manifest_list).unlink()
         return real(table, snapshot, *known)
 
-    monkeypatch.setattr(paimon, "_files", expiring)
+    monkeypatch.setattr(paimon_table, "_files", expiring)
     assert lake.referenced(PLAIN) == set(lake.staged(PLAIN))
 
 

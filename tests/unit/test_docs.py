@@ -15,6 +15,8 @@ import pytest
 
 from scripts import draw_machines
 from tests.sim.bugs import BUGS
+from tests.sim.lease_bugs import LEASE_BUGS
+from tests.sim_tiering.bugs import BUGS as ROUND_BUGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
@@ -22,7 +24,7 @@ MAPS = {ROOT / "docs/protocol_map.md": 3, ROOT / "docs/invariants.md": 2}
 """How many of the last columns of their tables hold names of ours; before them is prose."""
 FOLDERS = [ROOT, ROOT / "tests", ROOT / "src/snowmelt", ROOT / "src/snowmelt/databases/mysql", ROOT / "docs"]
 """What a path on a page may be relative to."""
-FOREIGN = {"gtid_executed", "sequence.field"}
+FOREIGN = {"gtid_executed", "sequence.field", "table.datalake.enabled", "table.datalake.format"}
 """Names of the servers' and the lakes', where ours are expected."""
 
 _QUOTED = re.compile(r"`([^`\n]+)`")
@@ -81,7 +83,7 @@ def read_module(path: Path) -> Module:
 @cache
 def modules() -> dict[tuple[str, ...], Module]:
     """Every module of ours by the parts of its name. Of the tests those that others may use."""
-    rooms = ("src/snowmelt/**", "tests/sim", "tests/bench", "tests/fuzz", "scripts")
+    rooms = ("src/snowmelt/**", "tests/sim", "tests/sim_tiering", "tests/bench", "tests/fuzz", "scripts")
     found = {}
     for path in (path for room in rooms for path in ROOT.glob(f"{room}/*.py")):
         parts = path.relative_to(ROOT / "src" if (ROOT / "src") in path.parents else ROOT).with_suffix("").parts
@@ -130,7 +132,7 @@ def wrong_in(quoted: str, before: str, *, strict: bool) -> str | None:
     if quoted in FOREIGN or quoted.endswith("…"):
         return None
     if quoted.startswith("bug: "):
-        return None if quoted.removeprefix("bug: ") in BUGS else "no such bug is planted"
+        return None if quoted.removeprefix("bug: ") in BUGS | LEASE_BUGS | ROUND_BUGS else "no such bug is planted"
     if quoted.startswith("python -m "):
         return None if symbol_exists(quoted.split()[2]) else "no such module"
     if "::" in quoted:

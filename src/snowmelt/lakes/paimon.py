@@ -1,11 +1,7 @@
-"""Paimon tables.
+"""Paimon tables of a pipeline.
 
 Laws:
-- A snapshot is published by an exclusive create of its file, behind the fsync of all that it names: pypaimon's own way is a look
-  and a rename, which overwrites. So of two that build on one snapshot one wins, and whatever is published is durable.
-- A number that was expired is free again, so whoever slept that long wins a name that leads nowhere. Therefore the newest snapshot
-  is found by a listing and not by the hint; and a publish counts, and moves the hint, only when nothing newer is there that does
-  not build on it.
+- A snapshot is published by an exclusive create (`paimon_table`).
 - Whether an epoch is there is asked of the very snapshot that a try builds on (`commit.publish.judge`). The answer is in each
   snapshot's properties: epoch, identity of the intent, greatest `_seq`.
 - The table is loaded anew for each commit: a table object of yesterday would write its schema back.
@@ -15,32 +11,43 @@ Laws:
   has. Where its number is taken, the bytes tell by whom. An entry that changes the schema alone has a snapshot too, without files:
   the table's own metadata tells of every epoch that touched it.
 - Files are written by the Rust writer, under names that tell whose they are (`commit.records.StagedName`).
-- What pypaimon raises or logs is never the user's answer: errors are ours, with the system's reason and a hint.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
 import json
-import logging
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from snowmelt.commit.publish import Files, Marker, There, View, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent
-from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable, check
+from snowmelt.errors import Corrupt, InvalidConfig, OutcomeUnknown, SourceDrift, check
 from snowmelt.lakes import paimon_shape
+from snowmelt.lakes.paimon_table import (
+    TRIES_MAX,
+    bucket_count,
+    crowded,
+    file_path,
+    identity_of,
+    latest_snapshot,
+    messages_of,
+    names_in,
+    numbers_in,
+    open_catalog,
+    our_errors,
+    publish,
+    referenced_files,
+    snapshot_numbers,
+    sync_folders,
+    sync_table,
+)
 from snowmelt.model.table import SYSTEM_COLUMNS
-from snowmelt.store.contract import Store
 from snowmelt.store.objects import open_store
 
 SEQUENCE: Final = paimon_shape.SEQUENCE
@@ -48,18 +55,11 @@ KIND: Final = "_VALUE_KIND"
 """The writer's own column: what a row does. A table without a key has none."""
 INSERT, DELETE = 0, 3
 _EPOCH, _IDENTITY, _SEQUENCE_MAX = "snowmelt.epoch", "snowmelt.identity", "snowmelt.sequence-max"
-_TRIES_MAX: Final = 50
-_File = tuple[int, int, str]
-"""Bucket, level and name: a compaction may lift a file to another level as it is."""
-_SNAPSHOT: Final = re.compile(r"snapshot-([0-9]+)")
 _SCHEMA: Final = re.compile(r"schema-([0-9]+)")
 _OPTIONS: Final = MappingProxyType({"write.parquet-buffer-size": "64mb"})
 """Of new tables. How much a writer holds of a bucket before it writes a file: `docs/decisions/0009`."""
-_SYSTEM_ERROR: Final = re.compile(r"\[Errno ([0-9]+)\]|\(os error ([0-9]+)\)")
-_FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _SWITCHES: Final = ("deletion-vectors.enabled", "ignore-delete")
 """Options of a table with a key that hide rows from readers, or keep deletes from them."""
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +87,7 @@ class PaimonLake:
     """The tables of one warehouse, as one pipeline sees them. To be opened in the process that uses it."""
 
     def __init__(self, warehouse: str, *, user: str, options: Mapping[str, str] | None = None) -> None:
-        try:
-            from pypaimon import CatalogFactory
-        except ImportError as error:
-            raise InvalidConfig("pypaimon is not installed", hint="install snowmelt[paimon]") from error
-
-        # Without a handler its warnings, with their stacks, would go to the user's terminal.
-        log = logging.getLogger("pypaimon")
-        if not log.handlers:
-            log.addHandler(logging.NullHandler())
-        try:
-            self._catalog: Any = CatalogFactory.create({**(options or {}), "warehouse": _plain(warehouse)})
-        except SnowmeltError:
-            raise
-        except Exception as error:
-            hint = "a path, or an address that pypaimon knows, with the options that it needs"
-            raise InvalidConfig("the warehouse can't be opened", detail=type(error).__name__, hint=hint) from error
+        self._catalog: Any = open_catalog(warehouse, options)
         self._user = user
 
     # ---- tables
@@ -110,7 +95,7 @@ class PaimonLake:
     def exists(self, target: str) -> bool:
         from pypaimon.catalog.catalog_exception import DatabaseNotExistException, TableNotExistException
 
-        with _ours(target):
+        with our_errors(target):
             try:
                 self._catalog.get_table(target)
             except (TableNotExistException, DatabaseNotExistException):
@@ -145,18 +130,18 @@ class PaimonLake:
             wanted["sequence.field"] = SEQUENCE
         else:
             wanted["bucket"] = "-1"
-        with _ours(target):
+        with our_errors(target):
             self._catalog.create_database(target.partition(".")[0], True)
             self._catalog.create_table(target, Schema.from_pyarrow_schema(fields, primary_keys=list(keys), options=wanted), True)
             table = _fitting(self.table(target))
-            _sync_table(table)
+            sync_table(table)
         if list(table.primary_keys) != list(keys):
             raise _other("another key", f"{target}: {table.primary_keys}, not {list(keys)}")
         if difference := paimon_shape.difference(table.fields, columns):
             raise _other("other columns", f"{target}: {difference}")
 
     def table(self, target: str) -> Any:
-        with _ours(target):
+        with our_errors(target):
             return self._catalog.get_table(target)
 
     def columns(self, target: str) -> pa.Schema:
@@ -164,7 +149,7 @@ class PaimonLake:
         from pypaimon.schema.data_types import PyarrowFieldParser
 
         table = self.table(target)
-        with _ours(target):
+        with our_errors(target):
             schema: pa.Schema = PyarrowFieldParser.from_paimon_schema(table.fields)
             return schema
 
@@ -175,7 +160,7 @@ class PaimonLake:
         there is no such snapshot.
         """
         table = self.table(target)
-        with _ours(target):
+        with our_errors(target):
             if table.snapshot_manager().get_snapshot_by_id(snapshot) is None:
                 raise InvalidConfig("a lake table has no such snapshot", detail=f"{target}: {snapshot}", hint="it may be expired")
             table = table.copy_without_time_travel({"scan.snapshot-id": str(snapshot), "read.native.enabled": "true"})
@@ -189,8 +174,8 @@ class PaimonLake:
     def standing(self, target: str) -> tuple[str, int, int, int]:
         """What an intent holds of a table: its identity, number of buckets, schema and newest snapshot."""
         table = _fitting(self.table(target))
-        with _ours(target):
-            return _identity(table), _buckets(table), int(table.table_schema.id), max(_numbers(table), default=0)
+        with our_errors(target):
+            return identity_of(table), bucket_count(table), int(table.table_schema.id), max(snapshot_numbers(table), default=0)
 
     def reshape(
         self,
@@ -208,7 +193,7 @@ class PaimonLake:
         type. `SourceDrift`: files that are there could not be read any more.
         """
         table = _fitting(self.table(target))
-        with _ours(target):
+        with our_errors(target):
             from pypaimon.common.json_util import JSON
 
             wanted = paimon_shape.columns(target, paimon_shape.of_source(schema, key))
@@ -221,9 +206,9 @@ class PaimonLake:
     def newest_marker(self, target: str) -> tuple[Marker | None, int]:
         """Our newest commit that the table tells of, and the greatest `_seq` it says; for the check at the start."""
         table = self.table(target)
-        with _ours(target):
+        with our_errors(target):
             manager = table.snapshot_manager()
-            for number in sorted(_numbers(table), reverse=True):
+            for number in sorted(snapshot_numbers(table), reverse=True):
                 snapshot = manager.get_snapshot_by_id(number)
                 marker = _marker(snapshot) if snapshot is not None else None
                 if marker is not None:
@@ -235,7 +220,7 @@ class PaimonLake:
     def writer(self, target: str, prefix: str) -> Writer:
         """A writer whose files are named `prefix` and something."""
         table = _fitting(self.table(target))
-        with _ours(target):
+        with our_errors(target):
             return Writer(table.copy({"data-file.prefix": prefix}), self._user)
 
     # ---- committing
@@ -243,13 +228,13 @@ class PaimonLake:
     def view(self, entry: Entry) -> View:
         """The table at its newest snapshot, as `judge` wants to see it."""
         table = self.table(entry.target)
-        with _ours(entry.target):
-            return self._view(table, _latest(table), entry, _messages(table, entry))
+        with our_errors(entry.target):
+            return self._view(table, latest_snapshot(table), entry, _messages(table, entry))
 
     def _view(self, table: Any, latest: Any, entry: Entry, messages: Sequence[Any]) -> View:
         manager = table.snapshot_manager()
         newest = latest.id if latest is not None else 0
-        identity = _identity(table)
+        identity = identity_of(table)
         if identity == entry.uuid and newest < entry.base:
             raise SourceDrift(
                 "a lake table lost snapshots",
@@ -268,54 +253,31 @@ class PaimonLake:
                 break
         files = _where(table, entry, messages, whole=whole)
         sequence_field = not table.primary_keys or table.options.options.to_map().get("sequence.field") == SEQUENCE
-        return View(identity, _buckets(table), int(table.table_schema.id), sequence_field, newest, marker, whole, files)
+        return View(identity, bucket_count(table), int(table.table_schema.id), sequence_field, newest, marker, whole, files)
 
     def commit(self, intent: Intent, entry: Entry) -> int:
         """Bring an entry into its table, once, whoever else tries the same. Returns the snapshot that has it, durable."""
         _check_shape(entry)
-        for _ in range(_TRIES_MAX):
+        for _ in range(TRIES_MAX):
             table = self.table(entry.target)
-            with _ours(entry.target):
-                latest, messages = _latest(table), _messages(table, entry)
+            with our_errors(entry.target):
+                latest, messages = latest_snapshot(table), _messages(table, entry)
                 verdict = judge(intent, entry, self._view(table, latest, entry, messages))
                 if isinstance(verdict, There):
                     # Who published it may have died before it came to this. A change of schema may stand in a table without any.
-                    _sync_folders(table, ["snapshot"] if verdict.snapshot else [])
+                    sync_folders(table, ["snapshot"] if verdict.snapshot else [])
                     _change_schema(table, entry)
                     return verdict.snapshot
-                if self._publish(table, latest, intent, entry, messages):
+                properties = {
+                    _EPOCH: str(intent.epoch),
+                    _IDENTITY: intent.identity,
+                    _SEQUENCE_MAX: str(intent.sequence_max),
+                }
+                empties = bool(entry.empties)
+                if publish(table, latest, messages, user=self._user, identifier=intent.epoch, properties=properties, empties=empties):
                     _change_schema(table, entry)
                     return verdict.on + 1
-        raise _crowded(entry)
-
-    def _publish(self, table: Any, latest: Any, intent: Intent, entry: Entry, messages: Sequence[Any]) -> bool:
-        """One try. False: somebody else was first, or the outcome is unknown; the next look tells."""
-        from pypaimon.write.file_store_commit import FileStoreCommit
-
-        commit = FileStoreCommit(_exclusive(table, messages), table, self._user)
-        if entry.empties:
-            kind, entries = "OVERWRITE", commit._overwrite_changes_provider(None, messages).provide(latest)
-        else:
-            kind, entries = "APPEND", commit._collect_manifest_entries(messages)
-        done = commit._try_commit_once(
-            retry_result=None,
-            commit_kind=kind,
-            commit_entries=entries,
-            changelog_entries=commit._collect_changelog_entries(messages),
-            commit_identifier=intent.epoch,
-            latest_snapshot=latest,
-            snapshot_properties={
-                _EPOCH: str(intent.epoch),
-                _IDENTITY: intent.identity,
-                _SEQUENCE_MAX: str(intent.sequence_max),
-            },
-        )
-        if done.is_success():
-            return True
-        # pypaimon keeps what was raised for its own next try. To try again helps only where it may have happened.
-        if done.exception is not None and not isinstance(done.exception, OutcomeUnknown):
-            raise done.exception
-        return False
+        raise crowded(entry.target)
 
     # ---- cleaning
 
@@ -323,24 +285,24 @@ class PaimonLake:
         """Every file of ours that exists in a table's folders, by name; which of them a snapshot needs is `referenced`'s to say."""
         table = self.table(target)
         found: list[str] = []
-        with _ours(target):
+        with our_errors(target):
             for folder in _folders(table):
-                found.extend(name for name in _names(table, folder) if name.startswith("sm-"))
+                found.extend(name for name in names_in(table, folder) if name.startswith("sm-"))
         return found
 
     def referenced(self, target: str) -> set[str]:
         """The files that some snapshot, tag or branch of a table refers to."""
         table = self.table(target)
-        with _ours(target):
-            return _references(table)
+        with our_errors(target):
+            return referenced_files(table)
 
     def delete(self, target: str, names: Iterable[str]) -> None:
         """Delete staged files. Absent ones are fine; one that can't be deleted is an error, and others may be gone."""
         table = self.table(target)
         wanted = set(names)
-        with _ours(target):
+        with our_errors(target):
             for folder in _folders(table):
-                for name in wanted.intersection(_names(table, folder)):
+                for name in wanted.intersection(names_in(table, folder)):
                     with contextlib.suppress(FileNotFoundError):
                         table.file_io.delete(f"{folder}/{name}")
 
@@ -357,8 +319,7 @@ class Writer:
         self._write: Any = native.new_stream_write_builder().with_commit_user(user).new_write()
         self._target = str(table.identifier)
         self._rows = 0
-        self._partition = table.partition_keys_fields
-        self._key = table.trimmed_primary_keys_fields
+        self._table = table
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Rows in the order of their changes, `_seq` and the kind included. After an error nothing is left to be done with it."""
@@ -367,12 +328,10 @@ class Writer:
         self._rows += batch.num_rows
 
     def finish(self, identifier: int) -> Staged:
-        from pypaimon.write.commit_message_serializer import deserialize_commit_message
-
         with self._working():
             messages = tuple(bytes(message.serialize()) for message in self._write.prepare_commit(True, identifier))
         self.abandon()
-        read = (deserialize_commit_message(message, self._partition, self._key) for message in messages)
+        read = messages_of(self._table, messages)
         return Staged(tuple(file.file_name for message in read for file in message.new_files), messages, self._rows)
 
     def abandon(self) -> None:
@@ -384,7 +343,7 @@ class Writer:
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
         check(self._write is not None, "a writer is used after its end", self._target)
-        with _ours(self._target, rows=True):
+        with our_errors(self._target, rows=True):
             try:
                 yield
             except BaseException:
@@ -405,140 +364,18 @@ def _change_schema(table: Any, entry: Entry) -> None:
     if entry.new_schema is None:
         return
     store = open_store(str(table.table_path))
-    for _ in range(_TRIES_MAX):
-        newest = max(_matching(table, f"{table.table_path}/schema", _SCHEMA))
+    for _ in range(TRIES_MAX):
+        newest = max(numbers_in(table, f"{table.table_path}/schema", _SCHEMA))
         if not judge_schema(entry, newest, store.read(f"schema/schema-{newest}")):
             return
         # Whatever becomes of it, the next look tells: of a lost reply too, and of a number that somebody else took first.
         with contextlib.suppress(OutcomeUnknown):
             store.put_if_absent(f"schema/schema-{entry.new_schema}", entry.shape)
-    raise _crowded(entry)
-
-
-def _crowded(entry: Entry) -> Unavailable:
-    return Unavailable(
-        "a lake table can't be committed to",
-        detail=f"{entry.target}: {_TRIES_MAX} tries met others' commits",
-        hint="who else writes to it, and must it be so often?",
-    )
+    raise crowded(entry.target)
 
 
 def _other(what: str, detail: str) -> InvalidConfig:
     return InvalidConfig(f"a lake table has {what}", detail=detail, hint="name another lake table, or drop this one")
-
-
-def _exclusive(table: Any, messages: Sequence[Any]) -> Any:
-    """pypaimon's snapshot commit, with a create that fails when the number is taken and all that the snapshot names made durable."""
-    from pypaimon.common.json_util import JSON
-    from pypaimon.snapshot.snapshot_commit import SnapshotCommit
-
-    store: Store = open_store(str(table.table_path))
-
-    class Exclusive(SnapshotCommit):  # type: ignore[misc]
-        def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: list[Any]) -> bool:
-            _sync(table, snapshot, messages)
-            name = f"snapshot/snapshot-{snapshot.id}"
-            if not store.put_if_absent(name, JSON.to_json(snapshot, indent=2).encode()):
-                return False
-            if not _stands(table, snapshot):
-                store.delete([name])
-                return False
-            _hint(table, snapshot.id)
-            return True
-
-        def close(self) -> None:
-            pass
-
-    return Exclusive()
-
-
-def _stands(table: Any, snapshot: Any) -> bool:
-    """Whether the table's newest snapshot is this one or builds on it.
-
-    If not, its number had been published and expired before: this is a new file of an old name, below what the table is now.
-    """
-    from pypaimon.manifest.manifest_list_manager import ManifestListManager
-
-    newest = _latest(table)
-    if newest is None or newest.id <= snapshot.id:
-        return True
-    lists = ManifestListManager(table)
-    ours = {meta.file_name for meta in lists.read_delta(snapshot)}
-    following = table.snapshot_manager().get_snapshot_by_id(snapshot.id + 1)
-    # If somebody has expired it or merged its manifests already, this says no where it is yes. Then ours is one that may go, too.
-    return following is not None and ours.issubset(meta.file_name for meta in lists.read_all(following))
-
-
-def _hint(table: Any, number: int) -> None:
-    """Where readers look first. It is no more than a hint, so that a failure is nobody's."""
-    manager = table.snapshot_manager()
-    try:
-        table.file_io.overwrite_file_utf8(manager.latest_file, str(number))
-    except OSError:
-        return
-
-
-def _sync(table: Any, snapshot: Any, messages: Iterable[Any]) -> None:
-    """On a local path: what a snapshot names is durable before it exists. The writer has synced the data files themselves."""
-    from pypaimon.manifest.manifest_list_manager import ManifestListManager
-
-    path = _local(table)
-    if path is None:
-        return
-    lists = ManifestListManager(table)
-    names = [snapshot.base_manifest_list, snapshot.delta_manifest_list]
-    if snapshot.changelog_manifest_list:
-        names.append(snapshot.changelog_manifest_list)
-    names += [meta.file_name for meta in [*lists.read_delta(snapshot), *lists.read_changelog(snapshot)]]
-    for name in names:
-        _fsync(f"{path}/manifest/{name}")
-    _sync_folders(table, ["manifest", *sorted({f"bucket-{message.bucket}" for message in messages}), ""])
-
-
-def _sync_table(table: Any) -> None:
-    """On a local path: a new table is durable, and the folders that lead to it."""
-    path = _local(table)
-    if path is None:
-        return
-    for name in os.listdir(f"{path}/schema"):
-        _fsync(f"{path}/schema/{name}")
-    # The warehouse's own name is in the folder above it, which may be somebody else's.
-    _sync_folders(table, ["schema", "", "..", "../.."])
-    with contextlib.suppress(PermissionError):
-        _sync_folders(table, ["../../.."])
-
-
-def _sync_folders(table: Any, names: Iterable[str]) -> None:
-    """On a local path: names that are in these folders of a table are durable."""
-    path = _local(table)
-    if path is not None:
-        for name in names:
-            _fsync(os.path.normpath(f"{path}/{name}"))
-
-
-def _local(table: Any) -> str | None:
-    path = str(table.table_path)
-    return None if "://" in path else path
-
-
-def _fsync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _plain(warehouse: str) -> str:
-    """A local warehouse as an absolute path: of an address with escapes pypaimon's two halves make two different folders."""
-    if not warehouse:
-        raise InvalidConfig("no warehouse is named", hint="a path, or an address that pypaimon knows")
-    if not warehouse.startswith("file:"):
-        return warehouse if "://" in warehouse else os.path.abspath(warehouse)
-    address = urlsplit(warehouse)
-    if address.netloc not in ("", "localhost") or not address.path.startswith("/") or address.query or address.fragment:
-        raise InvalidConfig("a file:// address must be of this machine, and a path alone", hint="write file:///path")
-    return os.path.abspath(unquote(address.path))
 
 
 def _fitting(table: Any) -> Any:
@@ -556,7 +393,7 @@ def _fitting(table: Any) -> Any:
         options = table.options.options.to_map()
         if options.get("sequence.field") != SEQUENCE:
             wrong = f"its sequence.field is not {SEQUENCE}"
-        elif _buckets(table) < 1:
+        elif bucket_count(table) < 1:
             wrong = "its number of buckets is not fixed"
         elif options.get("merge-engine", "deduplicate") != "deduplicate":
             wrong = "its merge-engine is not deduplicate"
@@ -569,51 +406,6 @@ def _fitting(table: Any) -> Any:
     return table
 
 
-@contextlib.contextmanager
-def _ours(target: str, *, rows: bool = False) -> Iterator[None]:
-    """What pypaimon raises inside, as an error of ours. `rows`: rows are written, so what the system does not explain is their fault."""
-    from pypaimon.catalog.catalog_exception import DatabaseNotExistException, TableNotExistException
-
-    try:
-        yield
-    except SnowmeltError:
-        raise
-    except (TableNotExistException, DatabaseNotExistException) as error:
-        hint = "was it dropped or renamed? snapshot the table again into a new lake table"
-        raise SourceDrift("a lake table is not there", detail=target, hint=hint) from error
-    except Exception as error:
-        raise _translated(error, target, rows=rows) from error
-
-
-def _translated(error: Exception, target: str, *, rows: bool) -> SnowmeltError:
-    number = _system_error(error)
-    detail = f"{target}: {os.strerror(number) if number is not None else type(error).__name__}"
-    if number in _FORBIDDEN:
-        return InvalidConfig("the warehouse does not let us in", detail=detail, hint="who owns it, and is it mounted read-only?")
-    if number in (errno.ENOTDIR, errno.EEXIST):
-        return InvalidConfig("the warehouse is not a folder, or something in it is not", detail=detail, hint="is its path right?")
-    if number in _FULL:
-        return Unavailable("a lake table can't be written", detail=detail, hint="is the disk full?")
-    if number is not None or isinstance(error, OSError):
-        return Unavailable("a lake table can't be read or written", detail=detail, hint="is its storage there, and in order?")
-    if rows:
-        # pypaimon's text may quote values, so it is not repeated.
-        return InvariantBroken("rows do not fit into a lake table", detail=detail)
-    return Corrupt("a lake table's metadata can't be read", detail=detail, hint="is it damaged, or of another version of Paimon?")
-
-
-def _system_error(error: BaseException | None) -> int | None:
-    """The system's reason, which pypaimon wraps, quotes or has from its native half."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno is not None:
-            return error.errno
-        quoted = _SYSTEM_ERROR.search(str(error))
-        if quoted is not None:
-            return int(quoted[1] or quoted[2])
-        error = error.__cause__ or error.__context__
-    return None
-
-
 def _marker(snapshot: Any) -> Marker | None:
     properties = snapshot.properties or {}
     if _EPOCH not in properties:
@@ -624,48 +416,9 @@ def _marker(snapshot: Any) -> Marker | None:
         raise Corrupt("a snapshot's properties can't be read", detail=f"snapshot {snapshot.id}") from error
 
 
-def _identity(table: Any) -> str:
-    """Tells a table from one of the same name that was made later: its first schema has the time of its making."""
-    first = f"{table.table_path}/schema/schema-0"
-    try:
-        return hashlib.sha256(table.file_io.read_file_utf8(first).encode()).hexdigest()[:32]
-    except OSError as error:
-        raise SourceDrift("a lake table's first schema is gone", detail=str(table.identifier)) from error
-
-
-def _buckets(table: Any) -> int:
-    return int(table.total_buckets)
-
-
-def _latest(table: Any) -> Any:
-    """The newest snapshot, by a listing: a hint may be old, and where its successor was removed nothing would show it."""
-    for _ in range(_TRIES_MAX):
-        numbers = _numbers(table)
-        if not numbers:
-            return None
-        snapshot = table.snapshot_manager().get_snapshot_by_id(max(numbers))
-        if snapshot is not None:
-            return snapshot
-    raise Unavailable("a lake table's newest snapshot can't be read", detail=str(table.identifier), hint="who removes its snapshots?")
-
-
-def _numbers(table: Any) -> list[int]:
-    """The numbers of the snapshots that exist."""
-    return _matching(table, table.snapshot_manager().snapshot_dir, _SNAPSHOT)
-
-
-def _matching(table: Any, folder: str, pattern: re.Pattern[str]) -> list[int]:
-    """The numbers in the names of a folder's files."""
-    found = (pattern.fullmatch(name) for name in _names(table, folder))
-    return [int(match[1]) for match in found if match]
-
-
 def _messages(table: Any, entry: Entry) -> list[Any]:
     """An entry's messages, read. They are what is published, its files are what is asked about: both must be the same."""
-    from pypaimon.write.commit_message_serializer import deserialize_commit_message
-
-    partition, key = table.partition_keys_fields, table.trimmed_primary_keys_fields
-    messages = [deserialize_commit_message(message, partition, key) for message in entry.messages]
+    messages = messages_of(table, entry.messages)
     told = [file.file_name for message in messages for file in message.new_files]
     check(tuple(told) == entry.files, "an intent's messages tell of other files than it names", entry.target)
     return messages
@@ -675,69 +428,12 @@ def _where(table: Any, entry: Entry, messages: Iterable[Any], *, whole: bool) ->
     """Where an entry's files are. Manifests are read only where snapshots do not tell; then whoever refers to one proves it."""
     if not entry.files:
         return Files.STAGED
-    if not whole and not _references(table).isdisjoint(entry.files):
+    if not whole and not referenced_files(table).isdisjoint(entry.files):
         return Files.REFERENCED
-    paths = (f"{table.table_path}/bucket-{message.bucket}/{file.file_name}" for message in messages for file in message.new_files)
+    paths = (file_path(table, message, file) for message in messages for file in message.new_files)
     return Files.STAGED if all(table.file_io.exists(path) for path in paths) else Files.MISSING
-
-
-def _references(table: Any) -> set[str]:
-    """The files that anything of a table refers to: its snapshots, tags and branches."""
-    from pypaimon import TagManager
-
-    names: set[str] = set()
-    known: dict[str, list[tuple[bool, _File]]] = {}
-    for branch in ["main", *table.branch_manager().branches()]:
-        manager = table.snapshot_manager().copy_with_branch(branch)
-        for snapshot in manager.list_snapshots():
-            try:
-                names |= _files(table, snapshot, known)
-            except FileNotFoundError:
-                # Expired while we look, or broken.
-                if manager.get_snapshot_by_id(snapshot.id) is not None:
-                    raise
-        tags = TagManager(table.file_io, table.table_path, branch)
-        for name in tags.list_tags():
-            tag = tags.get(name)
-            if tag is not None:
-                names |= _files(table, tag.trim_to_snapshot(), known)
-    return names
-
-
-def _files(table: Any, snapshot: Any, known: dict[str, list[tuple[bool, _File]]] | None = None) -> set[str]:
-    """The files that a snapshot refers to. `known` keeps what manifests say, of which one snapshot has most from the one before.
-
-    In their order: a file that was removed and brought again is there for some readers.
-    """
-    from pypaimon.manifest.manifest_file_manager import ManifestFileManager
-    from pypaimon.manifest.manifest_list_manager import ManifestListManager
-
-    known = {} if known is None else known
-    files: set[_File] = set()
-    for manifest in ManifestListManager(table).read_all(snapshot):
-        name = manifest.file_name
-        if name not in known:
-            entries = ManifestFileManager(table).read(name, file_size=manifest.file_size)
-            known[name] = [(entry.kind == 0, (entry.bucket, entry.file.level, entry.file.file_name)) for entry in entries]
-        for added, file in known[name]:
-            if added:
-                files.add(file)
-            else:
-                files.discard(file)
-    return {name for _, _, name in files}
 
 
 def _folders(table: Any) -> list[str]:
     """The folders of a table that hold data files: its buckets."""
-    return [f"{table.table_path}/{name}" for name in _names(table, str(table.table_path)) if name.startswith("bucket-")]
-
-
-def _names(table: Any, folder: str) -> list[str]:
-    """What is in a folder; one that is not there yet is empty."""
-    if "://" not in folder:
-        try:
-            # pypaimon asks the system three times for each name.
-            return os.listdir(folder)
-        except FileNotFoundError:
-            return []
-    return [status.path.rstrip("/").rpartition("/")[2] for status in table.file_io.list_status(folder)]
+    return [f"{table.table_path}/{name}" for name in names_in(table, str(table.table_path)) if name.startswith("bucket-")]

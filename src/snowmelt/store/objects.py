@@ -169,7 +169,7 @@ class ObjectStore(Store):
         return Unavailable("the store can't be reached", detail=self._detail(error, key))
 
     def _detail(self, error: Exception, key: str) -> str:
-        return f"{self._name}: {key}: {_why(error)}"
+        return f"{self._name}: {key}: {why(error)}"
 
     def __repr__(self) -> str:
         return f"ObjectStore({self._name!r})"
@@ -178,7 +178,8 @@ class ObjectStore(Store):
         raise InvariantBroken("a store does not travel; it is opened where it is used", detail=self._name)
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception) -> str:
+    """What an error of obstore says that is fit to be shown."""
     text = str(error)
     words = [f"status {match[1]}" for match in [_STATUS.search(text)] if match]
     words += [match[1] for match in [_CODE.search(text)] if match]
@@ -232,7 +233,7 @@ def open_store(
         except InvariantBroken:
             raise InvalidConfig("the store's prefix can't be used", hint="parts of letters, digits and _ . = -, and few of them") from None
     name = f"{scheme}://{address.netloc}" + (f"/{prefix}" if prefix else "")
-    return ObjectStore(_open_bucket(scheme, address.netloc, prefix, options or {}, timeout_s, retries_max), name)
+    return ObjectStore(open_bucket(scheme, address.netloc, prefix, options or {}, timeout_s, retries_max), name)
 
 
 def check_options(url: str, options: Mapping[str, str | Secret]) -> None:
@@ -259,7 +260,8 @@ def _path(url: str) -> str:
     return "/" + unquote(path)
 
 
-def _open_bucket(scheme: str, bucket: str, prefix: str, options: Mapping[str, str | Secret], timeout_s: float, retries_max: int) -> Any:
+def open_bucket(scheme: str, bucket: str, prefix: str, options: Mapping[str, str | Secret], timeout_s: float, retries_max: int) -> Any:
+    """A bucket of one of the schemes that `open_store` takes."""
     config = {name: value.reveal() if isinstance(value, Secret) else value for name, value in options.items()}
     plain = any(name.lower().endswith("endpoint") and value.startswith("http://") for name, value in config.items())
     try:

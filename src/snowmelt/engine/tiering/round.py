@@ -1,0 +1,439 @@
+"""A round of one table, done: each step that `tiering.rounds` asks for, on the real servers, Spark and the lake.
+
+Laws:
+- What a step is and when it comes is the machine's. Here is only how it is done, and what its errors mean for the machine.
+- The machine is used by this thread and by the one that hears the coordinator, never by both at once.
+- Steps before the lake commit fail the round, whatever their error. From the commit on nothing fails it: what the lake says is asked
+  for, and Fluss is told, until they answer. A service that is asked to end meanwhile leaves it to the next round, which finds it.
+- A KV snapshot is read under a lease, which is asked for again before anything that was read under it is prepared.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from snowmelt.engine.failpoints import FLUSS_TOLD, LAKE_COMMITTED, OFFSETS_PREPARED, SPLITS_STAGED, reach
+from snowmelt.engine.tasks import run_on_spark
+from snowmelt.engine.tiering.leasing import Leasing, lease_id
+from snowmelt.engine.tiering.settings import TieringSettings
+from snowmelt.engine.tiering.tablets import Tablets, tablets
+from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
+from snowmelt.errors import Fenced, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
+from snowmelt.fluss.client import FlussClient, HandedOut, Node, OffsetKind, Partition, connect_coordinator
+from snowmelt.fluss.rpc import Gone
+from snowmelt.fluss.tables import ReadableTable, describe_table
+from snowmelt.lakes.paimon_tiering import Column, Shape, TieredLake
+from snowmelt.model.fluss import Bucket, SnapshotFile
+from snowmelt.model.table import TableId
+from snowmelt.tiering import rounds
+from snowmelt.tiering.fence import Known
+from snowmelt.tiering.offsets import Offsets
+from snowmelt.tiering.rounds import ENDS, Outcome, Round, State, Step
+from snowmelt.tiering.splits import Log, SnapshotSplit
+
+log = logging.getLogger(__name__)
+
+ROW_BYTES: Final = 100
+"""What a row of the log is taken for before it is read; readers have their own bounds."""
+COMMITS_MAX: Final = 5
+"""Tries of a commit of which the lake knows nothing afterwards."""
+PAUSE_S: Final = 0.2
+PAUSE_S_MAX: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnd:
+    """What came of a round, for whoever watches."""
+
+    path: TableId
+    state: State
+    rows: int
+    seconds: float
+    snapshot: int
+    """Of the lake, where the round made one."""
+    error: SnowmeltError | None
+
+
+class Stopped(Exception):
+    """The service is to end, and what the round still had to say is left to the next one."""
+
+
+class RunningRound:
+    """`run` in a thread of its own; `machine` under `lock` from any."""
+
+    def __init__(
+        self, spark: Any, settings: TieringSettings, handed: HandedOut, coordinator_epoch: int, leasing: Leasing, stop: threading.Event
+    ) -> None:
+        self.handed = handed
+        self.coordinator_epoch = coordinator_epoch
+        self.lock = threading.Lock()
+        self.machine: Round | None = None
+        self.report: rounds.Report | None = None
+        """What the coordinator is to hear with the next heartbeat."""
+        self.reported = threading.Event()
+        self._lost = False
+        self._spark = spark
+        self._settings = settings
+        self._leasing = leasing
+        self._stop = stop
+        self._handed_out_ms = _now_ms()
+        self._nonce = uuid.uuid4().hex
+        self._lease = lease_id(settings.name, handed.table, self._nonce)
+        self._lake = TieredLake(settings.warehouse)
+        self._coordinator: FlussClient | None = None
+        self._table: ReadableTable | None = None
+        self._partitions: dict[int, Partition] = {}
+        self._files: dict[Bucket, tuple[SnapshotFile, ...]] = {}
+        self._offsets: Offsets | None = None
+        self._identity = ""
+        self._rows = 0
+        self._snapshot = 0
+        self._commits = 0
+        self._failed: SnowmeltError | None = None
+
+    # ---- what the coordinator's side calls
+
+    def heard(self, sent_ms: int) -> None:
+        with self.lock:
+            self._handed_out_ms = max(self._handed_out_ms, sent_ms)
+            if self.machine is not None:
+                self.machine.heard(sent_ms)
+
+    def lost(self, why: str) -> None:
+        with self.lock:
+            if not self._lost:
+                log.warning("%s is not ours any more: %s", self.handed.path, why)
+            self._lost = True
+            if self.machine is not None and self.machine.state not in ENDS:
+                self.machine.lost()
+        self.reported.set()
+
+    @property
+    def owned(self) -> bool:
+        return not self._lost
+
+    # ---- the round
+
+    def run(self, pause_s: float = 0.0) -> RoundEnd:
+        """`pause_s`: before it begins, for a table that failed just now and is handed out again at once."""
+        self._stop.wait(pause_s)
+        began = time.monotonic()
+        state = State.FAILED
+        try:
+            state = self._run()
+        except Stopped:
+            pass
+        finally:
+            self._leasing.end(self._lease)
+            if self._coordinator is not None:
+                self._coordinator.connection.close()
+        return RoundEnd(self.handed.path, state, self._rows, time.monotonic() - began, self._snapshot, self._failed)
+
+    def _run(self) -> State:
+        try:
+            self._begin()
+        except SnowmeltError as error:
+            self._failed = error
+            return self._give_up()
+        machine = self.machine
+        assert machine is not None
+        while machine.state not in ENDS:
+            with self.lock:
+                step = machine.next_step(_now_ms())
+            outcome = self._outcome(step)
+            with self.lock:
+                try:
+                    machine.take(outcome)
+                except SnowmeltError as error:
+                    self._failed = error
+                    machine.take(rounds.Failed())
+                committed = frozenset(machine.committed)
+            if committed:
+                self._leasing.release(self._lease, committed)
+        return machine.state
+
+    def _begin(self) -> None:
+        """Know the table, and have its lake table."""
+        client = self._client()
+        self._table = table = describe_table(client, self.handed.path)
+        info = client.table_info(self.handed.path)
+        if table.table != self.handed.table:
+            raise Unavailable("a Fluss table was dropped and made anew since it was handed out", detail=str(self.handed.path))
+        columns = tuple(Column(column.name, column.type.paimon) for column in table.versions.target.columns)
+        properties = {**info.properties, **info.custom_properties}
+        shape = Shape(columns, info.primary_key, table.partition_key, table.bucket_key, table.buckets, properties)
+        self._lake.ensure(self._target, shape)
+        with self.lock:
+            self.machine = Round(
+                table.table,
+                table.versions.target.id,
+                keyed=bool(info.primary_key),
+                budget=self._settings.budget(ROW_BYTES),
+                handed_out_ms=self._handed_out_ms,
+            )
+            if self._lost:
+                self.machine.lost()
+
+    def _give_up(self) -> State:
+        """A round that could not begin has nothing to clean."""
+        if self.owned:
+            self._say(rounds.Report(finished=False, more=False))
+        return State.FAILED if self.owned else State.FENCED
+
+    @property
+    def _target(self) -> str:
+        return f"{self.handed.path.database}.{self.handed.path.name}"
+
+    def _client(self) -> FlussClient:
+        if self._coordinator is None or not self._coordinator.connection.open:
+            self._coordinator = connect_coordinator(self._settings.bootstrap)
+        return self._coordinator
+
+    def _outcome(self, step: Step) -> Outcome:
+        """Do a step; its errors as the machine wants to hear them."""
+        match step:
+            case rounds.Commit(base, path, messages):
+                reach(OFFSETS_PREPARED)
+                try:
+                    self._snapshot = self._lake.commit(self._target, base, path, messages)
+                except Fenced as error:
+                    self._failed = error
+                    return rounds.Overtaken()
+                except SnowmeltError as error:
+                    self._failed = error
+                    return rounds.Unclear()
+                reach(LAKE_COMMITTED)
+                return rounds.Committed(self._snapshot)
+            case rounds.LookBack(base, path):
+                return self._look_back(base, path)
+            case rounds.Confirm():
+                return rounds.Confirmed(self._until_answered(lambda: self._lake.view(self._target).newest))
+            case rounds.Clean(messages):
+                try:
+                    self._lake.clean(self._target, self._identity, messages)
+                except SnowmeltError as error:
+                    log.warning("what a round of %s staged could not be deleted: %s", self.handed.path, error)
+                return rounds.Cleaned()
+            case rounds.Report():
+                self._say(step)
+                return rounds.Reported()
+            case rounds.Tell():
+                return self._tell(step)
+            case _:
+                try:
+                    return self._before_the_commit(step)
+                except _Staged as staged:
+                    self._failed = staged.error
+                    return rounds.Failed(staged.messages)
+                except SnowmeltError as error:
+                    self._failed = error
+                    return rounds.Failed()
+
+    def _before_the_commit(self, step: Step) -> Outcome:
+        match step:
+            case rounds.Look():
+                return self._look()
+            case rounds.ListBuckets():
+                return rounds.Listed(self._list())
+            case rounds.Lease(wanted):
+                return self._hold(wanted)
+            case rounds.ReadSplits(splits):
+                answers = self._read(splits)
+                self._rows = sum(answer.rows for answer in answers)
+                reach(SPLITS_STAGED)
+                return rounds.SplitsRead([answer.read for answer in answers])
+            case rounds.CheckTable():
+                self._check_lease()
+                try:
+                    info = self._client().table_info(self.handed.path)
+                except Gone:
+                    return rounds.TableSeen(None, 0)
+                return rounds.TableSeen(info.table, info.schema)
+            case rounds.Prepare(offsets):
+                path = self._client().prepare_lake_snapshot(self.handed.table, self.handed.path, offsets.ends)
+                written = self._lake.offsets(path)
+                self._check_lease()
+                return rounds.Prepared(path, written)
+            case _:
+                raise InvariantBroken("a round has a step that nobody does", detail=type(step).__name__)
+
+    # ---- steps
+
+    def _look(self) -> Outcome:
+        known = self._known()
+        view = self._lake.view(self._target)
+        self._identity = view.identity
+        self._offsets = self._lake.offsets(view.newest.path) if view.newest is not None else None
+        return rounds.Looked(view, self._offsets, known)
+
+    def _known(self) -> Known | None:
+        try:
+            known = self._client().lake_snapshot(self.handed.path)
+        except OutcomeUnknown as error:
+            # It does not find its own file of offsets. What the lake says is told to it once more.
+            log.warning("Fluss can't say what it knows of %s in the lake: %s", self.handed.path, error)
+            return None
+        return None if known is None else Known(known.snapshot, known.offsets)
+
+    def _tell(self, tell: rounds.Tell) -> Outcome:
+        machine, tiered = self.machine, tell.tiered
+        assert machine is not None
+        # Left untold by somebody, what Fluss is to cut its log by is in the file.
+        ends = tell.ends or (self._offsets.ends if self._offsets is not None else {})
+        try:
+            self._client().commit_lake_snapshot(
+                self.handed.table,
+                self.handed.path,
+                tiered.snapshot,
+                tiered.path,
+                ends,
+                max_timestamps_ms=machine.timestamps_ms,
+                keep_from=tell.keep_from,
+            )
+        except Gone as error:
+            # There is nobody any more who would want to know.
+            log.warning("%s is gone: %s", self.handed.path, error)
+        except SnowmeltError as error:
+            self._pause(error)
+            return rounds.Told(False)
+        reach(FLUSS_TOLD)
+        return rounds.Told(True)
+
+    def _list(self) -> list[Log]:
+        """Every bucket. One of a partition that is dropped meanwhile is left out."""
+        client, table = self._client(), self._table
+        assert table is not None
+        found = client.partitions(self.handed.path) if table.partition_key else ()
+        self._partitions = {one.partition: one for one in found}
+        cluster = client.cluster(self.handed.path, self._partitions)
+        keyed = bool(table.versions.target.primary_key)
+        logs: list[Log] = []
+        with tablets(cluster) as opened:
+            for partition in self._partitions or (None,):
+                try:
+                    logs += self._list_partition(client, opened, table, partition, keyed=keyed)
+                except Gone:
+                    if partition is None:
+                        raise
+        return logs
+
+    def _list_partition(
+        self, client: FlussClient, opened: Tablets, table: ReadableTable, partition: int | None, *, keyed: bool
+    ) -> list[Log]:
+        buckets = [Bucket(table.table, number, partition) for number in range(table.buckets)]
+        name = self._partitions[partition].name if partition is not None else None
+        snapshots = client.latest_snapshots(self.handed.path, name).snapshots if keyed else {}
+        by_leader: dict[Node, list[int]] = {}
+        for bucket in buckets:
+            by_leader.setdefault(opened.leader(bucket), []).append(bucket.bucket)
+        earliest: dict[Bucket, int] = {}
+        latest: dict[Bucket, int] = {}
+        for node, numbers in by_leader.items():
+            # The end first: what is cut meanwhile is seen by the beginning.
+            latest |= opened.client(node).offsets(table.table, partition, numbers, OffsetKind.LATEST)
+            earliest |= opened.client(node).offsets(table.table, partition, numbers, OffsetKind.EARLIEST)
+        return [Log(bucket, earliest[bucket], latest[bucket], snapshots.get(bucket)) for bucket in buckets]
+
+    def _hold(self, wanted: Mapping[Bucket, Any]) -> Outcome:
+        names = {bucket: self._partitions[bucket.partition].name if bucket.partition is not None else None for bucket in wanted}
+        leased = self._leasing.acquire(self._lease, self.handed.path, self.handed.table, names)
+        self._files = {bucket: one.files.files for bucket, one in leased.items()}
+        return rounds.Leased({bucket: one.snapshot for bucket, one in leased.items()})
+
+    def _check_lease(self) -> None:
+        if self._files:
+            self._leasing.check(self._lease)
+
+    def _read(self, splits: Sequence[Any]) -> list[SplitAnswer]:
+        table = self._table
+        assert table is not None
+        tasks = [
+            SplitTask(
+                split=split,
+                table=table,
+                target=self._target,
+                prefix=self._nonce,
+                files=self._files[split.bucket] if isinstance(split, SnapshotSplit) else (),
+            )
+            for split in splits
+        ]
+        try:
+            answers = run_on_spark(self._spark, tasks, partial(run_split, self._settings))
+        except SnowmeltError:
+            raise
+        except Exception as error:
+            # Its text may quote rows.
+            raise Unavailable("a Spark job failed", detail=type(error).__name__, hint="--debug shows what Spark says") from error
+        errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
+        done = [answer for answer in answers if isinstance(answer, SplitAnswer)]
+        if errors:
+            raise _Staged(errors[0], tuple(message for answer in done for message in answer.read.messages))
+        return done
+
+    def _look_back(self, base: Any, path: str) -> Outcome:
+        def look() -> int | None:
+            return self._lake.look_back(self._target, base, path)
+
+        try:
+            found = self._until_answered(look)
+        except Fenced:
+            return rounds.Overtaken()
+        if found is not None:
+            self._snapshot, self._failed = found, None
+            return rounds.Committed(found)
+        self._commits += 1
+        if self._commits >= COMMITS_MAX:
+            with self.lock:
+                assert self.machine is not None
+                self.machine.take(rounds.Absent())
+            return rounds.Failed()
+        return rounds.Absent()
+
+    def _say(self, report: rounds.Report) -> None:
+        """With the next heartbeat; back when it was answered, or the table is not ours any more."""
+        with self.lock:
+            self.report = report
+        while not self.reported.wait(PAUSE_S):
+            pass
+
+    # ---- waiting
+
+    def _until_answered(self, ask: Callable[[], Any]) -> Any:
+        pause_s = PAUSE_S
+        while True:
+            try:
+                return ask()
+            except Fenced:
+                raise
+            except SnowmeltError as error:
+                log.warning("%s: %s; asked again", self.handed.path, error)
+                self._wait(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _pause(self, error: SnowmeltError) -> None:
+        log.warning("%s: %s; tried again", self.handed.path, error)
+        self._wait(1.0)
+
+    def _wait(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise Stopped
+
+
+class _Staged(Exception):
+    """Some splits were read and some were not."""
+
+    def __init__(self, error: SnowmeltError, messages: tuple[bytes, ...]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.messages = messages
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

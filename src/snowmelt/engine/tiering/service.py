@@ -1,0 +1,152 @@
+"""The tiering service: asks for tables that are due, runs rounds of several at once, and keeps the coordinator's patience.
+
+Laws:
+- One thread speaks to the coordinator about who has which table; a heartbeat names all that are ours. An answer that names an error for a
+  table, or another epoch of the coordinator, takes the table from us. Nothing of it protects the lake: see `tiering.fence`.
+- A table that is handed out while a round of it is still ours was taken from us, and the older round is told so first.
+- A table that failed is handed out again at once; how long it then waits here doubles with each failure.
+- Nothing is kept: whoever starts anew, here or elsewhere, finds everything in Fluss and in the lake.
+- Asked to end, it asks for no more tables, ends the rounds under way, and drops its leases.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from snowmelt.engine.tiering.leasing import Leasing
+from snowmelt.engine.tiering.round import RoundEnd, RunningRound
+from snowmelt.engine.tiering.settings import TieringSettings
+from snowmelt.errors import InvalidConfig, OutcomeUnknown, Unavailable
+from snowmelt.fluss.client import FlussClient, HandedOut, HeartbeatAnswer, Tiered, connect_coordinator
+from snowmelt.fluss.rpc import Call
+from snowmelt.tiering.rounds import State
+
+log = logging.getLogger(__name__)
+
+PAUSE_S_MAX: Final = 60.0
+AWAY_S_MAX: Final = 15.0
+"""Between tries to reach a coordinator that is away."""
+
+
+class Tiering:
+    """Of one cluster into one warehouse. `run` once."""
+
+    def __init__(self, spark: Any, settings: TieringSettings, tell: Callable[[RoundEnd], None] = lambda _: None) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._tell = tell
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._running: dict[Future[RoundEnd], RunningRound] = {}
+        self._failures: dict[int, int] = {}
+        self._coordinator: FlussClient | None = None
+
+    def stop(self) -> None:
+        """End after the rounds under way. From any thread, or a signal's handler."""
+        self._stop.set()
+        self._wake.set()
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """`until` is asked between heartbeats."""
+        check_server(self._settings)
+        abandon = threading.Event()
+        leasing = Leasing(self._settings.bootstrap, duration_ms=self._settings.lease_ms)
+        with leasing, ThreadPoolExecutor(self._settings.rounds_at_once, thread_name_prefix="snowmelt-round") as pool:
+            try:
+                while not self._stop.is_set() and not until():
+                    self._beat(pool, leasing, abandon, more=True)
+                while self._running:
+                    self._beat(pool, leasing, abandon, more=False)
+            finally:
+                # What rounds still wait for is found by whoever has the table next.
+                abandon.set()
+                for running in self._running.values():
+                    running.reported.set()
+                if self._coordinator is not None:
+                    self._coordinator.connection.close()
+
+    def _beat(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, *, more: bool) -> None:
+        free = more and len(self._running) < self._settings.rounds_at_once
+        sent_ms = time.monotonic_ns() // 1_000_000
+        owned = [running for running in self._running.values() if running.owned and not running.reported.is_set()]
+        reports = {running: running.report for running in owned if running.report is not None}
+        try:
+            answer = self._client().heartbeat(
+                tiering=[_named(running) for running in owned if running not in reports],
+                finished=[_named(running) for running, report in reports.items() if report.finished],
+                failed=[_named(running) for running, report in reports.items() if not report.finished],
+                force_finished=[running.handed.table for running, report in reports.items() if report.more],
+                request_table=free,
+            )
+        except (Unavailable, OutcomeUnknown) as error:
+            log.warning("the Fluss coordinator does not answer: %s", error)
+            self._collect(AWAY_S_MAX if self._coordinator is None else self._settings.poll_s)
+            return
+        self._hear(answer, owned, sent_ms)
+        if answer.table is not None:
+            self._begin(pool, leasing, abandon, answer.table, answer.coordinator_epoch)
+        self._collect(0.0 if answer.table is not None else self._settings.poll_s)
+
+    def _client(self) -> FlussClient:
+        if self._coordinator is None or not self._coordinator.connection.open:
+            self._coordinator = None
+            self._coordinator = connect_coordinator(self._settings.bootstrap)
+        return self._coordinator
+
+    def _hear(self, answer: HeartbeatAnswer, owned: list[RunningRound], sent_ms: int) -> None:
+        for running in owned:
+            table = running.handed.table
+            told = {**answer.tiering, **answer.finished, **answer.failed}
+            if answer.coordinator_epoch != running.coordinator_epoch:
+                running.lost("another coordinator answers")
+            elif (error := told.get(table)) is not None:
+                running.lost(str(error))
+            elif table in answer.finished or table in answer.failed:
+                running.reported.set()
+            elif table in answer.tiering:
+                running.heard(sent_ms)
+
+    def _begin(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, handed: HandedOut, epoch: int) -> None:
+        for running in self._running.values():
+            if running.handed.table == handed.table and running.owned and not running.reported.is_set():
+                running.lost("it was handed out again")
+        failures = self._failures.get(handed.table, 0)
+        running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon)
+        future = pool.submit(running.run, min(PAUSE_S_MAX, 0.5 * 2**failures) if failures else 0.0)
+        future.add_done_callback(lambda _: self._wake.set())
+        self._running[future] = running
+
+    def _collect(self, wait_s: float) -> None:
+        """Wait until the next heartbeat is due, or a round has ended, and tell of those that have."""
+        self._wake.wait(wait_s)
+        self._wake.clear()
+        for future in [future for future in self._running if future.done()]:
+            running = self._running.pop(future)
+            end = future.result()
+            failed = end.state is State.FAILED
+            self._failures[running.handed.table] = self._failures.get(running.handed.table, 0) + 1 if failed else 0
+            self._tell(end)
+
+
+def check_server(settings: TieringSettings) -> None:
+    """A cluster that can be tiered from: reachable, and new enough. Errors tell the remedy."""
+    connection = connect_coordinator(settings.bootstrap).connection
+    try:
+        missing = [call.name for call in (Call.LAKE_TIERING_HEARTBEAT, Call.PREPARE_LAKE_TABLE_SNAPSHOT) if not connection.knows(call)]
+        if missing:
+            raise InvalidConfig(
+                "the Fluss server is too old to be tiered from",
+                detail=f"{connection.where} does not know {', '.join(missing)}",
+                hint="Fluss 0.9 or newer is needed",
+            )
+    finally:
+        connection.close()
+
+
+def _named(running: RunningRound) -> Tiered:
+    return Tiered(running.handed.table, running.coordinator_epoch, running.handed.tiering_epoch)

@@ -1,0 +1,34 @@
+"""What a tiering service is to do, as a program says it; `config` reads it from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from snowmelt.secrets import Secret
+from snowmelt.tiering.leases import DURATION_MS
+from snowmelt.tiering.splits import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieringSettings:
+    """Services of one name may run side by side; the lake's commits tell them apart."""
+
+    name: str
+    bootstrap: str
+    """Servers of the Fluss cluster, of which one must answer: host:port, with commas between them."""
+    warehouse: str
+    remote: Mapping[str, str | Secret] = field(default_factory=lambda: MappingProxyType({}))
+    """Options of obstore for Fluss' remote storage, where that is no folder of every machine."""
+    rounds_at_once: int = 2
+    poll_s: float = 1.0
+    """How often it is asked whether a table is due. A heartbeat of the tables under way goes with it."""
+    lease_ms: int = DURATION_MS
+    round_s_max: float = 120.0
+    """After this the log is read no further in a round. A KV snapshot is always read to its end."""
+    rows_max: int = 20_000_000
+    bytes_max: int = 4 << 30
+
+    def budget(self, row_bytes: int) -> Budget:
+        return Budget(self.rows_max, self.bytes_max, row_bytes)

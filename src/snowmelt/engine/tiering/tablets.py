@@ -1,0 +1,40 @@
+"""Ways to the tablet servers of a Fluss cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from snowmelt.fluss.client import Cluster, FlussClient, Node
+from snowmelt.fluss.rpc import Connection
+from snowmelt.fluss.tables import leader_of
+from snowmelt.model.fluss import Bucket
+
+
+class Tablets:
+    """Connections to the tablet servers that lead buckets, one a server."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._open: dict[Node, Connection] = {}
+
+    def leader(self, bucket: Bucket) -> Node:
+        return leader_of(self._cluster, bucket)
+
+    def client(self, node: Node) -> FlussClient:
+        if node not in self._open:
+            self._open[node] = Connection(node.host, node.port)
+        return FlussClient(self._open[node])
+
+    def close(self) -> None:
+        for connection in self._open.values():
+            connection.close()
+
+
+@contextmanager
+def tablets(cluster: Cluster) -> Iterator[Tablets]:
+    opened = Tablets(cluster)
+    try:
+        yield opened
+    finally:
+        opened.close()

@@ -1,0 +1,529 @@
+"""The calls of Fluss that we use, typed.
+
+What a client can be asked depends on the server it speaks to: leases, heartbeats and lake snapshots are the coordinator's business, offsets
+and the log a tablet server's that leads the bucket; tables, metadata and KV snapshots may be asked of either. An answer about
+several buckets or tables carries an error for each of them; none is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, Unavailable
+from snowmelt.fluss.messages import message
+from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, Connection, Gone, error_of
+from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile, SnapshotFiles
+from snowmelt.model.table import TableId
+
+_CLIENT: Final = -1
+"""Instead of a server's id: the asker is no follower."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    table: int
+    schema: int
+    schema_json: str
+    """The schema as Fluss writes it down, for whoever reads rows."""
+    primary_key: tuple[str, ...]
+    partition_keys: tuple[str, ...]
+    bucket_keys: tuple[str, ...]
+    buckets: int
+    properties: Mapping[str, str]
+    custom_properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    server: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Who is there. Fluss may know of no coordinator for a moment; a bucket without a leader is not in `leaders`."""
+
+    coordinator: Node | None
+    tablets: Mapping[int, Node]
+    leaders: Mapping[Bucket, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    partition: int
+    values: tuple[tuple[str, str], ...]
+    """Its columns and their values."""
+
+    @property
+    def name(self) -> str:
+        """As Fluss asks for it in other calls."""
+        return "$".join(value for _, value in self.values)
+
+
+class OffsetKind(IntEnum):
+    EARLIEST = 0
+    LATEST = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LatestSnapshots:
+    """The newest KV snapshot of each bucket that has one."""
+
+    table: int
+    partition: int | None
+    snapshots: Mapping[Bucket, KvSnapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiered:
+    """A table that was handed out for tiering, by the epochs that say so."""
+
+    table: int
+    coordinator_epoch: int
+    tiering_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOut:
+    table: int
+    path: TableId
+    tiering_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    coordinator_epoch: int
+    table: HandedOut | None
+    tiering: Mapping[int, SnowmeltError | None]
+    """What became of each table that was reported, by what it was reported as."""
+    finished: Mapping[int, SnowmeltError | None]
+    failed: Mapping[int, SnowmeltError | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSnapshot:
+    """A lake snapshot that Fluss knows, with the offset of each bucket up to which it holds the log, exclusively."""
+
+    table: int
+    snapshot: int
+    offsets: Mapping[Bucket, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFrom:
+    bucket: Bucket
+    offset: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSegment:
+    """A segment of the log that the tablet server has given away. Offsets from `start` up to `end`, exclusively."""
+
+    segment: str
+    start: int
+    end: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLog:
+    """Where the offset that was asked for lies, if not with the server any more."""
+
+    folder: str
+    partition_name: str | None
+    first_position: int
+    segments: tuple[RemoteSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Of one bucket: record batches as Fluss stores them, or where to read them; or the error of this bucket alone."""
+
+    bucket: Bucket
+    high_watermark: int | None
+    records: bytes
+    remote: RemoteLog | None
+    error: SnowmeltError | None
+
+
+class FlussClient:
+    """Calls over one connection. Its errors, its time-outs, and its one thread are those of `rpc`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    # ---- either server
+
+    def table_info(self, path: TableId) -> TableInfo:
+        answer = self.connection.call(Call.GET_TABLE_INFO, table_path=_path(path))
+        try:
+            said = json.loads(answer.table_json)
+            return TableInfo(
+                answer.table_id,
+                answer.schema_id,
+                json.dumps(said["schema"]),
+                tuple(said["schema"].get("primary_key", ())),
+                tuple(said.get("partition_key", ())),
+                tuple(said.get("bucket_key", ())),
+                int(said["bucket_count"]),
+                dict(said.get("properties", {})),
+                dict(said.get("custom_properties", {})),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Corrupt("a Fluss table's description can't be read", detail=str(path)) from error
+
+    def schema_json(self, path: TableId, schema: int) -> str:
+        """A schema of the table, also one that was replaced since."""
+        answer = self.connection.call(Call.GET_TABLE_SCHEMA, table_path=_path(path), schema_id=schema)
+        try:
+            return json.dumps(json.loads(answer.schema_json))
+        except ValueError as error:
+            raise Corrupt("a Fluss table's schema can't be read", detail=f"{path}, {schema}") from error
+
+    def cluster(self, path: TableId | None = None, partitions: Iterable[int] = ()) -> Cluster:
+        """Which servers there are and, of a table, or of these partitions of it, who leads each bucket."""
+        paths = [] if path is None else [_path(path)]
+        answer = self.connection.call(Call.METADATA, table_path=paths, partitions_id=list(partitions))
+        leaders: dict[Bucket, int] = {}
+        for one in answer.table_metadata:
+            leaders |= _leaders(one.table_id, None, one.bucket_metadata)
+        for one in answer.partition_metadata:
+            leaders |= _leaders(one.table_id, one.partition_id, one.bucket_metadata)
+        return Cluster(
+            _node(answer.coordinator_server) if answer.HasField("coordinator_server") else None,
+            {one.node_id: _node(one) for one in answer.tablet_servers},
+            leaders,
+        )
+
+    def partitions(self, path: TableId) -> tuple[Partition, ...]:
+        answer = self.connection.call(Call.LIST_PARTITION_INFOS, table_path=_path(path))
+        return tuple(
+            Partition(one.partition_id, tuple((pair.key, pair.value) for pair in one.partition_spec.partition_key_values))
+            for one in answer.partitions_info
+        )
+
+    def latest_snapshots(self, path: TableId, partition_name: str | None = None) -> LatestSnapshots:
+        answer = self.connection.call(Call.GET_LATEST_KV_SNAPSHOTS, table_path=_path(path), partition_name=partition_name)
+        partition = answer.partition_id if answer.HasField("partition_id") else None
+        found = {}
+        for one in answer.latest_snapshots:
+            if one.HasField("snapshot_id") and one.HasField("log_offset"):
+                bucket = Bucket(answer.table_id, one.bucket_id, partition)
+                found[bucket] = KvSnapshot(bucket, one.snapshot_id, one.log_offset)
+        return LatestSnapshots(answer.table_id, partition, found)
+
+    def snapshot_files(self, bucket: Bucket, snapshot: int) -> SnapshotFiles:
+        """`Gone` if the snapshot is not there any more."""
+        answer = self.connection.call(
+            Call.GET_KV_SNAPSHOT_METADATA,
+            table_id=bucket.table,
+            partition_id=bucket.partition,
+            bucket_id=bucket.bucket,
+            snapshot_id=snapshot,
+        )
+        return SnapshotFiles(answer.log_offset, tuple(SnapshotFile(one.remote_path, one.local_file_name) for one in answer.snapshot_files))
+
+    # ---- the tablet server that leads
+
+    def offsets(self, table: int, partition: int | None, buckets: Iterable[int], kind: OffsetKind) -> dict[Bucket, int]:
+        """Where the log of each bucket begins, or where the next record would stand."""
+        answer = self.connection.call(
+            Call.LIST_OFFSETS,
+            follower_server_id=_CLIENT,
+            offset_type=kind,
+            table_id=table,
+            partition_id=partition,
+            bucket_id=list(buckets),
+        )
+        found = {}
+        for one in answer.buckets_resp:
+            bucket = Bucket(table, one.bucket_id, partition)
+            if (error := self._error_in(one, Call.LIST_OFFSETS, bucket, changes=False)) is not None:
+                raise error
+            found[bucket] = one.offset
+        return found
+
+    def fetch_log(
+        self,
+        wanted: Iterable[FetchFrom],
+        *,
+        bytes_max: int,
+        projection: tuple[int, ...] | None = None,
+        wait_ms: int = 0,
+        bytes_min: int = 1,
+    ) -> list[Fetched]:
+        """What follows the offsets, up to the high watermark. The server waits up to `wait_ms` for `bytes_min`. A first batch comes whole
+        even if it is larger than what was asked for. `projection` are columns by their numbers, of tables whose log is in Arrow."""
+        tables: dict[int, list[Any]] = {}
+        for one in wanted:
+            request = message("PbFetchLogReqForBucket")(
+                partition_id=one.bucket.partition, bucket_id=one.bucket.bucket, fetch_offset=one.offset, max_fetch_bytes=one.bytes_max
+            )
+            tables.setdefault(one.bucket.table, []).append(request)
+        answer = self.connection.call(
+            Call.FETCH_LOG,
+            wait_s=wait_ms / 1000,
+            follower_server_id=_CLIENT,
+            max_bytes=bytes_max,
+            max_wait_ms=wait_ms,
+            min_bytes=bytes_min,
+            tables_req=[
+                {
+                    "table_id": table,
+                    "projection_pushdown_enabled": projection is not None,
+                    "projected_fields": projection or (),
+                    "buckets_req": requests,
+                }
+                for table, requests in tables.items()
+            ],
+        )
+        return [self._fetched(of_table.table_id, one) for of_table in answer.tables_resp for one in of_table.buckets_resp]
+
+    def _fetched(self, table: int, one: Any) -> Fetched:
+        bucket = Bucket(table, one.bucket_id, one.partition_id if one.HasField("partition_id") else None)
+        remote = None
+        if one.HasField("remote_log_fetch_info"):
+            told = one.remote_log_fetch_info
+            remote = RemoteLog(
+                told.remote_log_tablet_dir,
+                told.partition_name if told.HasField("partition_name") else None,
+                told.first_start_pos,
+                tuple(
+                    RemoteSegment(
+                        segment.remote_log_segment_id,
+                        segment.remote_log_start_offset,
+                        segment.remote_log_end_offset,
+                        segment.segment_size_in_bytes,
+                    )
+                    for segment in told.remote_log_segments
+                ),
+            )
+        return Fetched(
+            bucket,
+            one.high_watermark if one.HasField("high_watermark") else None,
+            one.records,
+            remote,
+            self._error_in(one, Call.FETCH_LOG, bucket, changes=False),
+        )
+
+    # ---- the coordinator
+
+    def knows_leases(self) -> bool:
+        return self.connection.knows(Call.ACQUIRE_KV_SNAPSHOT_LEASE)
+
+    def acquire(self, lease: str, duration_ms: int, snapshots: Mapping[Bucket, int]) -> frozenset[Bucket]:
+        """Lease these snapshots, and renew whatever the lease has. Gives those that the server says it does not have, which it need not
+        say: it takes a snapshot that is gone for one that is there. Repeating it is harmless."""
+        tables: dict[int, list[dict[str, Any]]] = {}
+        for bucket, snapshot in snapshots.items():
+            leased = {"partition_id": bucket.partition, "bucket_id": bucket.bucket, "snapshot_id": snapshot}
+            tables.setdefault(bucket.table, []).append(leased)
+        answer = self.connection.call(
+            Call.ACQUIRE_KV_SNAPSHOT_LEASE,
+            lease_id=lease,
+            lease_duration_ms=duration_ms,
+            snapshots_to_lease=[{"table_id": table, "bucket_snapshots": leased} for table, leased in tables.items()],
+        )
+        return frozenset(
+            Bucket(of_table.table_id, one.bucket_id, one.partition_id if one.HasField("partition_id") else None)
+            for of_table in answer.unavailable_snapshots
+            for one in of_table.bucket_snapshots
+        )
+
+    def release(self, lease: str, buckets: Iterable[Bucket]) -> None:
+        """Let go of what a lease has of these buckets. A lease that has nothing left is gone, and releasing from it is fine, so repeating
+        it is harmless. 0.9 fails (`OutcomeUnknown`) where the lease has nothing of the table."""
+        self.connection.call(
+            Call.RELEASE_KV_SNAPSHOT_LEASE,
+            lease_id=lease,
+            buckets_to_release=[{"table_id": one.table, "partition_id": one.partition, "bucket_id": one.bucket} for one in buckets],
+        )
+
+    def drop(self, lease: str) -> None:
+        """A lease that is not there is fine."""
+        self.connection.call(Call.DROP_KV_SNAPSHOT_LEASE, lease_id=lease)
+
+    def heartbeat(
+        self,
+        *,
+        tiering: Iterable[Tiered] = (),
+        finished: Iterable[Tiered] = (),
+        failed: Iterable[Tiered] = (),
+        force_finished: Iterable[int] = (),
+        request_table: bool = False,
+    ) -> HeartbeatAnswer:
+        """Without anything it only tells the coordinator's epoch. A report of a table that the coordinator refuses is in the answer."""
+        answer = self.connection.call(
+            Call.LAKE_TIERING_HEARTBEAT,
+            changes=True,
+            tiering_tables=[_reported(one) for one in tiering],
+            finished_tables=[_reported(one) for one in finished],
+            failed_tables=[_reported(one) for one in failed],
+            force_finished_tables=list(force_finished),
+            request_table=request_table,
+        )
+        handed = None
+        if answer.HasField("tiering_table"):
+            told = answer.tiering_table
+            path = TableId(told.table_path.database_name, told.table_path.table_name)
+            handed = HandedOut(told.table_id, path, told.tiering_epoch)
+        return HeartbeatAnswer(
+            answer.coordinator_epoch,
+            handed,
+            self._reports(answer.tiering_table_resp),
+            self._reports(answer.finished_table_resp),
+            self._reports(answer.failed_table_resp),
+        )
+
+    def _reports(self, reports: Any) -> dict[int, SnowmeltError | None]:
+        where = f"{Call.LAKE_TIERING_HEARTBEAT.name} at {self.connection.where}, table"
+        return {
+            one.table_id: error_of(one.error.error_code, one.error.error_message, f"{where} {one.table_id}", changes=False)
+            if one.HasField("error") and one.error.error_code
+            else None
+            for one in reports
+        }
+
+    def prepare_lake_snapshot(self, table: int, path: TableId, offsets: Mapping[Bucket, int]) -> str:
+        """Let Fluss write down the offsets of a lake snapshot to come, those that it knew of other buckets included. Gives their file."""
+        answer = self.connection.call(
+            Call.PREPARE_LAKE_TABLE_SNAPSHOT,
+            changes=True,
+            bucket_offsets=[
+                {
+                    "table_id": table,
+                    "table_path": _path(path),
+                    "bucket_offsets": [
+                        {"partition_id": bucket.partition, "bucket_id": bucket.bucket, "log_end_offset": offset}
+                        for bucket, offset in offsets.items()
+                    ],
+                }
+            ],
+        )
+        for one in answer.prepare_lake_table_resp:
+            if (error := self._error_in(one, Call.PREPARE_LAKE_TABLE_SNAPSHOT, path, changes=True)) is not None:
+                raise error
+            return str(one.lake_table_offsets_path)
+        raise Corrupt("Fluss says nothing of the table that it was asked about", detail=f"{Call.PREPARE_LAKE_TABLE_SNAPSHOT.name}, {path}")
+
+    def commit_lake_snapshot(
+        self,
+        table: int,
+        path: TableId,
+        snapshot: int,
+        offsets_file: str,
+        offsets: Mapping[Bucket, int],
+        *,
+        max_timestamps_ms: Mapping[Bucket, int] | None = None,
+        readable_file: str | None = None,
+        keep_from: int | None = None,
+    ) -> None:
+        """Tell Fluss of a lake snapshot, unless it knows it already: told twice it would delete the offsets' file as that of the snapshot
+        before. So repeating this is harmless. Offsets are given too, because tablet servers cut their remote logs by them. `keep_from`
+        is the oldest lake snapshot whose offsets Fluss is to keep: none is this one alone, -1 all."""
+        known = self.lake_snapshot(path)
+        if known is not None and (known.table, known.snapshot) == (table, snapshot):
+            return
+        times = max_timestamps_ms or {}
+        answer = self.connection.call(
+            Call.COMMIT_LAKE_TABLE_SNAPSHOT,
+            changes=True,
+            tables_req=[
+                {
+                    "table_id": table,
+                    "table_path": _path(path),
+                    "snapshot_id": snapshot,
+                    "buckets_req": [
+                        {
+                            "partition_id": bucket.partition,
+                            "bucket_id": bucket.bucket,
+                            "log_end_offset": offset,
+                            "max_timestamp": times.get(bucket),
+                        }
+                        for bucket, offset in offsets.items()
+                    ],
+                }
+            ],
+            lake_table_snapshot_metadata=[
+                {
+                    "table_id": table,
+                    "snapshot_id": snapshot,
+                    "tiered_bucket_offsets_file_path": offsets_file,
+                    "readable_bucket_offsets_file_path": readable_file,
+                    "earliest_snapshot_id_to_keep": keep_from,
+                }
+            ],
+        )
+        for one in answer.table_resp:
+            if (error := self._error_in(one, Call.COMMIT_LAKE_TABLE_SNAPSHOT, path, changes=True)) is not None:
+                raise error
+
+    def lake_snapshot(self, path: TableId, *, readable: bool = False) -> LakeSnapshot | None:
+        """The newest that Fluss was told of, or the newest that may be read. None: it was told of none."""
+        try:
+            answer = self.connection.call(Call.GET_LAKE_SNAPSHOT, table_path=_path(path), readable=readable)
+        except Gone as gone:
+            if gone.code == NO_LAKE_SNAPSHOT:
+                return None
+            raise
+        offsets = {
+            Bucket(answer.table_id, one.bucket_id, one.partition_id if one.HasField("partition_id") else None): one.log_offset
+            for one in answer.bucket_snapshots
+            if one.HasField("log_offset")
+        }
+        return LakeSnapshot(answer.table_id, answer.snapshotId, offsets)
+
+    def _error_in(self, one: Any, call: Call, what: object, *, changes: bool) -> SnowmeltError | None:
+        if one.HasField("error_code") and one.error_code:
+            return error_of(one.error_code, one.error_message, f"{call.name} at {self.connection.where}, {what}", changes=changes)
+        return None
+
+
+def _path(path: TableId) -> dict[str, str]:
+    return {"database_name": path.database, "table_name": path.name}
+
+
+def _node(node: Any) -> Node:
+    # A server of 0.9 tells all of its addresses in one text, and leaves the other two fields to older clients.
+    return Node(node.node_id, node.host, node.port)
+
+
+def _leaders(table: int, partition: int | None, buckets: Any) -> dict[Bucket, int]:
+    return {Bucket(table, one.bucket_id, partition): one.leader_id for one in buckets if one.HasField("leader_id")}
+
+
+def _reported(one: Tiered) -> dict[str, int]:
+    return {"table_id": one.table, "coordinator_epoch": one.coordinator_epoch, "tiering_epoch": one.tiering_epoch}
+
+
+def parse_bootstrap(bootstrap: str) -> tuple[tuple[str, int], ...]:
+    """`host:port`, several of them with commas between, as Fluss' own clients take them."""
+    addresses = []
+    for one in bootstrap.split(","):
+        host, _, port = one.strip().rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise InvalidConfig("the address of a Fluss server is not host:port", detail=one.strip())
+        addresses.append((host.strip("[]"), int(port)))
+    return tuple(addresses)
+
+
+def connect_coordinator(bootstrap: str, *, timeout_s: float = TIMEOUT_S) -> FlussClient:
+    """A connection to the coordinator of the day, found by whichever of the servers answers. `Unavailable` if none does."""
+    refused: Unavailable | None = None
+    for host, port in parse_bootstrap(bootstrap):
+        try:
+            with Connection(host, port, timeout_s=timeout_s) as connection:
+                found = FlussClient(connection).cluster().coordinator
+            if found is None:
+                raise Unavailable("Fluss has no coordinator at the moment", detail=f"{host}:{port}")
+            return FlussClient(Connection(found.host, found.port, timeout_s=timeout_s))
+        except Unavailable as error:
+            refused = error
+    assert refused is not None
+    raise refused

@@ -1,0 +1,402 @@
+"""Rows as Fluss' key-value store keeps them, into Arrow: one compiled function for all tables, driven by arrays of kinds.
+
+A row is a bitmap of NULLs, then its values one behind the other without places or padding. Numbers of 32 and 64 bits, days, times and
+lengths are groups of seven bits, lowest first, negative ones at full length; the rest is little-endian. In front stands the id of the
+schema that it was written with; rows of several schemas lie side by side, and columns that one lacks are NULL.
+
+Laws:
+- Every read is checked against the end of its row, every write against the room of its heap, and a row ends exactly where its last
+  value does. What is wrong is `Corrupt`; no value is guessed, and none is in the text of the error.
+- A row that doesn't fit ends its batch: it is taken back whole and begins the next one.
+- Values are those that Fluss' log has for the same row: seconds out of milliseconds are cut towards zero, as the server cuts them.
+
+Memory: a batch's arena (`columnar.arena`), bounded by `rows_max` and by the bytes of the rows that were handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numba import njit
+
+from snowmelt.columnar.arena import HEAP, Arena, ArenaPool, Bytes, Layout, Longs, Storage
+from snowmelt.columnar.memory import JIT, copy, kernel_view, load16, load32, load64, store8, store16, store32, store64, valid_utf8
+from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift, Unavailable, check
+from snowmelt.fluss.types import COMPACT_DECIMAL_DIGITS, COMPACT_TIMESTAMP_DIGITS, FlussType, Root, Versions
+
+SCHEMA_IN_ROW: Final = -1
+"""For a kernel that takes the schema's id from the row itself."""
+
+# Kinds of columns, as the kernel knows them. Those from INT on begin with a number in groups of seven bits, of which those from BIGINT on
+# have up to 64 bits.
+BOOL, BYTE, SHORT, WORD, LONG = 0, 1, 2, 3, 4
+INT, TIME_SECONDS, TEXT, DECIMAL_BYTES = 5, 6, 7, 8
+BIGINT, SECONDS, MICROS, NANOS, DECIMAL = 9, 10, 11, 12, 13
+
+# How a call of the kernel ended.
+DONE, BATCH_FULL, HEAP_TOO_SMALL, CORRUPT, UNKNOWN_SCHEMA, OUT_OF_RANGE = 0, 1, 2, 3, 4, 5
+
+# Slots of the kernel's state.
+INDEX, ROWS, COLUMN, NEED, SCHEMA = 0, 1, 2, 3, 4
+STATE_SLOTS = 5
+"""INDEX is the row of the input that comes next; COLUMN and NEED tell the heap that ended a batch, SCHEMA the id that is not known."""
+
+_HEAP_BYTES_FIRST: Final = 1 << 16
+_OFFSETS_MAX: Final = (1 << 31) - 1
+
+
+@njit(**JIT)
+def fill(  # type: ignore[no-untyped-def]
+    buffer, starts, ends, schema_id, program_of, first, kind, target, limit_high, limit_low, nullable, absent_first, absent,
+    valid_at, fixed_at, heap_at, heap_room, heap_used, memory, rows_max, state,
+):  # fmt: skip
+    """Decode rows from where `state` says until the input or the room ends."""
+    row = state[ROWS]
+    index = state[INDEX]
+    while index < starts.shape[0]:
+        state[INDEX] = index
+        state[ROWS] = row
+        if row >= rows_max:
+            return BATCH_FULL
+        q = starts[index]
+        end = ends[index]
+        if q < 0 or q > end or end > buffer.shape[0]:
+            return CORRUPT
+        schema = np.int64(schema_id)
+        if schema < 0:
+            if end - q < 2:
+                return CORRUPT
+            schema = np.int64(load16(buffer, q))
+            q += 2
+        if schema >= program_of.shape[0] or program_of[schema] < 0:
+            state[SCHEMA] = schema
+            return UNKNOWN_SCHEMA
+        program = program_of[schema]
+        columns = first[program + 1] - first[program]
+        nulls = q
+        q += (columns + 7) >> 3
+        if q > end:
+            return CORRUPT
+        full = False
+        for column in range(columns):
+            at = first[program] + column
+            k = kind[at]
+            c = target[at]
+            f = fixed_at[c]
+            if buffer[nulls + (column >> 3)] >> (column & 7) & 1:
+                if nullable[at] == 0:
+                    return CORRUPT
+                memory[valid_at[c] + (row >> 3)] &= ~np.uint8(1 << (row & 7))
+                if heap_room[c] > 0:
+                    store32(memory, f + 4 * (row + 1), np.uint64(heap_used[c]))
+                continue
+            v = np.int64(0)
+            if k >= INT:
+                number = np.uint64(0)
+                shift = np.uint64(0)
+                last = np.uint64(63) if k >= BIGINT else np.uint64(28)
+                while True:
+                    if q >= end or shift > last:
+                        return CORRUPT
+                    byte = np.uint64(buffer[q])
+                    q += 1
+                    if shift == last and byte >= np.uint64(2 if k >= BIGINT else 16):
+                        return CORRUPT
+                    number |= (byte & np.uint64(0x7F)) << shift
+                    if byte < np.uint64(0x80):
+                        break
+                    shift += np.uint64(7)
+                v = np.int64(number)
+                if k < BIGINT:
+                    v = np.int64(np.int32(np.uint32(number)))
+            if k == TEXT:
+                if v < 0 or v > end - q:
+                    return CORRUPT
+                used = heap_used[c]
+                if used + v > heap_room[c]:
+                    state[COLUMN] = c
+                    state[NEED] = v
+                    full = True
+                    break
+                # Short values, which most are, go as whole words: heaps have room behind their end for the surplus.
+                if v <= 256 and q + v + 16 <= buffer.shape[0]:
+                    done = 0
+                    while done < v:
+                        store64(memory, heap_at[c] + used + done, load64(buffer, q + done))
+                        store64(memory, heap_at[c] + used + done + 8, load64(buffer, q + done + 8))
+                        done += 16
+                else:
+                    copy(memory, heap_at[c] + used, buffer, q, v)
+                heap_used[c] = used + v
+                store32(memory, f + 4 * (row + 1), np.uint64(used + v))
+                q += v
+            elif k == INT:
+                store32(memory, f + 4 * row, np.uint64(v))
+            elif k == BIGINT:
+                store64(memory, f + 8 * row, np.uint64(v))
+            elif k == LONG:
+                if end - q < 8:
+                    return CORRUPT
+                store64(memory, f + 8 * row, load64(buffer, q))
+                q += 8
+            elif k == WORD:
+                if end - q < 4:
+                    return CORRUPT
+                store32(memory, f + 4 * row, np.uint64(load32(buffer, q)))
+                q += 4
+            elif k == SHORT:
+                if end - q < 2:
+                    return CORRUPT
+                store16(memory, f + 2 * row, np.uint64(load16(buffer, q)))
+                q += 2
+            elif k == BYTE or k == BOOL:
+                if end - q < 1:
+                    return CORRUPT
+                byte = np.uint64(buffer[q])
+                if k == BOOL and byte > np.uint64(1):
+                    return CORRUPT
+                store8(memory, f + row, byte)
+                q += 1
+            elif k == MICROS or k == NANOS:
+                # The nanoseconds of the millisecond follow.
+                number = np.uint64(0)
+                shift = np.uint64(0)
+                while True:
+                    if q >= end or shift > np.uint64(14):
+                        return CORRUPT
+                    byte = np.uint64(buffer[q])
+                    q += 1
+                    number |= (byte & np.uint64(0x7F)) << shift
+                    if byte < np.uint64(0x80):
+                        break
+                    shift += np.uint64(7)
+                nanos = np.int64(number)
+                if nanos > 999999:
+                    return CORRUPT
+                if k == MICROS:
+                    if v > 9223372036854774 or v < -9223372036854775:
+                        return OUT_OF_RANGE
+                    store64(memory, f + 8 * row, np.uint64(v * 1000 + nanos // 1000))
+                else:
+                    if v > 9223372036854 or (v == 9223372036854 and nanos > 775807):
+                        return OUT_OF_RANGE
+                    if v < -9223372036855 or (v == -9223372036855 and nanos < 224192):
+                        return OUT_OF_RANGE
+                    store64(memory, f + 8 * row, np.uint64(v * 1000000 + nanos))
+            elif k == SECONDS:
+                seconds = v // 1000
+                if v < 0 and seconds * 1000 != v:
+                    seconds += 1
+                store64(memory, f + 8 * row, np.uint64(seconds))
+            elif k == TIME_SECONDS:
+                # Whole seconds, handed out as milliseconds.
+                seconds = v // 1000
+                if v < 0 and seconds * 1000 != v:
+                    seconds += 1
+                store32(memory, f + 4 * row, np.uint64(seconds * 1000))
+            elif k == DECIMAL:
+                limit = np.int64(limit_low[at])
+                if v >= limit or v <= -limit:
+                    return CORRUPT
+                store64(memory, f + 16 * row, np.uint64(v))
+                store64(memory, f + 16 * row + 8, np.uint64(v >> 63))
+            elif k == DECIMAL_BYTES:
+                if v < 1 or v > 16 or v > end - q:
+                    return CORRUPT
+                negative = buffer[q] & 0x80 != 0
+                high = np.uint64(0xFFFFFFFFFFFFFFFF) if negative else np.uint64(0)
+                low = high
+                for i in range(v):
+                    high = high << np.uint64(8) | low >> np.uint64(56)
+                    low = low << np.uint64(8) | np.uint64(buffer[q + i])
+                q += v
+                size_high = high
+                size_low = low
+                if negative:
+                    size_low = ~low + np.uint64(1)
+                    size_high = ~high
+                    if size_low == np.uint64(0):
+                        size_high += np.uint64(1)
+                if size_high > limit_high[at] or (size_high == limit_high[at] and size_low >= limit_low[at]):
+                    return CORRUPT
+                store64(memory, f + 16 * row, low)
+                store64(memory, f + 16 * row + 8, high)
+            else:
+                return CORRUPT
+        if full:
+            # Heaps end where the row began, its values are valid again until found NULL.
+            for c in range(valid_at.shape[0]):
+                if heap_room[c] > 0:
+                    heap_used[c] = np.int64(load32(memory, fixed_at[c] + 4 * row))
+                memory[valid_at[c] + (row >> 3)] |= np.uint8(1 << (row & 7))
+            return BATCH_FULL if row > 0 else HEAP_TOO_SMALL
+        if q != end:
+            return CORRUPT
+        for i in range(absent_first[program], absent_first[program + 1]):
+            c = absent[i]
+            memory[valid_at[c] + (row >> 3)] &= ~np.uint8(1 << (row & 7))
+            if heap_room[c] > 0:
+                store32(memory, fixed_at[c] + 4 * (row + 1), np.uint64(heap_used[c]))
+        row += 1
+        index += 1
+    state[INDEX] = index
+    state[ROWS] = row
+    return DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    kind: int
+    storage: Storage
+    limit: int = 0
+
+
+def _form(column: FlussType) -> _Form:
+    compact = column.precision <= COMPACT_TIMESTAMP_DIGITS
+    match column.root:
+        case Root.BOOLEAN:
+            return _Form(BOOL, Storage(1))
+        case Root.TINYINT:
+            return _Form(BYTE, Storage(1))
+        case Root.SMALLINT:
+            return _Form(SHORT, Storage(2))
+        case Root.INTEGER | Root.DATE:
+            return _Form(INT, Storage(4))
+        case Root.BIGINT:
+            return _Form(BIGINT, Storage(8))
+        case Root.FLOAT:
+            return _Form(WORD, Storage(4))
+        case Root.DOUBLE:
+            return _Form(LONG, Storage(8))
+        case Root.CHAR | Root.STRING | Root.BINARY | Root.BYTES:
+            return _Form(TEXT, HEAP)
+        case Root.TIME:
+            return _Form(TIME_SECONDS if column.precision == 0 else INT, Storage(4))
+        case Root.TIMESTAMP | Root.TIMESTAMP_LTZ:
+            if compact:
+                return _Form(SECONDS if column.precision == 0 else BIGINT, Storage(8))
+            return _Form(MICROS if column.unit == "us" else NANOS, Storage(8))
+        case Root.DECIMAL:
+            narrow = column.precision <= COMPACT_DECIMAL_DIGITS
+            return _Form(DECIMAL if narrow else DECIMAL_BYTES, Storage(16), 10**column.precision)
+
+
+class _Programs:
+    """What the kernel is driven by: a program per schema, its columns in the order of its rows."""
+
+    def __init__(self, versions: Versions) -> None:
+        self.program_of: Longs = np.full(max(versions.by_id) + 1, -1, np.int64)
+        first, absent_first = [0], [0]
+        kind: list[int] = []
+        target: list[int] = []
+        limit: list[int] = []
+        nullable: list[bool] = []
+        absent: list[int] = []
+        for program, schema in enumerate(versions.by_id.values()):
+            places = versions.places(schema.id)
+            check(places is not None and schema.id >= 0, "a schema of a plan has no place in it")
+            assert places is not None
+            self.program_of[schema.id] = program
+            for column, place in zip(schema.columns, places, strict=True):
+                form = _form(column.type)
+                kind.append(form.kind)
+                target.append(place)
+                limit.append(form.limit)
+                nullable.append(column.type.nullable)
+            absent += sorted(set(range(len(versions.target.columns))) - set(places))
+            first.append(len(kind))
+            absent_first.append(len(absent))
+        self.first: Longs = np.array(first, np.int64)
+        self.kind: Longs = np.array(kind, np.int64)
+        self.target: Longs = np.array(target, np.int64)
+        self.limit_high: npt.NDArray[np.uint64] = np.array([value >> 64 for value in limit], np.uint64)
+        self.limit_low: npt.NDArray[np.uint64] = np.array([value & (1 << 64) - 1 for value in limit], np.uint64)
+        self.nullable: Longs = np.array(nullable, np.int64)
+        self.absent_first: Longs = np.array(absent_first, np.int64)
+        self.absent: Longs = np.array(absent, np.int64)
+
+
+class RowDecoder:
+    """Rows of one table into batches of the plan's schema. One thread uses it; batches may outlive it.
+
+    A row of a schema that the plan does not know is `Unavailable`: the table was changed since, and a new plan reads it.
+    """
+
+    def __init__(self, versions: Versions, *, rows_max: int = 16_384) -> None:
+        self.schema = versions.target.arrow
+        self._programs = _Programs(versions)
+        self._types = [column.type for column in versions.target.columns]
+        self._storage = [_form(column).storage for column in self._types]
+        self._newest = max(versions.by_id)
+        self._rows_max = rows_max
+        self._room = [_HEAP_BYTES_FIRST if storage.heap else 0 for storage in self._storage]
+        self._pool = ArenaPool()
+
+    def decode(self, buffer: Bytes, starts: Longs, ends: Longs, *, schema_id: int = SCHEMA_IN_ROW) -> Iterator[pa.RecordBatch]:
+        """Rows of `buffer`, each from its start to its end. With `schema_id` rows have no id in front of them."""
+        check(starts.shape == ends.shape, "rows have as many ends as starts")
+        state: Longs = np.zeros(STATE_SLOTS, np.int64)
+        buffer = kernel_view(buffer)
+        count = starts.shape[0]
+        while state[INDEX] < count:
+            state[ROWS] = 0
+            # A batch for few rows gets a small arena.
+            rows_max = min(self._rows_max, count - int(state[INDEX]))
+            layout = Layout(self._storage, rows_max=rows_max, heap_bytes=self._room)
+            arena = Arena(self._pool, layout, valid=True)
+            status = self._fill(buffer, starts, ends, schema_id, arena, state)
+            if status == HEAP_TOO_SMALL:
+                self._grow(int(state[COLUMN]), int(state[NEED]))
+                continue
+            if status == BATCH_FULL and int(state[ROWS]) < rows_max:
+                self._grow(int(state[COLUMN]), 2 * self._room[int(state[COLUMN])])
+            elif status not in (DONE, BATCH_FULL):
+                raise self._refusal(status, state)
+            yield self._batch(arena, int(state[ROWS]))
+
+    def _fill(self, buffer: Bytes, starts: Longs, ends: Longs, schema_id: int, arena: Arena, state: Longs) -> int:
+        programs, layout = self._programs, arena.layout
+        status = fill(
+            buffer, starts, ends, schema_id, programs.program_of, programs.first, programs.kind, programs.target, programs.limit_high,
+            programs.limit_low, programs.nullable, programs.absent_first, programs.absent, layout.valid_at, layout.fixed_at,
+            layout.heap_at, layout.heap_room, arena.heap_used, arena.memory, layout.rows_max, state,
+        )  # fmt: skip
+        return int(status)
+
+    def _grow(self, column: int, size: int) -> None:
+        if self._room[column] >= _OFFSETS_MAX:
+            raise InvariantBroken("a batch ended for want of room that it had")
+        self._room[column] = min(max(size, _HEAP_BYTES_FIRST), _OFFSETS_MAX)
+
+    def _batch(self, arena: Arena, rows: int) -> pa.RecordBatch:
+        arrays: list[Any] = []
+        for place, column in enumerate(self._types):
+            if column.root is Root.BOOLEAN:
+                arrays.append(arena.array(place, pa.uint8(), rows).cast(pa.bool_()))
+                continue
+            if column.root in (Root.STRING, Root.CHAR) and not valid_utf8(*arena.heap(place, rows), rows):
+                raise Corrupt("a text of a Fluss row is no UTF-8", detail=self.schema.field(place).name)
+            arrays.append(arena.array(place, column.arrow, rows))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _refusal(self, status: int, state: Longs) -> Exception:
+        if status == UNKNOWN_SCHEMA:
+            if int(state[SCHEMA]) > self._newest:
+                return Unavailable(
+                    "a row was written with a newer schema than the plan's",
+                    detail=f"schema {state[SCHEMA]}, the plan has {self._newest}",
+                    hint="plan again",
+                )
+            return Corrupt("a row has a schema that its table has not", detail=f"schema {state[SCHEMA]}")
+        if status == OUT_OF_RANGE:
+            return SourceDrift(
+                "a timestamp is beyond what the lake's type holds",
+                detail="milliseconds that don't fit 64 bits in the column's unit",
+                hint="correct the row, or give the column a smaller precision",
+            )
+        return Corrupt("a row of Fluss can't be read", detail=f"row {state[INDEX]} of its batch")

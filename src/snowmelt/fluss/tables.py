@@ -1,0 +1,127 @@
+"""What has to be known of a Fluss table to read it: asked for once by whoever plans, and handed to tasks.
+
+A plan's schema stays the plan's: rows of older schemas are read into it, and those of newer ones wait for the next plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from snowmelt.errors import SnowmeltError, SourceDrift, Unavailable
+from snowmelt.fluss.buckets import Bucketing
+from snowmelt.fluss.client import Cluster, Fetched, FetchFrom, FlussClient, Node, OffsetKind
+from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, Connection, Gone
+from snowmelt.fluss.types import Versions, read_schema
+from snowmelt.model.fluss import Bucket
+from snowmelt.model.table import TableId
+
+_FIRST_SCHEMA: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableTable:
+    """A table as it was when it was asked for. `bucket_key` is empty where rows are spread without one."""
+
+    path: TableId
+    table: int
+    versions: Versions
+    partition_key: tuple[str, ...]
+    bucket_key: tuple[str, ...]
+    buckets: int
+    lake_format: str | None
+    """The table's own, which decides how keys are hashed, whatever the cluster tiers to."""
+    log_format: str
+    kv_format: str
+
+    def bucketing(self) -> Bucketing | None:
+        """Where rows have to be; None: anywhere."""
+        if not self.bucket_key:
+            return None
+        return Bucketing([self.versions.target.column(name) for name in self.bucket_key], self.buckets, self.lake_format)
+
+
+def describe_table(client: FlussClient, path: TableId) -> ReadableTable:
+    """Asks for the table and for each of its schemas."""
+    info = client.table_info(path)
+    target = read_schema(info.schema, info.schema_json)
+    older = {id: read_schema(id, client.schema_json(path, id)) for id in range(_FIRST_SCHEMA, info.schema)}
+    return ReadableTable(
+        path,
+        info.table,
+        Versions(target, older | {info.schema: target}),
+        info.partition_keys,
+        info.bucket_keys,
+        info.buckets,
+        info.properties.get("table.datalake.format"),
+        info.properties.get("table.log.format", "ARROW").upper(),
+        info.properties.get("table.kv.format", "COMPACTED").upper(),
+    )
+
+
+def leader_of(cluster: Cluster, bucket: Bucket) -> Node:
+    """Whom to ask for a bucket's log. Leaders move; one that was found may lead no longer when it is asked."""
+    node = cluster.tablets.get(cluster.leaders.get(bucket, -1))
+    if node is None:
+        raise Unavailable("a Fluss bucket has no leader at the moment", detail=str(bucket))
+    return node
+
+
+class BucketLeader:
+    """A bucket's log at whoever leads it (`log.LogSource`), found when it is asked, and anew after it could not be asked. One thread uses
+    it; `close` it."""
+
+    def __init__(self, path: TableId, bucket: Bucket, connect: Callable[[], FlussClient]) -> None:
+        """`connect` gives a client at any server of the cluster."""
+        self._path = path
+        self._bucket = bucket
+        self._connect = connect
+        self._client: FlussClient | None = None
+
+    def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[Fetched]:
+        if self._client is None:
+            self._client = self._find()
+        wanted = list(wanted)
+        try:
+            fetched = self._client.fetch_log(wanted, bytes_max=bytes_max, wait_ms=wait_ms)
+            refused = any(one.error is not None for one in fetched)
+            fetched = [replace(one, error=self._judged(self._client, asked, one)) for asked, one in zip(wanted, fetched, strict=False)]
+        except Unavailable:
+            self.close()
+            raise
+        if refused:
+            # It may be that it leads no longer.
+            self.close()
+        return fetched
+
+    def _judged(self, client: FlussClient, asked: FetchFrom, one: Fetched) -> SnowmeltError | None:
+        """Errors of a server that does not know yet what it has are those of one that will never have it."""
+        error = one.error
+        if isinstance(error, Gone) and error.code == NO_TABLE_OR_BUCKET:
+            # Whether there is such a bucket the cluster says, which is asked next.
+            return Unavailable("a Fluss server does not know a bucket at the moment", detail=error.detail)
+        if type(error) is SourceDrift:
+            bucket = asked.bucket
+            earliest = client.offsets(bucket.table, bucket.partition, [bucket.bucket], OffsetKind.EARLIEST)[bucket]
+            if earliest <= asked.offset:
+                return Unavailable("a Fluss server does not have an offset yet that it had", detail=error.detail)
+        return error
+
+    def _find(self) -> FlussClient:
+        anyone = self._connect()
+        try:
+            # Asked for the leaders of a table that is gone, 0.9 fails in a way that tells nothing.
+            if anyone.table_info(self._path).table != self._bucket.table:
+                raise Gone("the Fluss table was dropped and made anew", detail=str(self._path), code=NO_TABLE)
+            partitions = [] if self._bucket.partition is None else [self._bucket.partition]
+            node = leader_of(anyone.cluster(self._path, partitions), self._bucket)
+        finally:
+            anyone.connection.close()
+        return FlussClient(Connection(node.host, node.port))
+
+    def close(self) -> None:
+        """Twice is fine."""
+        if self._client is not None:
+            self._client.connection.close()
+            self._client = None

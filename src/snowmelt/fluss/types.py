@@ -1,0 +1,246 @@
+"""The schemas of a Fluss table as its server describes them, and what their columns are in Arrow and in Paimon.
+
+A column has three forms. `wire` is the one of Arrow batches in Fluss' log. `arrow` is the one that readers of ours hand out, the
+same for a row out of a KV snapshot and out of the log; it is the one in which Paimon's writer takes the column. `paimon` is the type
+that Fluss' own coordinator gives it in the lake.
+
+Laws:
+- A column is its id, as in the lake: a row of an older schema is read by ids, and what it lacks is NULL.
+- Times of day are milliseconds, whatever their precision says: Fluss stores no more of them.
+- Nested columns are refused as soon as a schema is read; nothing of such a table is read by halves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import pyarrow as pa
+
+from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, check
+
+COMPACT_DECIMAL_DIGITS: Final = 18
+COMPACT_TIMESTAMP_DIGITS: Final = 3
+"""Decimals and timestamps up to these precisions are stored as one number."""
+
+_COLUMNS_MAX: Final = 10_000
+
+
+class Root(StrEnum):
+    """The names that Fluss gives its types."""
+
+    BOOLEAN = "BOOLEAN"
+    TINYINT = "TINYINT"
+    SMALLINT = "SMALLINT"
+    INTEGER = "INTEGER"
+    BIGINT = "BIGINT"
+    FLOAT = "FLOAT"
+    DOUBLE = "DOUBLE"
+    DECIMAL = "DECIMAL"
+    CHAR = "CHAR"
+    STRING = "STRING"
+    BINARY = "BINARY"
+    BYTES = "BYTES"
+    DATE = "DATE"
+    TIME = "TIME_WITHOUT_TIME_ZONE"
+    TIMESTAMP = "TIMESTAMP_WITHOUT_TIME_ZONE"
+    TIMESTAMP_LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
+
+
+_ROOTS: Final = frozenset(root.value for root in Root)
+
+_SAME: Final[Mapping[Root, tuple[pa.DataType, str]]] = {
+    Root.BOOLEAN: (pa.bool_(), "BOOLEAN"),
+    Root.TINYINT: (pa.int8(), "TINYINT"),
+    Root.SMALLINT: (pa.int16(), "SMALLINT"),
+    Root.INTEGER: (pa.int32(), "INT"),
+    Root.BIGINT: (pa.int64(), "BIGINT"),
+    Root.FLOAT: (pa.float32(), "FLOAT"),
+    Root.DOUBLE: (pa.float64(), "DOUBLE"),
+    Root.STRING: (pa.string(), "STRING"),
+    Root.BYTES: (pa.binary(), "BYTES"),
+    Root.DATE: (pa.date32(), "DATE"),
+}
+"""Types without parameters: one form in Arrow, and a name in Paimon."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlussType:
+    """`length` is of CHAR and BINARY, `precision` of decimals, times and timestamps, `scale` of decimals."""
+
+    root: Root
+    nullable: bool = True
+    length: int = 0
+    precision: int = 0
+    scale: int = 0
+
+    @property
+    def unit(self) -> str:
+        """Arrow's unit for the precision of a time or timestamp."""
+        return "s" if self.precision == 0 else "ms" if self.precision <= 3 else "us" if self.precision <= 6 else "ns"
+
+    @property
+    def wire(self) -> pa.DataType:
+        match self.root:
+            case Root.BINARY:
+                return pa.binary(self.length)
+            case Root.TIME:
+                return pa.time32(self.unit) if self.precision <= 3 else pa.time64(self.unit)
+            case _:
+                return self.arrow
+
+    @property
+    def arrow(self) -> pa.DataType:
+        match self.root:
+            case Root.CHAR:
+                return pa.string()
+            case Root.BINARY:
+                return pa.binary()
+            case Root.DECIMAL:
+                return pa.decimal128(self.precision, self.scale)
+            case Root.TIME:
+                return pa.time32("ms")
+            case Root.TIMESTAMP:
+                return pa.timestamp(self.unit)
+            case Root.TIMESTAMP_LTZ:
+                # The log leaves the zone out; the bytes are the same.
+                return pa.timestamp(self.unit, "UTC")
+            case _:
+                return _SAME[self.root][0]
+
+    @property
+    def paimon(self) -> str:
+        match self.root:
+            case Root.CHAR | Root.BINARY:
+                text = f"{self.root}({self.length})"
+            case Root.DECIMAL:
+                text = f"DECIMAL({self.precision}, {self.scale})"
+            case Root.TIME:
+                text = "TIME(0)"
+            case Root.TIMESTAMP:
+                text = f"TIMESTAMP({self.precision})"
+            case Root.TIMESTAMP_LTZ:
+                text = f"TIMESTAMP({self.precision}) WITH LOCAL TIME ZONE"
+            case _:
+                text = _SAME[self.root][1]
+        return text if self.nullable else f"{text} NOT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    id: int
+    name: str
+    type: FlussType
+
+    @property
+    def field(self) -> pa.Field:
+        return pa.field(self.name, self.type.arrow, self.type.nullable)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One of a table's schemas; `id` counts them from 1."""
+
+    id: int
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+
+    @property
+    def arrow(self) -> pa.Schema:
+        return pa.schema([column.field for column in self.columns])
+
+    def column(self, name: str) -> Column:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise Corrupt("a table's key names a column that it has not", detail=name)
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The schema that a plan reads with, and all that rows may have been written with: those up to it."""
+
+    target: Schema
+    by_id: Mapping[int, Schema]
+
+    def __post_init__(self) -> None:
+        check(self.by_id.get(self.target.id) == self.target, "the schema of a plan is none of its versions")
+
+    @staticmethod
+    def one(schema: Schema) -> Versions:
+        return Versions(schema, {schema.id: schema})
+
+    def places(self, schema_id: int) -> tuple[int, ...] | None:
+        """For each column of that schema its place in the target; None: that schema is not known.
+
+        Fluss only adds columns. Should it learn to drop or retype them, nothing is guessed.
+        """
+        schema = self.by_id.get(schema_id)
+        if schema is None:
+            return None
+        at = {column.id: place for place, column in enumerate(self.target.columns)}
+        places = []
+        for column in schema.columns:
+            place = at.get(column.id)
+            if place is None or self.target.columns[place].type.arrow != column.type.arrow:
+                raise SourceDrift(
+                    "a column of an older schema is gone, or of another type",
+                    detail=f"{column.name} of schema {schema_id}, not in schema {self.target.id}",
+                    hint="tier the table anew",
+                )
+            places.append(place)
+        return tuple(places)
+
+
+def read_schema(schema_id: int, schema_json: str | bytes) -> Schema:
+    """A schema out of what the server says of it."""
+    try:
+        return _schema(schema_id, json.loads(schema_json))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise Corrupt("the schema of a Fluss table can't be read", detail=f"schema {schema_id}, {type(error).__name__}") from None
+
+
+def _schema(schema_id: int, document: Any) -> Schema:
+    columns = tuple(
+        # Tables of the first versions have no ids; they were never changed, so places do.
+        Column(int(column.get("id", place)), str(column["name"]), _type(str(column["name"]), column["data_type"]))
+        for place, column in enumerate(document["columns"][: _COLUMNS_MAX + 1])
+    )
+    key = tuple(str(name) for name in document.get("primary_key", ()))
+    names = {column.name for column in columns}
+    if not 0 < len(columns) <= _COLUMNS_MAX or len(names) != len(columns) or len({column.id for column in columns}) != len(columns):
+        raise ValueError
+    if not names.issuperset(key):
+        raise ValueError
+    return Schema(schema_id, columns, key)
+
+
+def _type(column: str, document: Any) -> FlussType:
+    name = str(document["type"])
+    nullable = document.get("nullable", True)
+    if name not in _ROOTS:
+        raise InvalidConfig(
+            "a column of a Fluss table has a type that is not supported",
+            detail=f"{column}: {name[:40]}",
+            hint="columns of arrays, maps and rows can't be read; leave the table out",
+        )
+    root = Root(name)
+    length = precision = scale = 0
+    if root in (Root.CHAR, Root.BINARY):
+        length = int(document["length"])
+        if not 0 < length < 1 << 31:
+            raise ValueError
+    elif root is Root.DECIMAL:
+        precision, scale = int(document["precision"]), int(document["scale"])
+        if not 0 < precision <= 38 or not 0 <= scale <= precision:
+            raise ValueError
+    elif root in (Root.TIME, Root.TIMESTAMP, Root.TIMESTAMP_LTZ):
+        precision = int(document["precision"])
+        if not 0 <= precision <= 9:
+            raise ValueError
+    if not isinstance(nullable, bool):
+        raise TypeError
+    return FlussType(root, nullable, length, precision, scale)

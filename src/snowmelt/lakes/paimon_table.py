@@ -1,0 +1,381 @@
+"""What holds of every Paimon table, whoever writes it: how it is found, published to, read through, and how its errors are told.
+
+Laws:
+- A snapshot is published by an exclusive create of its file, behind the fsync of all that it names: pypaimon's own way is a look
+  and a rename, which overwrites. So of two that build on one snapshot one wins, and whatever is published is durable.
+- A number that was expired is free again, so whoever slept that long wins a name that leads nowhere. Therefore the newest snapshot
+  is found by a listing and not by the hint; and a publish counts, and moves the hint, only when nothing newer is there that does
+  not build on it.
+- What pypaimon raises or logs is never the user's answer: errors are ours, with the system's reason and a hint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.store.contract import Store
+from snowmelt.store.objects import open_store
+
+TRIES_MAX: Final = 50
+_File = tuple[int, int, str]
+"""Bucket, level and name: a compaction may lift a file to another level as it is."""
+_SNAPSHOT: Final = re.compile(r"snapshot-([0-9]+)")
+_SYSTEM_ERROR: Final = re.compile(r"\[Errno ([0-9]+)\]|\(os error ([0-9]+)\)")
+_FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def open_catalog(warehouse: str, options: Mapping[str, str] | None) -> Any:
+    try:
+        from pypaimon import CatalogFactory
+    except ImportError as error:
+        raise InvalidConfig("pypaimon is not installed", hint="install snowmelt[paimon]") from error
+
+    # Without a handler its warnings, with their stacks, would go to the user's terminal.
+    log = logging.getLogger("pypaimon")
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
+    try:
+        return CatalogFactory.create({**(options or {}), "warehouse": _plain(warehouse)})
+    except SnowmeltError:
+        raise
+    except Exception as error:
+        hint = "a path, or an address that pypaimon knows, with the options that it needs"
+        raise InvalidConfig("the warehouse can't be opened", detail=type(error).__name__, hint=hint) from error
+
+
+def _plain(warehouse: str) -> str:
+    """A local warehouse as an absolute path: of an address with escapes pypaimon's two halves make two different folders."""
+    if not warehouse:
+        raise InvalidConfig("no warehouse is named", hint="a path, or an address that pypaimon knows")
+    if not warehouse.startswith("file:"):
+        return warehouse if "://" in warehouse else os.path.abspath(warehouse)
+    address = urlsplit(warehouse)
+    if address.netloc not in ("", "localhost") or not address.path.startswith("/") or address.query or address.fragment:
+        raise InvalidConfig("a file:// address must be of this machine, and a path alone", hint="write file:///path")
+    return os.path.abspath(unquote(address.path))
+
+
+# ---- publishing
+
+
+def publish(
+    table: Any,
+    latest: Any,
+    messages: Sequence[Any],
+    *,
+    user: str,
+    identifier: int,
+    properties: Mapping[str, str],
+    empties: bool = False,
+) -> bool:
+    """One try to publish these messages on `latest`. False: somebody else was first, or the outcome is unknown; the next look tells."""
+    from pypaimon.write.file_store_commit import FileStoreCommit
+
+    commit = FileStoreCommit(_exclusive(table, messages), table, user)
+    if empties:
+        kind, entries = "OVERWRITE", commit._overwrite_changes_provider(None, messages).provide(latest)
+    else:
+        kind, entries = "APPEND", commit._collect_manifest_entries(messages)
+    done = commit._try_commit_once(
+        retry_result=None,
+        commit_kind=kind,
+        commit_entries=entries,
+        changelog_entries=commit._collect_changelog_entries(messages),
+        commit_identifier=identifier,
+        latest_snapshot=latest,
+        snapshot_properties=dict(properties),
+    )
+    if done.is_success():
+        return True
+    # pypaimon keeps what was raised for its own next try. To try again helps only where it may have happened.
+    if done.exception is not None and not isinstance(done.exception, OutcomeUnknown):
+        raise done.exception
+    return False
+
+
+def crowded(target: str) -> Unavailable:
+    return Unavailable(
+        "a lake table can't be committed to",
+        detail=f"{target}: {TRIES_MAX} tries met others' commits",
+        hint="who else writes to it, and must it be so often?",
+    )
+
+
+def _exclusive(table: Any, messages: Sequence[Any]) -> Any:
+    """pypaimon's snapshot commit, with a create that fails when the number is taken and all that the snapshot names made durable."""
+    from pypaimon.common.json_util import JSON
+    from pypaimon.snapshot.snapshot_commit import SnapshotCommit
+
+    store: Store = open_store(str(table.table_path))
+
+    class Exclusive(SnapshotCommit):  # type: ignore[misc]
+        def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: list[Any]) -> bool:
+            _sync(table, snapshot, messages)
+            name = f"snapshot/snapshot-{snapshot.id}"
+            if not store.put_if_absent(name, JSON.to_json(snapshot, indent=2).encode()):
+                return False
+            if not _stands(table, snapshot):
+                store.delete([name])
+                return False
+            _hint(table, snapshot.id)
+            return True
+
+        def close(self) -> None:
+            pass
+
+    return Exclusive()
+
+
+def _stands(table: Any, snapshot: Any) -> bool:
+    """Whether the table's newest snapshot is this one or builds on it.
+
+    If not, its number had been published and expired before: this is a new file of an old name, below what the table is now.
+    """
+    from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+    newest = latest_snapshot(table)
+    if newest is None or newest.id <= snapshot.id:
+        return True
+    lists = ManifestListManager(table)
+    ours = {meta.file_name for meta in lists.read_delta(snapshot)}
+    following = table.snapshot_manager().get_snapshot_by_id(snapshot.id + 1)
+    # If somebody has expired it or merged its manifests already, this says no where it is yes. Then ours is one that may go, too.
+    return following is not None and ours.issubset(meta.file_name for meta in lists.read_all(following))
+
+
+def _hint(table: Any, number: int) -> None:
+    """Where readers look first. It is no more than a hint, so that a failure is nobody's."""
+    manager = table.snapshot_manager()
+    try:
+        table.file_io.overwrite_file_utf8(manager.latest_file, str(number))
+    except OSError:
+        return
+
+
+def _sync(table: Any, snapshot: Any, messages: Iterable[Any]) -> None:
+    """On a local path: what a snapshot names is durable before it exists. The writer has synced the data files themselves."""
+    from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+    path = _local(table)
+    if path is None:
+        return
+    lists = ManifestListManager(table)
+    names = [snapshot.base_manifest_list, snapshot.delta_manifest_list]
+    if snapshot.changelog_manifest_list:
+        names.append(snapshot.changelog_manifest_list)
+    names += [meta.file_name for meta in [*lists.read_delta(snapshot), *lists.read_changelog(snapshot)]]
+    for name in names:
+        _fsync(f"{path}/manifest/{name}")
+    folders = {"", "manifest"}
+    for message in messages:
+        for file in [*message.new_files, *message.changelog_files]:
+            folder = os.path.relpath(os.path.dirname(file_path(table, message, file)), path)
+            # A partition is a folder, or several, each of which may be new.
+            while folder:
+                folders.add(folder)
+                folder = os.path.dirname(folder)
+    sync_folders(table, sorted(folders))
+
+
+def sync_table(table: Any) -> None:
+    """On a local path: a new table is durable, and the folders that lead to it."""
+    path = _local(table)
+    if path is None:
+        return
+    for name in os.listdir(f"{path}/schema"):
+        _fsync(f"{path}/schema/{name}")
+    # The warehouse's own name is in the folder above it, which may be somebody else's.
+    sync_folders(table, ["schema", "", "..", "../.."])
+    with contextlib.suppress(PermissionError):
+        sync_folders(table, ["../../.."])
+
+
+def sync_folders(table: Any, names: Iterable[str]) -> None:
+    """On a local path: names that are in these folders of a table are durable."""
+    path = _local(table)
+    if path is not None:
+        for name in names:
+            _fsync(os.path.normpath(f"{path}/{name}"))
+
+
+def _local(table: Any) -> str | None:
+    path = str(table.table_path)
+    return None if "://" in path else path
+
+
+def _fsync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- looking
+
+
+def identity_of(table: Any) -> str:
+    """Tells a table from one of the same name that was made later: its first schema has the time of its making."""
+    first = f"{table.table_path}/schema/schema-0"
+    try:
+        return hashlib.sha256(table.file_io.read_file_utf8(first).encode()).hexdigest()[:32]
+    except OSError as error:
+        raise SourceDrift("a lake table's first schema is gone", detail=str(table.identifier)) from error
+
+
+def bucket_count(table: Any) -> int:
+    return int(table.total_buckets)
+
+
+def latest_snapshot(table: Any) -> Any:
+    """The newest snapshot, by a listing: a hint may be old, and where its successor was removed nothing would show it."""
+    for _ in range(TRIES_MAX):
+        numbers = snapshot_numbers(table)
+        if not numbers:
+            return None
+        snapshot = table.snapshot_manager().get_snapshot_by_id(max(numbers))
+        if snapshot is not None:
+            return snapshot
+    raise Unavailable("a lake table's newest snapshot can't be read", detail=str(table.identifier), hint="who removes its snapshots?")
+
+
+def snapshot_numbers(table: Any) -> list[int]:
+    """The numbers of the snapshots that exist."""
+    return numbers_in(table, table.snapshot_manager().snapshot_dir, _SNAPSHOT)
+
+
+def numbers_in(table: Any, folder: str, pattern: re.Pattern[str]) -> list[int]:
+    """The numbers in the names of a folder's files."""
+    found = (pattern.fullmatch(name) for name in names_in(table, folder))
+    return [int(match[1]) for match in found if match]
+
+
+def messages_of(table: Any, messages: Sequence[bytes]) -> list[Any]:
+    """What writers left behind, read."""
+    from pypaimon.write.commit_message_serializer import deserialize_commit_message
+
+    partition, key = table.partition_keys_fields, table.trimmed_primary_keys_fields
+    return [deserialize_commit_message(message, partition, key) for message in messages]
+
+
+def file_path(table: Any, message: Any, file: Any) -> str:
+    """Where a file of a writer's message lies."""
+    from pypaimon.utils.file_store_path_factory import canonical_data_file_path
+
+    path: str = canonical_data_file_path(table, message.partition, message.bucket, file.file_name)
+    return path
+
+
+def referenced_files(table: Any) -> set[str]:
+    """The files that anything of a table refers to: its snapshots, tags and branches."""
+    from pypaimon import TagManager
+
+    names: set[str] = set()
+    known: dict[str, list[tuple[bool, _File]]] = {}
+    for branch in ["main", *table.branch_manager().branches()]:
+        manager = table.snapshot_manager().copy_with_branch(branch)
+        for snapshot in manager.list_snapshots():
+            try:
+                names |= _files(table, snapshot, known)
+            except FileNotFoundError:
+                # Expired while we look, or broken.
+                if manager.get_snapshot_by_id(snapshot.id) is not None:
+                    raise
+        tags = TagManager(table.file_io, table.table_path, branch)
+        for name in tags.list_tags():
+            tag = tags.get(name)
+            if tag is not None:
+                names |= _files(table, tag.trim_to_snapshot(), known)
+    return names
+
+
+def _files(table: Any, snapshot: Any, known: dict[str, list[tuple[bool, _File]]] | None = None) -> set[str]:
+    """The files that a snapshot refers to. `known` keeps what manifests say, of which one snapshot has most from the one before.
+
+    In their order: a file that was removed and brought again is there for some readers.
+    """
+    from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+    from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+    known = {} if known is None else known
+    files: set[_File] = set()
+    for manifest in ManifestListManager(table).read_all(snapshot):
+        name = manifest.file_name
+        if name not in known:
+            entries = ManifestFileManager(table).read(name, file_size=manifest.file_size)
+            known[name] = [(entry.kind == 0, (entry.bucket, entry.file.level, entry.file.file_name)) for entry in entries]
+        for added, file in known[name]:
+            if added:
+                files.add(file)
+            else:
+                files.discard(file)
+    return {name for _, _, name in files}
+
+
+def names_in(table: Any, folder: str) -> list[str]:
+    """What is in a folder; one that is not there yet is empty."""
+    if "://" not in folder:
+        try:
+            # pypaimon asks the system three times for each name.
+            return os.listdir(folder)
+        except FileNotFoundError:
+            return []
+    return [status.path.rstrip("/").rpartition("/")[2] for status in table.file_io.list_status(folder)]
+
+
+# ---- errors
+
+
+@contextlib.contextmanager
+def our_errors(target: str, *, rows: bool = False) -> Iterator[None]:
+    """What pypaimon raises inside, as an error of ours. `rows`: rows are written, so what the system does not explain is their fault."""
+    from pypaimon.catalog.catalog_exception import DatabaseNotExistException, TableNotExistException
+
+    try:
+        yield
+    except SnowmeltError:
+        raise
+    except (TableNotExistException, DatabaseNotExistException) as error:
+        hint = "was it dropped or renamed? snapshot the table again into a new lake table"
+        raise SourceDrift("a lake table is not there", detail=target, hint=hint) from error
+    except Exception as error:
+        raise _translated(error, target, rows=rows) from error
+
+
+def _translated(error: Exception, target: str, *, rows: bool) -> SnowmeltError:
+    number = _system_error(error)
+    detail = f"{target}: {os.strerror(number) if number is not None else type(error).__name__}"
+    if number in _FORBIDDEN:
+        return InvalidConfig("the warehouse does not let us in", detail=detail, hint="who owns it, and is it mounted read-only?")
+    if number in (errno.ENOTDIR, errno.EEXIST):
+        return InvalidConfig("the warehouse is not a folder, or something in it is not", detail=detail, hint="is its path right?")
+    if number in _FULL:
+        return Unavailable("a lake table can't be written", detail=detail, hint="is the disk full?")
+    if number is not None or isinstance(error, OSError):
+        return Unavailable("a lake table can't be read or written", detail=detail, hint="is its storage there, and in order?")
+    if rows:
+        # pypaimon's text may quote values, so it is not repeated.
+        return InvariantBroken("rows do not fit into a lake table", detail=detail)
+    return Corrupt("a lake table's metadata can't be read", detail=detail, hint="is it damaged, or of another version of Paimon?")
+
+
+def _system_error(error: BaseException | None) -> int | None:
+    """The system's reason, which pypaimon wraps, quotes or has from its native half."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error.errno
+        quoted = _SYSTEM_ERROR.search(str(error))
+        if quoted is not None:
+            return int(quoted[1] or quoted[2])
+        error = error.__cause__ or error.__context__
+    return None

@@ -1,0 +1,508 @@
+"""The book of KV snapshot leases: which snapshots rounds may read, and what is still to be said to the coordinator about them.
+
+A lease keeps Fluss from deleting KV snapshots while they are read. It belongs to one round of one table and has an id of its own. The book
+says which call is due; who has a connection makes it and brings the answer. Time is an argument everywhere, monotonic.
+
+    States. A lease is LISTING (which snapshots are the newest), ACQUIRING them, CHECKING by another list that they still are, LOOKING up
+    their files, HELD; then ENDING until the server confirms its drop, and GONE. A bucket of it is wanted, leased, verified, read; then let
+    go of until the server confirms its release. Nothing is durable: who crashes leaves leases that expire.
+
+    Forbidden orders. A snapshot is read before its lease is verified: the server says yes to snapshots that are gone, so what was
+    leased must be the newest in a list taken *behind* the acquire, at the same coordinator (one connection, one epoch) as the list
+    before it. A snapshot is read, or a round commits, when more than the duration has passed since the last renewal that
+    succeeded was sent: it may have been deleted in between, whatever the server says later. Anything is sent of a lease
+    behind its drop: a late renewal would make it anew. A renewal names a bucket that is being let go of. Two calls are under way
+    at once.
+
+    Memory. Per lease its buckets and their files, until it is over; leases at most `leases_max`. What the server can't be told is forgotten
+    when it has expired there by itself.
+
+A renewal sends every bucket still held, never none: to a server that has lost a lease an empty renewal makes an empty one, and says yes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from snowmelt.errors import Unavailable, check
+from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFiles
+from snowmelt.model.table import TableId
+
+DURATION_MS: Final = 10 * 60 * 1000
+"""What a crash costs at most, but for the server's check interval: so long nobody can delete what it had leased."""
+DURATION_MS_MIN: Final = 120
+LEASES_MAX: Final = 1000
+TRIES_MAX: Final = 20
+"""Lists in a row that each show newer snapshots than the one before: then snapshots are made faster than they can be leased."""
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
+"""The server makes a path of it."""
+
+
+class Phase(Enum):
+    LISTING = "listing"
+    ACQUIRING = "acquiring"
+    CHECKING = "checking"
+    LOOKING = "looking"
+    HELD = "held"
+    ENDING = "ending"
+    GONE = "gone"
+
+
+class Turn(Enum):
+    LISTED = "listed"
+    NOTHING = "no bucket has a snapshot"
+    ACQUIRED = "acquired"
+    LACKING = "the server has no leases"
+    NEWEST = "still the newest"
+    MOVED = "newer ones"
+    ELSEWHERE = "another coordinator"
+    LOOKED = "files known"
+    ENDED = "ended, failed or lost"
+    OVER = "confirmed or expired"
+
+
+LEASE_LIFE: Final[Mapping[tuple[Phase, Turn], Phase]] = {
+    (Phase.LISTING, Turn.LISTED): Phase.ACQUIRING,
+    (Phase.LISTING, Turn.NOTHING): Phase.HELD,
+    (Phase.ACQUIRING, Turn.ACQUIRED): Phase.CHECKING,
+    (Phase.ACQUIRING, Turn.LACKING): Phase.LOOKING,
+    (Phase.ACQUIRING, Turn.MOVED): Phase.LISTING,
+    (Phase.ACQUIRING, Turn.ELSEWHERE): Phase.LISTING,
+    (Phase.CHECKING, Turn.NEWEST): Phase.LOOKING,
+    (Phase.CHECKING, Turn.MOVED): Phase.ACQUIRING,
+    (Phase.CHECKING, Turn.ELSEWHERE): Phase.LISTING,
+    (Phase.LOOKING, Turn.LOOKED): Phase.HELD,
+    (Phase.LISTING, Turn.ENDED): Phase.ENDING,
+    (Phase.ACQUIRING, Turn.ENDED): Phase.ENDING,
+    (Phase.CHECKING, Turn.ENDED): Phase.ENDING,
+    (Phase.LOOKING, Turn.ENDED): Phase.ENDING,
+    (Phase.HELD, Turn.ENDED): Phase.ENDING,
+    (Phase.ENDING, Turn.OVER): Phase.GONE,
+}
+
+
+# ---- what is due
+
+
+@dataclass(frozen=True, slots=True)
+class ListSnapshots:
+    """The newest KV snapshots of a table, of these partitions of it (None: it has none)."""
+
+    lease: str
+    path: TableId
+    partitions: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    lease: str
+    duration_ms: int
+    snapshots: Mapping[Bucket, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFiles:
+    lease: str
+    snapshot: KvSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    lease: str
+    buckets: frozenset[Bucket]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    lease: str
+
+
+Step = ListSnapshots | Acquire | ReadFiles | Release | Drop
+
+
+# ---- what came of it
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whom was spoken to. Epochs repeat when a coordinator starts again, a connection does not survive that."""
+
+    connection: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    place: Place
+    table: int
+    snapshots: Mapping[Bucket, KvSnapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    connection: int
+    unavailable: frozenset[Bucket] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRead:
+    files: SnapshotFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Of a release or a drop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """No answer, or an error that passes. It may have happened."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An error that does not pass."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """The server is too old to know leases. Nothing was sent."""
+
+
+Answer = Listed | Acquired | FilesRead | Confirmed | Lost | Refused | Lacking
+
+
+# ---- what a round sees
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """A snapshot that may be read."""
+
+    snapshot: KvSnapshot
+    files: SnapshotFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """`ready`: splits may be handed out, of these buckets; those without a snapshot are not among them. `failure`: the round must fail."""
+
+    ready: bool
+    failure: str
+    snapshots: Mapping[Bucket, Leased]
+    protected: bool
+
+
+@dataclass(slots=True)
+class _Lease:
+    id: str
+    path: TableId
+    table: int
+    wanted: Mapping[Bucket, str | None]
+    phase: Phase = Phase.LISTING
+    failure: str = ""
+    protected: bool = True
+    over_for_round: bool = False
+    """The round has ended it, and asks no more."""
+    place: Place | None = None
+    """Where the list was taken that the snapshots were chosen from."""
+    tries: int = 0
+    leased: dict[Bucket, KvSnapshot] = field(default_factory=dict)
+    """What is, or is to be, in the lease and has not been released by the round."""
+    verified: set[Bucket] = field(default_factory=set)
+    files: dict[Bucket, SnapshotFiles] = field(default_factory=dict)
+    letting_go: frozenset[Bucket] = frozenset()
+    """Released by the round, not yet confirmed by the server."""
+    drop_at_last: bool = False
+    """The server refuses a release, so the whole lease is dropped as soon as nothing is read under it."""
+    covered_ms: int | None = None
+    """Up to here the server can't have deleted anything: when the last renewal that succeeded was sent, and the duration."""
+    expired_ms: int | None = None
+    """Behind this the server has nothing of the lease: when the last renewal came back, in whatever way, and the duration."""
+    renewal_ms: int = 0
+    not_before_ms: int = 0
+    lost_in_a_row: int = 0
+
+
+class LeaseBook:
+    """Used by one thread at a time. `step` and `answer` alternate."""
+
+    def __init__(self, *, duration_ms: int = DURATION_MS, leases_max: int = LEASES_MAX, tries_max: int = TRIES_MAX) -> None:
+        check(duration_ms >= DURATION_MS_MIN, "a lease must last long enough to be renewed", f"{duration_ms} ms")
+        self.duration_ms = duration_ms
+        self._leases_max = leases_max
+        self._tries_max = tries_max
+        self._leases: dict[str, _Lease] = {}
+        self._under_way: Step | None = None
+        self._closed = False
+        self._lacking_told = False
+
+    # ---- the round's side
+
+    def open(self, lease: str, path: TableId, table: int, wanted: Mapping[Bucket, str | None]) -> None:
+        """A lease for a round, of the newest snapshot of each of these buckets, given with the names of their partitions. `Unavailable` if
+        there are too many leases already, which an unreachable server has not confirmed."""
+        check(_ID.fullmatch(lease) is not None, "a lease's id has other signs than letters, digits, _ and -", lease)
+        check(lease not in self._leases, "a lease's id was given already", lease)
+        check(not self._closed, "the lease book is closed", lease)
+        check(bool(wanted), "a lease of nothing", lease)
+        check(all(bucket.table == table for bucket in wanted), "a lease is of one table", lease)
+        if len(self._leases) >= self._leases_max:
+            raise Unavailable("too many leases wait for the Fluss coordinator", detail=f"{len(self._leases)} of {self._leases_max}")
+        self._leases[lease] = _Lease(lease, path, table, dict(wanted))
+
+    def standing(self, lease: str, now_ms: int) -> Standing:
+        """To be asked before splits are handed out, and again before what was read is committed."""
+        self._expire(now_ms)
+        found = self._leases.get(lease)
+        if found is None or found.phase in (Phase.ENDING, Phase.GONE):
+            return Standing(False, (found.failure if found is not None else "") or "the lease is over", {}, False)
+        ready = found.phase is Phase.HELD
+        snapshots = {bucket: Leased(one, found.files[bucket]) for bucket, one in found.leased.items()} if ready else {}
+        return Standing(ready, "", snapshots, found.protected)
+
+    def release(self, lease: str, buckets: frozenset[Bucket]) -> None:
+        """The lake has what was read of these buckets. Buckets that the lease does not have are passed over, so twice is fine."""
+        found = self._leases.get(lease)
+        if found is None or found.phase is not Phase.HELD:
+            return
+        released = buckets & found.leased.keys()
+        for bucket in released:
+            del found.leased[bucket]
+            del found.files[bucket]
+            found.verified.discard(bucket)
+        if found.protected:
+            found.letting_go |= released
+        self._drop_at_last(found)
+
+    def end(self, lease: str) -> None:
+        """The round is over, whatever came of it: everything it has is let go of. Twice is fine."""
+        found = self._leases.get(lease)
+        if found is not None:
+            found.over_for_round = True
+            self._end(found, "")
+
+    def close(self) -> None:
+        """All rounds are over, and there will be no more. What is left to be said is said when the book is `empty`."""
+        self._closed = True
+        for lease in list(self._leases):
+            self.end(lease)
+
+    @property
+    def empty(self) -> bool:
+        return not self._leases
+
+    # ---- the connection's side
+
+    def due_ms(self) -> int | None:
+        """When there is something to do, if anything; it may have passed already."""
+        return min((when for one in self._leases.values() for _, when, _ in self._due(one)), default=None)
+
+    def step(self, now_ms: int) -> Step | None:
+        """What is to be done now, if anything. Its answer must come before the next is asked for."""
+        check(self._under_way is None, "two calls of the lease book are under way")
+        self._expire(now_ms)
+        due = [(urgency, when, one.id, kind) for one in self._leases.values() for urgency, when, kind in self._due(one) if when <= now_ms]
+        if not due:
+            return None
+        _, _, lease, kind = min(due, key=lambda found: found[:3])
+        self._under_way = self._make(kind, self._leases[lease])
+        return self._under_way
+
+    def answer(self, step: Step, answer: Answer, sent_ms: int, now_ms: int) -> bool:
+        """What came of the step, which was sent then. True once in a book's life: when it turned out that the server has no leases."""
+        check(self._under_way == step, "an answer to what was not asked")
+        found = self._leases[step.lease]
+        if isinstance(step, Acquire) and not isinstance(answer, Lacking):
+            found.expired_ms = now_ms + self.duration_ms
+        self._under_way = None
+        # A renewal that comes back too late is none: what it renewed may have been deleted before.
+        self._expire(now_ms)
+        if found.phase is Phase.GONE:
+            return False
+        if isinstance(answer, Lost | Refused):
+            self._failed(found, step, answer, now_ms)
+            return False
+        found.lost_in_a_row = 0
+        found.not_before_ms = 0
+        match step, answer:
+            case Drop(), Confirmed():
+                self._over(found)
+            case _ if found.phase is Phase.ENDING:
+                # The round has ended meanwhile; only the drop is left, if anything.
+                self._over_if_never_sent(found)
+            case Release(_, buckets), Confirmed():
+                found.letting_go -= buckets
+            case ListSnapshots(), Listed() if found.phase is Phase.LISTING:
+                self._choose(found, answer)
+            case ListSnapshots(), Listed():
+                self._verify(found, answer)
+            case Acquire(), Lacking():
+                return self._go_on_without(found)
+            case Acquire(), Acquired():
+                found.covered_ms = sent_ms + self.duration_ms
+                found.renewal_ms = sent_ms + self.duration_ms // 3
+                self._acquired(found, answer)
+            case ReadFiles(_, snapshot), FilesRead(files):
+                found.files[snapshot.bucket] = files
+                if found.files.keys() == found.leased.keys():
+                    self._turn(found, Turn.LOOKED)
+            case _:
+                check(False, "an answer does not fit its question", f"{type(step).__name__}, {type(answer).__name__}")
+        return False
+
+    # ---- inside
+
+    def _due(self, one: _Lease) -> Iterator[tuple[int, int, type[Step]]]:
+        """What the lease waits for: how urgent, when, and what. Renewals go first, then what a round waits for."""
+        if one.phase is Phase.ENDING:
+            yield 2, one.not_before_ms, Drop
+        elif one.phase is Phase.ACQUIRING:
+            yield 1, one.not_before_ms, Acquire
+        elif one.phase in (Phase.LISTING, Phase.CHECKING):
+            yield 1, one.not_before_ms, ListSnapshots
+        elif one.protected and one.leased:
+            yield 0, max(one.renewal_ms, one.not_before_ms), Acquire
+        if one.phase is Phase.LOOKING:
+            yield 1, one.not_before_ms, ReadFiles
+        if one.letting_go and not one.drop_at_last:
+            yield 2, one.not_before_ms, Release
+
+    def _make(self, kind: type[Step], one: _Lease) -> Step:
+        if kind is Drop:
+            return Drop(one.id)
+        if kind is Acquire:
+            return Acquire(one.id, self.duration_ms, {bucket: leased.snapshot for bucket, leased in one.leased.items()})
+        if kind is Release:
+            return Release(one.id, one.letting_go)
+        if kind is ReadFiles:
+            return ReadFiles(one.id, next(leased for bucket, leased in one.leased.items() if bucket not in one.files))
+        return ListSnapshots(one.id, one.path, tuple(dict.fromkeys(one.wanted.values())))
+
+    def _choose(self, one: _Lease, listed: Listed) -> None:
+        one.place = listed.place
+        one.verified.clear()
+        one.leased = self._newest(one, listed)
+        if listed.table != one.table:
+            self._end(one, "the table was dropped and made anew")
+        else:
+            self._turn(one, Turn.LISTED if one.leased else Turn.NOTHING)
+
+    def _acquired(self, one: _Lease, answer: Acquired) -> None:
+        if one.phase is not Phase.ACQUIRING:
+            if answer.unavailable & one.leased.keys():
+                self._end(one, "the server does not have a snapshot any more that it had leased to us")
+        elif one.place is None or answer.connection != one.place.connection:
+            self._again(one, Turn.ELSEWHERE)
+        elif answer.unavailable & one.leased.keys():
+            self._again(one, Turn.MOVED)
+        else:
+            self._turn(one, Turn.ACQUIRED)
+
+    def _verify(self, one: _Lease, listed: Listed) -> None:
+        if listed.place != one.place:
+            self._again(one, Turn.ELSEWHERE)
+            return
+        newest = self._newest(one, listed)
+        one.verified |= {bucket for bucket, leased in one.leased.items() if newest.get(bucket) == leased}
+        moved = {bucket: found for bucket, found in newest.items() if bucket not in one.verified}
+        one.leased |= moved
+        if moved:
+            self._again(one, Turn.MOVED)
+        elif one.leased.keys() > one.verified:
+            self._end(one, "a bucket has no snapshot any more")
+        else:
+            self._turn(one, Turn.NEWEST)
+
+    def _newest(self, one: _Lease, listed: Listed) -> dict[Bucket, KvSnapshot]:
+        return {bucket: listed.snapshots[bucket] for bucket in one.wanted if bucket in listed.snapshots}
+
+    def _again(self, one: _Lease, why: Turn) -> None:
+        one.tries += 1
+        if one.tries >= self._tries_max:
+            self._end(one, f"no snapshots could be leased that stayed the newest until that was verified, {one.tries} times in a row")
+        else:
+            self._turn(one, why)
+
+    def _go_on_without(self, one: _Lease) -> bool:
+        """True if this is to be told. Only a server that never gave this lease anything is an old one."""
+        if one.phase is not Phase.ACQUIRING or one.expired_ms is not None:
+            self._end(one, "the server does not know leases any more")
+            return False
+        one.protected = False
+        self._turn(one, Turn.LACKING)
+        told, self._lacking_told = self._lacking_told, True
+        return not told
+
+    def _failed(self, one: _Lease, step: Step, answer: Lost | Refused, now_ms: int) -> None:
+        one.lost_in_a_row += 1
+        # A dozen tries at least before a lease is lost, the first of them soon.
+        pause_ms = min(self.duration_ms // 15, self.duration_ms // 120 * 2 ** min(one.lost_in_a_row - 1, 10))
+        one.not_before_ms = now_ms + max(1, pause_ms)
+        match step:
+            case _ if one.phase is Phase.ENDING:
+                self._over_if_never_sent(one)
+            case Release():
+                if isinstance(answer, Refused):
+                    one.drop_at_last = True
+                    self._drop_at_last(one)
+            case Acquire() if one.phase in (Phase.LOOKING, Phase.HELD) and isinstance(answer, Lost):
+                # There is time until what the last renewal covered is over.
+                pass
+            case _:
+                self._end(one, answer.why)
+
+    def _expire(self, now_ms: int) -> None:
+        for one in list(self._leases.values()):
+            expired = one.expired_ms is not None and now_ms > one.expired_ms and not self._has_under_way(one)
+            if one.phase is Phase.ENDING:
+                if expired:
+                    self._over(one)
+            elif one.leased and one.covered_ms is not None and now_ms > one.covered_ms:
+                self._end(one, "the lease was not renewed in time, so that its snapshots may have been deleted")
+            elif expired:
+                one.letting_go = frozenset()
+
+    def _drop_at_last(self, one: _Lease) -> None:
+        if one.drop_at_last and not one.leased:
+            self._end(one, "")
+
+    def _end(self, one: _Lease, failure: str) -> None:
+        if one.phase not in (Phase.ENDING, Phase.GONE):
+            one.failure = failure
+            one.leased, one.files, one.letting_go = {}, {}, frozenset()
+            one.not_before_ms = 0
+            self._turn(one, Turn.ENDED)
+            if not self._has_under_way(one):
+                self._over_if_never_sent(one)
+        self._forget(one)
+
+    def _has_under_way(self, one: _Lease) -> bool:
+        return self._under_way is not None and self._under_way.lease == one.id
+
+    def _over_if_never_sent(self, one: _Lease) -> None:
+        """A lease that the server was never told of needs no drop."""
+        if one.expired_ms is None:
+            self._over(one)
+
+    def _over(self, one: _Lease) -> None:
+        self._turn(one, Turn.OVER)
+        self._forget(one)
+
+    def _forget(self, one: _Lease) -> None:
+        if one.phase is Phase.GONE and one.over_for_round:
+            self._leases.pop(one.id, None)
+
+    def _turn(self, one: _Lease, turn: Turn) -> None:
+        to = LEASE_LIFE.get((one.phase, turn))
+        check(to is not None, "a lease takes a turn that it has not", f"{one.id}, {one.phase.value}, {turn.value}")
+        assert to is not None
+        one.phase = to

@@ -1,0 +1,607 @@
+"""One round of one table, from its hand-out by the Fluss coordinator to its end.
+
+States. `ROUND` says which turn leads where. A state says what is true, and in each there is one next step, which the shell does and
+whose outcome it gives back. Nothing of it is durable: all that a later round needs is in the lake and in Fluss, so a service that dies
+anywhere leaves nothing but staged files, which no snapshot names.
+
+Forbidden orders. A plan before Fluss knows of the lake's newest tiered snapshot: PREPARE merges over what Fluss knows. A read of a KV
+snapshot that is not leased. PREPARE of less than all buckets' offsets: Fluss may have gone back by then, through the late word of a
+round that slept. A lake commit begun more than `SILENCE_MS_MAX` after the last heartbeat that was answered was sent, or after an
+answer that names an error: the table is somebody else's by then, or will be. Files deleted that the lake may yet get: those of
+a commit whose answer was lost, which may land late, stay. A word to Fluss about a snapshot that is not the lake's newest tiered one. A
+report of a table that is no longer ours: after a restart of the coordinator epochs repeat, and it would be taken for the new owner's.
+
+None of this keeps a round that slept from committing late; what does is `fence.judge`, in every try of the commit.
+
+Memory. A split and an offset per bucket, and what its writer left behind, some hundred bytes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeVar, assert_never
+
+from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift, check
+from snowmelt.model.fluss import Bucket, KvSnapshot
+from snowmelt.tiering.fence import Base, Known, LakeView, Start, Tiered, Untold, decide_start
+from snowmelt.tiering.offsets import Offsets
+from snowmelt.tiering.splits import Budget, Log, Plan, SnapshotSplit, Split, plan_splits
+
+_T = TypeVar("_T")
+SILENCE_MS_MAX: Final = 90_000
+"""The coordinator hands a table out again after 120 s, which can't be set."""
+KEEP_ALL: Final = -1
+"""Fluss' word for it. What is kept so goes with the next word that names a snapshot to keep from."""
+
+
+class State(Enum):
+    """Known to this service alone."""
+
+    HANDED_OUT = "handed out"
+    UNTOLD = "Fluss does not know of the lake's newest"
+    SEEN = "seen"
+    DOUBTED = "doubted"
+    PLANNED = "planned"
+    LEASED = "leased"
+    STAGED = "staged"
+    CHECKED = "checked"
+    PREPARED = "prepared"
+    UNSURE = "unsure"
+    COMMITTED = "committed"
+    NEWEST = "the lake's newest"
+    TOLD = "told"
+    VOID = "void"
+    GIVEN_UP = "given up"
+    FINISHED = "finished"
+    FAILED = "failed"
+    FENCED = "fenced"
+
+
+class Turn(Enum):
+    MISSED = "a tiered snapshot is unknown to Fluss"
+    REPAIRED = "Fluss was told of it"
+    LOOKED = "lake and Fluss agree"
+    DOUBTED = "lake and log do not meet"
+    PLANNED = "there is something to read"
+    LEASED = "every KV snapshot is held"
+    READ = "every split was read"
+    NOTHING = "nothing moved"
+    SAME = "table and schema are the same"
+    PREPARED = "Fluss wrote the offsets"
+    BEGUN = "the commit begins"
+    IN_THE_LAKE = "the lake has it"
+    UNKNOWN = "the answer was lost"
+    NOT_THERE = "the lake does not have it"
+    STILL_NEWEST = "no round came behind it"
+    OVERTAKEN = "a newer round came behind it"
+    TOLD = "Fluss knows"
+    REPORTED = "reported"
+    FAILED = "a step failed"
+    FENCED = "another round came first"
+    LOST = "the table is no longer ours"
+    CLEANED = "our files are deleted"
+
+
+_BEFORE_THE_COMMIT: Final = (
+    State.HANDED_OUT,
+    State.UNTOLD,
+    State.SEEN,
+    State.DOUBTED,
+    State.PLANNED,
+    State.LEASED,
+    State.STAGED,
+    State.CHECKED,
+    State.PREPARED,
+)
+"""While nothing of the round can be in the lake."""
+
+ROUND: Final[dict[tuple[State, Turn], State]] = {
+    (State.HANDED_OUT, Turn.MISSED): State.UNTOLD,
+    (State.UNTOLD, Turn.REPAIRED): State.HANDED_OUT,
+    (State.HANDED_OUT, Turn.LOOKED): State.SEEN,
+    (State.SEEN, Turn.PLANNED): State.PLANNED,
+    (State.SEEN, Turn.NOTHING): State.TOLD,
+    # Rows are lost, or only we were slow: another round came in between, and the log was cut behind it.
+    (State.SEEN, Turn.DOUBTED): State.DOUBTED,
+    (State.DOUBTED, Turn.OVERTAKEN): State.VOID,
+    (State.PLANNED, Turn.LEASED): State.LEASED,
+    (State.LEASED, Turn.READ): State.STAGED,
+    (State.LEASED, Turn.NOTHING): State.TOLD,
+    (State.STAGED, Turn.SAME): State.CHECKED,
+    (State.CHECKED, Turn.PREPARED): State.PREPARED,
+    # From here on the lake may have it, whatever becomes of us.
+    (State.PREPARED, Turn.BEGUN): State.UNSURE,
+    (State.UNSURE, Turn.UNKNOWN): State.UNSURE,
+    (State.UNSURE, Turn.IN_THE_LAKE): State.COMMITTED,
+    (State.UNSURE, Turn.NOT_THERE): State.PREPARED,
+    (State.UNSURE, Turn.FENCED): State.VOID,
+    (State.COMMITTED, Turn.STILL_NEWEST): State.NEWEST,
+    (State.COMMITTED, Turn.OVERTAKEN): State.TOLD,
+    (State.NEWEST, Turn.TOLD): State.TOLD,
+    (State.NEWEST, Turn.UNKNOWN): State.COMMITTED,
+    (State.TOLD, Turn.REPORTED): State.FINISHED,
+    (State.TOLD, Turn.LOST): State.FENCED,
+    (State.VOID, Turn.CLEANED): State.GIVEN_UP,
+    (State.GIVEN_UP, Turn.REPORTED): State.FAILED,
+    (State.GIVEN_UP, Turn.LOST): State.FENCED,
+    **{(state, Turn.FAILED): State.VOID for state in _BEFORE_THE_COMMIT},
+    **{(state, Turn.LOST): State.VOID for state in _BEFORE_THE_COMMIT},
+}
+
+ENDS: Final = (State.FINISHED, State.FAILED, State.FENCED)
+
+
+# ---- what the shell does next
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask Fluss what it knows, *then* look at the lake table and its newest file of offsets: the other way round Fluss may have learned
+    of a snapshot that we did not see, and the lake would seem to have lost it. Where Fluss names offsets whose file it has deleted, by a
+    late word, it knows nothing, and will be told anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell Fluss of a lake snapshot (COMMIT). What an earlier round left untold has no `ends` to say: its file has them.
+
+    Fluss deletes the files of offsets of all that it knew before `keep_from`, and of all, this one's own included, if nothing is said.
+    A word that is repeated, or comes late, must not take the file that the lake's newest snapshot names.
+    """
+
+    tiered: Tiered
+    ends: Mapping[Bucket, int]
+    keep_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListBuckets:
+    """List every bucket's log and newest KV snapshot, at the same coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Have these held, verified. Which snapshots they are in the end is the outcome: a newer one may have come."""
+
+    wanted: Mapping[Bucket, KvSnapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSplits:
+    """Read and stage, in tasks. Files are written by writers that were opened after the round's look at the lake."""
+
+    splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTable:
+    """Ask Fluss for the table's id and schema id, by its path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Have Fluss write these offsets (PREPARE), and read back what it wrote."""
+
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Commit to the lake, as `fence.judge` says. Empty where buckets moved without rows."""
+
+    base: Base
+    path: str
+    messages: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LookBack:
+    """Judge once more whether the lake has it. To be repeated until the lake answers."""
+
+    base: Base
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Look which is the newest tiered snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """Delete what the round staged, but for what a snapshot refers to."""
+
+    messages: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """With a heartbeat, until it is answered: finished or failed. `more`: due again at once."""
+
+    finished: bool
+    more: bool
+
+
+Step = Look | Tell | ListBuckets | Lease | ReadSplits | CheckTable | Prepare | Commit | LookBack | Confirm | Clean | Report
+
+
+# ---- what came of it
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    lake: LakeView
+    offsets: Offsets | None
+    """What the file says that the newest tiered snapshot names."""
+    known: Known | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    known: bool
+    """False: the answer was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    logs: Sequence[Log]
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    held: Mapping[Bucket, KvSnapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRead:
+    """What became of a split."""
+
+    bucket: Bucket
+    reached: int | None
+    """Behind the last row that was read; None: the partition is gone, and nothing was staged."""
+    messages: tuple[bytes, ...]
+    timestamp_ms: int = -1
+    """The greatest of its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsRead:
+    reads: Sequence[BucketRead]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSeen:
+    table_id: int | None
+    """None: there is no such table."""
+    schema_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    path: str
+    written: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The lake has it, found so by the commit or when looking back."""
+
+    snapshot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """The commit did not say what came of it. Every error of it but `Fenced` is one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Looked back: the lake does not have it, and it may be tried again. Where that would help nobody, `Failed` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """`Fenced` by the lake, at the commit or when looking back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    newest: Tiered | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The step can't be done. `messages`: what was staged for all that."""
+
+    messages: tuple[bytes, ...] = ()
+
+
+Outcome = (
+    Looked
+    | Told
+    | Listed
+    | Leased
+    | SplitsRead
+    | TableSeen
+    | Prepared
+    | Committed
+    | Unclear
+    | Absent
+    | Overtaken
+    | Confirmed
+    | Cleaned
+    | Reported
+    | Failed
+)
+
+
+class Round:
+    """A round. `next_step` and `take` alternate; `heard` and `lost` come at any time."""
+
+    def __init__(self, table_id: int, schema_id: int, *, keyed: bool, budget: Budget, handed_out_ms: int) -> None:
+        self.table_id = table_id
+        self.schema_id = schema_id
+        self.state = State.HANDED_OUT
+        self.owned = True
+        """The table is ours, as far as we know."""
+        self._keyed = keyed
+        self._budget = budget
+        self._heard_ms = handed_out_ms
+        self._missed: Tiered | None = None
+        self._newest: Tiered | None = None
+        self._doubt: SourceDrift | None = None
+        self._start: Start | None = None
+        self._plan: Plan | None = None
+        self._ends: dict[Bucket, int] = {}
+        self._timestamps: dict[Bucket, int] = {}
+        self._messages: tuple[bytes, ...] = ()
+        self._path = ""
+        self._unclear = False
+        self._snapshot = 0
+
+    # ---- hearing
+
+    def heard(self, sent_ms: int) -> None:
+        """A heartbeat that was sent at `sent_ms` was answered without an error for this table."""
+        self._heard_ms = max(self._heard_ms, sent_ms)
+
+    def lost(self) -> None:
+        """An answer names an error for this table (50, 23 or 7), or none came for too long: it is not ours any more."""
+        self.owned = False
+        self._settle()
+
+    # ---- going on
+
+    def next_step(self, now_ms: int) -> Step:
+        """What is to be done now. Asked again without an outcome in between it is the same, unless the coordinator fell silent; but a
+        commit that was begun is looked for."""
+        if self.state in _BEFORE_THE_COMMIT and now_ms - self._heard_ms > SILENCE_MS_MAX:
+            self.lost()
+        match self.state:
+            case State.HANDED_OUT:
+                return Look()
+            case State.UNTOLD:
+                return Tell(_there(self._missed), {}, KEEP_ALL)
+            case State.SEEN:
+                return ListBuckets()
+            case State.PLANNED:
+                return Lease(self._wanted())
+            case State.LEASED:
+                return ReadSplits(_there(self._plan).splits)
+            case State.STAGED:
+                return CheckTable()
+            case State.CHECKED:
+                return Prepare(self._offsets())
+            case State.PREPARED:
+                self._turn(Turn.BEGUN)
+                return Commit(_there(self._start).base, self._path, self._messages)
+            case State.UNSURE:
+                return LookBack(_there(self._start).base, self._path)
+            case State.COMMITTED | State.DOUBTED:
+                return Confirm()
+            case State.NEWEST:
+                keep_from = KEEP_ALL if self._newest is None else self._newest.snapshot
+                return Tell(Tiered(self._snapshot, self._path), dict(self._ends), keep_from)
+            case State.TOLD:
+                return Report(finished=True, more=self._more())
+            case State.VOID:
+                return Clean(() if self._unclear else self._messages)
+            case State.GIVEN_UP:
+                return Report(finished=False, more=False)
+            case State.FINISHED | State.FAILED | State.FENCED:
+                raise InvariantBroken("a round goes on after its end", detail=self.state.value)
+            case _ as never:
+                assert_never(never)
+
+    def take(self, outcome: Outcome) -> None:
+        """What came of the step. After `lost` the outcome of a step that was under way is still to be given: its files are known by it.
+
+        An outcome that the round can't go on with raises (`SourceDrift`, `Corrupt`) and changes nothing; then `Failed` is to follow.
+        """
+        match outcome:
+            case Looked(lake, offsets, known):
+                if self._still(State.HANDED_OUT):
+                    self._look(lake, offsets, known)
+            case Told(known):
+                self._told(known)
+            case Listed(logs):
+                if self._still(State.SEEN):
+                    self._plan_on(logs)
+            case Leased(held):
+                if self._still(State.PLANNED):
+                    self._hold(held)
+            case SplitsRead(reads):
+                self._messages = tuple(message for read in reads for message in read.messages)
+                if self._still(State.LEASED):
+                    self._stage(reads)
+            case TableSeen(table_id, schema_id):
+                if self._still(State.STAGED):
+                    same = (table_id, schema_id) == (self.table_id, self.schema_id)
+                    self._turn(Turn.SAME if same else Turn.FAILED)
+            case Prepared(path, written):
+                if self._still(State.CHECKED):
+                    self._prepared(path, written)
+            case Committed(snapshot):
+                self._snapshot = snapshot
+                self._turn(Turn.IN_THE_LAKE)
+            case Unclear():
+                self._unclear = True
+                self._turn(Turn.UNKNOWN)
+            case Absent():
+                self._turn(Turn.NOT_THERE)
+            case Overtaken():
+                self._turn(Turn.FENCED)
+            case Confirmed(newest):
+                self._confirm(newest)
+            case Cleaned():
+                self._messages = ()
+                self._turn(Turn.CLEANED)
+            case Reported():
+                # Lost while it was under way: whoever has the table has heard nothing of us.
+                if self.state is not State.FENCED:
+                    self._turn(Turn.REPORTED)
+            case Failed(messages):
+                self._messages = self._messages or messages
+                if self.state is not State.VOID:
+                    self._turn(Turn.FAILED)
+            case _ as never:
+                assert_never(never)
+
+    @property
+    def committed(self) -> Mapping[Bucket, int]:
+        """What the lake has by this round, once it has it: these buckets' leases are no longer needed."""
+        over = (State.COMMITTED, State.NEWEST, State.TOLD, State.FINISHED)
+        return self._ends if self.state in over else {}
+
+    @property
+    def timestamps_ms(self) -> Mapping[Bucket, int]:
+        """The greatest of each bucket's rows in this round, for Fluss' metrics."""
+        return self._timestamps
+
+    # ---- outcomes
+
+    def _look(self, lake: LakeView, offsets: Offsets | None, known: Known | None) -> None:
+        found = decide_start(self.table_id, lake, offsets, known)
+        self._newest = lake.newest
+        if isinstance(found, Untold):
+            self._missed = found.tiered
+            self._turn(Turn.MISSED)
+        else:
+            self._start = found
+            self._turn(Turn.LOOKED)
+
+    def _told(self, known: bool) -> None:
+        if self.state is State.NEWEST:
+            self._turn(Turn.TOLD if known else Turn.UNKNOWN)
+        elif self._still(State.UNTOLD):
+            # Whether it was heard or not, the next look tells.
+            self._turn(Turn.REPAIRED)
+
+    def _plan_on(self, logs: Sequence[Log]) -> None:
+        starts = _there(self._start).offsets.ends
+        try:
+            plan = plan_splits(keyed=self._keyed, starts=starts, logs=logs, budget=self._budget)
+        except SourceDrift as error:
+            self._doubt = error
+            self._turn(Turn.DOUBTED)
+            return
+        self._plan = plan
+        self._turn(Turn.PLANNED if plan.splits else Turn.NOTHING)
+        if plan.splits and not self._wanted():
+            self._turn(Turn.LEASED)
+
+    def _confirm(self, newest: Tiered | None) -> None:
+        if self.state is State.COMMITTED:
+            ours = newest == Tiered(self._snapshot, self._path)
+            self._turn(Turn.STILL_NEWEST if ours else Turn.OVERTAKEN)
+        elif self._still(State.DOUBTED):
+            if newest == self._newest:
+                raise _there(self._doubt)
+            self._turn(Turn.OVERTAKEN)
+
+    def _wanted(self) -> dict[Bucket, KvSnapshot]:
+        return {split.bucket: split.snapshot for split in _there(self._plan).splits if isinstance(split, SnapshotSplit)}
+
+    def _hold(self, held: Mapping[Bucket, KvSnapshot]) -> None:
+        plan = _there(self._plan)
+        wanted = self._wanted()
+        check(held.keys() == wanted.keys(), "other buckets are held than were to be")
+        for bucket, snapshot in held.items():
+            check(snapshot.offset >= wanted[bucket].offset, "an older KV snapshot is held than was to be", str(bucket))
+        splits = (SnapshotSplit(held[split.bucket]) if isinstance(split, SnapshotSplit) else split for split in plan.splits)
+        self._plan = Plan(tuple(splits), plan.more)
+        self._turn(Turn.LEASED)
+
+    def _stage(self, reads: Sequence[BucketRead]) -> None:
+        splits = {split.bucket: split for split in _there(self._plan).splits}
+        check(len(reads) == len(splits), "a split was read twice, or not at all", f"{len(reads)} of {len(splits)}")
+        starts = _there(self._start).offsets.ends
+        for read in reads:
+            check(read.bucket in splits, "a split was read that is not in the plan", str(read.bucket))
+            split = splits.pop(read.bucket)
+            if read.reached is None:
+                check(not read.messages, "a partition is gone and has files", str(read.bucket))
+                continue
+            if isinstance(split, SnapshotSplit):
+                check(read.reached == split.snapshot.offset, "a KV snapshot was read in part", str(read.bucket))
+            else:
+                check(split.start <= read.reached <= split.stop, "a range was read beyond its ends", str(read.bucket))
+            if read.reached != starts.get(read.bucket):
+                self._ends[read.bucket] = read.reached
+                self._timestamps[read.bucket] = read.timestamp_ms
+            else:
+                check(not read.messages, "a bucket did not move and has files", str(read.bucket))
+        self._turn(Turn.READ if self._ends else Turn.NOTHING)
+
+    def _offsets(self) -> Offsets:
+        return _there(self._start).offsets.moved(self._ends)
+
+    def _prepared(self, path: str, written: Offsets) -> None:
+        if not written.says(self._offsets()):
+            # Nothing is committed with it; but why it is so somebody should find out.
+            raise Corrupt("Fluss wrote other offsets than it was given", detail=path)
+        check(path != "", "a file of offsets has no name")
+        self._path = path
+        self._turn(Turn.PREPARED)
+
+    # ---- small things
+
+    def _more(self) -> bool:
+        return self._plan is not None and self._plan.more and bool(self._ends)
+
+    def _still(self, state: State) -> bool:
+        """Whether the round still is where an outcome belongs; if it was lost meanwhile, nothing follows from it but cleaning."""
+        if self.state is State.VOID:
+            return False
+        check(self.state is state, "an outcome is of another step", f"{self.state.value}, not {state.value}")
+        return True
+
+    def _turn(self, turn: Turn) -> None:
+        to = ROUND.get((self.state, turn))
+        if to is None:
+            raise InvariantBroken("a round can't go on like this", detail=f"{self.state.value}: {turn.value}")
+        self.state = to
+        self._settle()
+
+    def _settle(self) -> None:
+        """A table that is not ours any more ends the round wherever the lake can't have it, and is not reported."""
+        if not self.owned and (self.state, Turn.LOST) in ROUND:
+            self._turn(Turn.LOST)
+
+
+def _there(value: _T | None) -> _T:
+    if value is None:
+        raise InvariantBroken("a round lacks what an earlier step brings")
+    return value

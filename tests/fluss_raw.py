@@ -1,0 +1,116 @@
+"""Calls of Fluss that nothing of ours makes, by their bytes, for tests: tables that pyfluss can't describe, and rows that it can't write.
+
+The server reads such rows with its own code to make its log of them, so a row that comes back right from both is written right.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import google_crc32c
+
+from snowmelt.fluss.server import HOST, FlussServer, Part
+from snowmelt.fluss.types import FlussType, Root, Schema
+from snowmelt.model.table import TableId
+from tests.fluss_bytes import compacted_row, varint
+
+CREATE_TABLE, PUT_KV, ALTER_TABLE = 1005, 1016, 1044
+
+
+def field(number: int, value: int | bytes | str) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3, 32) + varint(value, 64)
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2, 32) + varint(len(data), 32) + data
+
+
+def call(server: FlussServer, part: Part, key: int, body: bytes) -> bytes:
+    with socket.create_connection((HOST, server.port(part)), 30) as connection:
+        connection.sendall(struct.pack(">ihhi", 8 + len(body), key, 0, 1) + body)
+        with connection.makefile("rb") as answers:
+            (length,) = struct.unpack(">i", answers.read(4))
+            answer = answers.read(length)
+    assert answer[0] == 0, answer
+    return answer[5:]
+
+
+def path_of(table: TableId) -> bytes:
+    return field(1, table.database) + field(2, table.name)
+
+
+def type_json(kind: FlussType) -> dict[str, Any]:
+    described: dict[str, Any] = {"type": kind.root.value}
+    if not kind.nullable:
+        described["nullable"] = False
+    if kind.root in (Root.CHAR, Root.BINARY):
+        described["length"] = kind.length
+    if kind.root in (Root.DECIMAL, Root.TIME, Root.TIMESTAMP, Root.TIMESTAMP_LTZ):
+        described["precision"] = kind.precision
+    if kind.root is Root.DECIMAL:
+        described["scale"] = kind.scale
+    return described
+
+
+def create_table(
+    server: FlussServer,
+    table: TableId,
+    schema: Schema,
+    *,
+    buckets: int = 1,
+    bucket_key: Sequence[str] | None = None,
+    partition_key: Sequence[str] = (),
+    **properties: str,
+) -> None:
+    """Properties as `Tables.make` takes them."""
+    described = {
+        "version": 1,
+        "schema": {
+            "version": 1,
+            "columns": [{"name": column.name, "data_type": type_json(column.type), "id": column.id} for column in schema.columns],
+            **({"primary_key": schema.primary_key} if schema.primary_key else {}),
+            "highest_field_id": max(column.id for column in schema.columns),
+        },
+        "partition_key": list(partition_key),
+        "bucket_key": list(schema.primary_key if bucket_key is None else bucket_key),
+        "bucket_count": buckets,
+        "properties": {name.replace("__", ".").replace("_", "-"): value for name, value in properties.items()},
+        "custom_properties": {},
+    }
+    call(server, Part.COORDINATOR, CREATE_TABLE, field(1, path_of(table)) + field(2, json.dumps(described)) + field(3, 0))
+
+
+def add_column(server: FlussServer, table: TableId, name: str, kind: FlussType) -> None:
+    added = field(1, name) + field(2, json.dumps(type_json(kind))) + field(4, 0)
+    call(server, Part.COORDINATOR, ALTER_TABLE, field(1, path_of(table)) + field(2, 0) + field(4, added))
+
+
+def kv_batch(rows: Iterable[tuple[bytes, bytes | None]], *, schema_id: int = 1) -> bytes:
+    """Keys and rows; no row is a delete."""
+    records = b""
+    count = 0
+    for key, row in rows:
+        record = varint(len(key), 32) + key + (row or b"")
+        records += struct.pack("<i", len(record)) + record
+        count += 1
+    covered = struct.pack("<hBqii", schema_id, 0, -1, -1, count) + records
+    return struct.pack("<iBI", len(covered) + 5, 0, google_crc32c.value(covered)) + covered
+
+
+def put(server: FlussServer, table: int, bucket: int, batch: bytes, partition: int | None = None) -> None:
+    """Rows into a bucket, whether they belong there or not."""
+    wanted = (b"" if partition is None else field(1, partition)) + field(2, bucket) + field(3, batch)
+    answer = call(server, Part.TABLET, PUT_KV, field(1, -1) + field(2, table) + field(3, 30_000) + field(5, wanted))
+    # One bucket: its partition and number, which are no large numbers, and then an error's code or none.
+    said = answer[2 if partition is None else 4 :]
+    assert said[:1] == b"\x10", answer
+    assert said[2:3] != b"\x18", answer
+
+
+def put_rows(server: FlussServer, table: int, schema: Schema, rows: Sequence[Sequence[Any]], *, bucket: int = 0) -> None:
+    """Rows of a table whose key is its first column, an INT, in the key format of a server with Paimon."""
+    keys = [bytes(8) + struct.pack("<i4x", row[0]) for row in rows]
+    put(server, table, bucket, kv_batch(zip(keys, [compacted_row(schema, row) for row in rows], strict=True), schema_id=schema.id))

@@ -1,0 +1,158 @@
+"""Fluss servers for tests, and tables on them by the client that users have, without its being asynchronous.
+
+A server does not outlive the process that started it. The one that tests share makes KV snapshots twice a second and keeps one, so that
+whatever holds no lease is gone soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import fluss as pyfluss
+import pyarrow as pa
+
+from snowmelt.fluss.client import FlussClient
+from snowmelt.fluss.server import FlussServer, FlussSettings, Part
+from snowmelt.model.table import TableId
+from tests.servers import bound_to_this_process, fetched
+from tests.waiting import until
+
+FreshFluss = Callable[..., FlussServer]
+"""What the fixture `fresh_fluss` gives: call it with settings, get a server of the test's own."""
+
+SETTINGS = {"kv_snapshot_interval_s": 0.5, "kv_snapshots_retained": 1, "lease_check_interval_s": 1.0, "session_timeout_s": 5.0}
+COLUMNS = pa.schema([("id", pa.int32()), ("name", pa.string()), ("n", pa.int64())])
+
+
+def start_fluss(folder: Path, **settings: Any) -> FlussServer:
+    fetched("fluss", "Fluss 0.9.1")
+    server = FlussServer.make(folder, FlussSettings(**(SETTINGS | settings)), before=bound_to_this_process())
+    server.start()
+    return server
+
+
+class Tables:
+    """Databases, tables and rows of a server. `close` it."""
+
+    def __init__(self, server: FlussServer) -> None:
+        self.server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._connection = self._wait(lambda: pyfluss.FlussConnection.create(pyfluss.Config({"bootstrap.servers": server.bootstrap})))
+        self._admin = self._connection.get_admin()
+        self._numbers = itertools.count(1)
+        self.databases: list[str] = []
+
+    def _wait(self, begin: Callable[[], Any]) -> Any:
+        async def waited() -> Any:
+            return await begin()
+
+        return asyncio.run_coroutine_threadsafe(waited(), self._loop).result(60)
+
+    def make(
+        self,
+        *,
+        columns: pa.Schema = COLUMNS,
+        key: Iterable[str] = ("id",),
+        buckets: int = 2,
+        partitioned_by: Iterable[str] = (),
+        **properties: str,
+    ) -> TableId:
+        """A new table. Properties are Fluss' own, with `__` for a dot and `_` for a hyphen."""
+        if not self.databases:
+            name = f"test_{next(_database_numbers)}"
+            self._wait(lambda: self._admin.create_database(name, ignore_if_exists=False))
+            self.databases.append(name)
+        path = TableId(self.databases[0], f"t{next(self._numbers)}")
+        described = pyfluss.TableDescriptor(
+            pyfluss.Schema(columns, primary_keys=list(key)),
+            bucket_count=buckets,
+            partition_keys=list(partitioned_by),
+            properties={name.replace("__", ".").replace("_", "-"): value for name, value in properties.items()},
+        )
+        self._wait(lambda: self._admin.create_table(_path(path), described, ignore_if_exists=False))
+        if not partitioned_by:
+            # pyfluss' writer may wait for ever for a bucket that had no leader when it first asked.
+            with self.server.connect(Part.TABLET) as connection:
+                until(lambda: len(FlussClient(connection).cluster(path).leaders) == buckets)
+        return path
+
+    def upsert(self, path: TableId, rows: Iterable[dict[str, Any]]) -> None:
+        async def write() -> None:
+            writer = (await self._connection.get_table(_path(path))).new_upsert().create_writer()
+            for row in rows:
+                writer.upsert(row)
+            await writer.flush()
+
+        self._wait(write)
+
+    def delete(self, path: TableId, keys: Iterable[dict[str, Any]]) -> None:
+        async def write() -> None:
+            writer = (await self._connection.get_table(_path(path))).new_upsert().create_writer()
+            for key in keys:
+                writer.delete(key)
+            await writer.flush()
+
+        self._wait(write)
+
+    def append(self, path: TableId, *batches: pa.RecordBatch) -> None:
+        async def write() -> None:
+            writer = (await self._connection.get_table(_path(path))).new_append().create_writer()
+            for batch in batches:
+                writer.write_arrow_batch(batch)
+            await writer.flush()
+
+        self._wait(write)
+
+    def lookup(self, path: TableId, keys: Iterable[dict[str, Any]]) -> list[dict[str, Any] | None]:
+        async def read() -> list[dict[str, Any] | None]:
+            lookuper = (await self._connection.get_table(_path(path))).new_lookup().create_lookuper()
+            return [await lookuper.lookup(key) for key in keys]
+
+        found: list[dict[str, Any] | None] = self._wait(read)
+        return found
+
+    def log(self, path: TableId, ends: dict[int, int], partition: int | None = None) -> list[tuple[int, Any]]:
+        """What pyfluss reads of the log up to these offsets of buckets: buckets and records."""
+
+        async def read() -> list[tuple[int, Any]]:
+            scanner = await (await self._connection.get_table(_path(path))).new_scan().create_log_scanner()
+            for bucket in ends:
+                if partition is None:
+                    scanner.subscribe(bucket, 0)
+                else:
+                    scanner.subscribe_partition(partition, bucket, 0)
+            found: list[tuple[int, Any]] = []
+            while len(found) < sum(ends.values()):
+                polled = await scanner.poll(1000)
+                found += [(bucket.bucket_id, record) for bucket, records in polled.items() for record in records]
+            return found
+
+        records: list[tuple[int, Any]] = self._wait(read)
+        return records
+
+    def add_partition(self, path: TableId, **values: str) -> None:
+        self._wait(lambda: self._admin.create_partition(_path(path), values, ignore_if_exists=False))
+
+    def drop(self, path: TableId) -> None:
+        self._wait(lambda: self._admin.drop_table(_path(path), ignore_if_not_exists=False))
+
+    def close(self) -> None:
+        for name in self.databases:
+            self._wait(lambda name=name: self._admin.drop_database(name, ignore_if_not_exists=True, cascade=True))
+        self._wait(self._connection.close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+_database_numbers = itertools.count(1)
+
+
+def _path(path: TableId) -> Any:
+    return pyfluss.TablePath(path.database, path.name)
