@@ -173,6 +173,71 @@ def run(
 
 
 @app.command()
+def tier(
+    file: Annotated[Path, typer.Argument(help="The service's description.", metavar="tiering.yaml", show_default=False)],
+    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:7077, …")] = "local[*]",
+    ui: Annotated[bool, typer.Option("--ui", help="Let Spark serve its web page.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what Spark says.")] = False,
+) -> None:
+    """Bring Apache Fluss tables into the lake, as Fluss' own tiering service does, and keep them there.
+
+    Which tables, and when, is Fluss' to say: those with table.datalake.enabled, each as often as its table.datalake.freshness wants. It
+    keeps nothing: it may be killed and started anywhere, several may run at once, and Fluss' own service may take over. Ctrl-C
+    ends it after the rounds under way, a second one at once.
+
+    Example:
+
+      snowmelt tier tiering.yaml
+
+    where tiering.yaml is, for example:
+
+    \b
+      fluss:
+        bootstrap: fluss.example.com:9123
+      lake:
+        type: paimon
+        warehouse: /data/lake
+      tiering:
+        name: shop
+    """
+    with _failures_told(as_json=as_json, debug=debug):
+        _tier(file, master=master, ui=ui, as_json=as_json, debug=debug)
+
+
+def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> None:
+    from snowmelt.config import read_tiering
+    from snowmelt.supervise import (
+        TIERING_DAEMON,
+        Interrupts,
+        JsonLines,
+        Lines,
+        Watcher,
+        check_installed,
+        notes_of_log,
+        round_teller,
+        spark_session,
+    )
+
+    settings = read_tiering(file).to_settings()
+    check_installed("fluss")
+    from snowmelt.engine.tiering.service import Tiering, check_server
+
+    # What is wrong with the server is told before Spark is started.
+    check_server(settings)
+    watcher: Watcher = JsonLines(_line) if as_json else Lines(_line)
+    interrupts = Interrupts(watcher)
+    interrupts.install()
+    watcher.note("note", "starting Spark")
+    session = spark_session(settings.name, master=master, ui=ui, debug=debug, daemon=TIERING_DAEMON)
+    with session as spark, notes_of_log(watcher, debug=debug):
+        interrupts.install()
+        watcher.note("note", f"asking {settings.bootstrap} for tables that are due")
+        Tiering(spark, settings, round_teller(_line, as_json=as_json)).run(interrupts.asked.is_set)
+    watcher.note("done", "ended as asked")
+
+
+@app.command()
 def relay(
     file: Annotated[Path, typer.Argument(help="The pipeline's description.", metavar="pipeline.yaml", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,

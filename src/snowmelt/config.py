@@ -1,4 +1,4 @@
-"""`pipeline.yaml`: read once, checked whole, and every error names its line.
+"""`pipeline.yaml`, and the file of a tiering service: read once, checked whole, and every error names its line.
 
 Laws:
 - An error is one line: file and line, the key, what was found, what is allowed. All errors of a file are told at once.
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
@@ -27,17 +27,18 @@ from snowmelt.databases.mysql.columns import TimeAs, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.routes import SAME_NAME, Mode, Route
 from snowmelt.engine.settings import Settings
+from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.secrets import Secret
 from snowmelt.store.objects import Bucket, check_options
+from snowmelt.tiering.leases import DURATION_MS
 
 FILE_BYTES_MAX: Final = 1 << 20
 NODES_MAX: Final = 20_000
 DEPTH_MAX: Final = 20
 FOUND_CHARACTERS_MAX: Final = 60
-EXAMPLE_HINT: Final = "`snowmelt run --help` shows an example"
 
 Place = tuple[str | int, ...]
 """Where something stands: keys and indexes from the top."""
@@ -175,6 +176,13 @@ def _options(value: object, info: ValidationInfo) -> dict[str, str | Secret]:
             raise _refuse(text, f"text, for {name}", secret=True)
         found[name] = _secret(text, info) if text.startswith(("${", "file:")) else text
     return found
+
+
+def _bootstrap(value: object) -> str:
+    addresses = [str(one) for one in (value if isinstance(value, list) else [value])]
+    if not addresses or not all(re.fullmatch(r"([^\s,:]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}", one) for one in addresses):
+        raise _refuse(value, "host:port of a Fluss server, or a list of some")
+    return ",".join(addresses)
 
 
 def _folder(info: ValidationInfo) -> Path:
@@ -383,15 +391,70 @@ class PipelineConfig(_Section):
         )
 
 
+class Fluss(_Section):
+    """A Fluss cluster."""
+
+    bootstrap: Annotated[str, BeforeValidator(_bootstrap)]
+    remote_options: Annotated[dict[str, str | Secret], BeforeValidator(_options)] = {}
+
+
+class Lake(_Section):
+    """Where its tables go."""
+
+    type: Annotated[Literal["paimon"], _text("paimon", "paimon")]
+    warehouse: Annotated[str, BeforeValidator(_address)]
+
+
+class TieringRun(_Section):
+    """How it is done."""
+
+    name: Name
+    rounds_at_once: Annotated[int, _whole(1, 64)] = 2
+    poll: Annotated[float, _amount(_SECONDS, "50ms", "1m", "500ms or 5s")] = 1.0
+    lease: Annotated[float, _amount(_SECONDS, "10s", "24h", "10m or 1h")] = DURATION_MS / 1000
+    round_time: Annotated[float, _amount(_SECONDS, "1s", "24h", "2m or 1h")] = 120.0
+
+
+class TieringConfig(_Section):
+    """A tiering service as its file describes it."""
+
+    fluss: Fluss
+    lake: Lake
+    tiering: TieringRun
+
+    def to_settings(self) -> TieringSettings:
+        return TieringSettings(
+            name=self.tiering.name,
+            bootstrap=self.fluss.bootstrap,
+            warehouse=self.lake.warehouse,
+            remote=self.fluss.remote_options,
+            rounds_at_once=self.tiering.rounds_at_once,
+            poll_s=self.tiering.poll,
+            lease_ms=round(self.tiering.lease * 1000),
+            round_s_max=self.tiering.round_time,
+        )
+
+
 def read_pipeline(path: Path | str) -> PipelineConfig:
     """Read and check a file. Nothing else is asked for: no server, no environment, no secret's file."""
-    path = Path(path)
-    document = _Document(str(path))
+    return _read(Path(path), PipelineConfig, "run")
+
+
+def read_tiering(path: Path | str) -> TieringConfig:
+    """The same of a tiering service's file."""
+    return _read(Path(path), TieringConfig, "tier")
+
+
+_Config = TypeVar("_Config", PipelineConfig, TieringConfig)
+
+
+def _read(path: Path, kind: type[_Config], command: str) -> _Config:
+    document = _Document(str(path), kind, command)
     value = document.read(_load(path))
     try:
-        return PipelineConfig.model_validate(value, context={"folder": path.absolute().parent})
+        return kind.model_validate(value, context={"folder": path.absolute().parent})
     except ValidationError as error:
-        told = sorted((document.line(one["loc"]), _describe(one)) for one in error.errors(include_url=False, include_input=True))
+        told = sorted((document.line(one["loc"]), _describe(one, kind)) for one in error.errors(include_url=False, include_input=True))
         raise InvalidConfig("\n".join(f"{path}:{line}: {text}" for line, text in told)) from None
 
 
@@ -419,27 +482,24 @@ _OTHER_WORDS: Final = {
 }
 """What other tools call a key of ours."""
 
-_SECTIONS: Final[Mapping[str, type[_Section]]] = {
-    "source": Source,
-    "sink": Sink,
-    "routes": RouteConfig,
-    "relay": RelayConfig,
-    "pipeline": Run,
+_SECTIONS: Final[Mapping[type[_Section], Mapping[str, type[_Section]]]] = {
+    PipelineConfig: {"source": Source, "sink": Sink, "routes": RouteConfig, "relay": RelayConfig, "pipeline": Run},
+    TieringConfig: {"fluss": Fluss, "lake": Lake, "tiering": TieringRun},
 }
 
 
-def _describe(error: ErrorDetails) -> str:
+def _describe(error: ErrorDetails, kind: type[_Section]) -> str:
     place = error["loc"]
     name = _name(place)
     match error["type"]:
         case "missing":
             return f"{name} is missing"
         case "extra_forbidden":
-            return _unknown(place)
+            return _unknown(place, kind)
         case "config":
             return f"{name}: {error['msg']}" if place else error["msg"]
         case "model_type" | "model_attributes_type":
-            known = ", ".join(_known(place))
+            known = ", ".join(_known(place, kind))
             return f"{name}: found {_found(error['input'], True)}; allowed is a mapping of {known}"
         case _:
             return f"{name}: found {_found(error['input'], True)}; allowed is a list"
@@ -449,19 +509,19 @@ def _name(place: Place) -> str:
     return "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 
-def _known(place: Place) -> list[str]:
-    section = _SECTIONS.get(str(place[0])) if place else PipelineConfig
+def _known(place: Place, kind: type[_Section]) -> list[str]:
+    section = _SECTIONS[kind].get(str(place[0])) if place else kind
     return list(section.model_fields) if section is not None else []
 
 
-def _unknown(place: Place) -> str:
-    key, known = str(place[-1]), _known(place[:-1])
+def _unknown(place: Place, kind: type[_Section]) -> str:
+    key, known = str(place[-1]), _known(place[:-1], kind)
     text = f"{_name(place)}: no such key; known are {', '.join(known)}"
     near = [_OTHER_WORDS[key]] if _OTHER_WORDS.get(key) in known else difflib.get_close_matches(key, known, n=1)
     if near:
         return f"{text} (hint: did you mean {near[0]}?)"
     word = _OTHER_WORDS.get(key, key)
-    at_home = [section for section in _SECTIONS if section != "routes" and word in _known((section,))]
+    at_home = [section for section in _SECTIONS[kind] if section != "routes" and word in _known((section,), kind)]
     return f"{text} (hint: {word} belongs under {at_home[0]})" if at_home else text
 
 
@@ -488,6 +548,9 @@ class _Document:
     """A file's values as text, lists and mappings, and the line of each."""
 
     name: str
+    kind: type[_Section]
+    command: str
+    """Whose help shows an example."""
     _lines: dict[Place, int] = field(default_factory=dict)
     _nodes: int = 0
 
@@ -503,10 +566,10 @@ class _Document:
                 raise self._error(number, "a tab; YAML is indented with spaces")
         node = self._compose(text)
         if node is None:
-            raise InvalidConfig(f"{self.name}: empty", hint=EXAMPLE_HINT)
+            raise InvalidConfig(f"{self.name}: empty", hint=f"`snowmelt {self.command} --help` shows an example")
         if not isinstance(node, yaml.MappingNode):
             kind = "a list" if isinstance(node, yaml.SequenceNode) else "text"
-            raise self._error(self._line_of(node), f"found {kind}; allowed is a mapping of {', '.join(_known(()))}")
+            raise self._error(self._line_of(node), f"found {kind}; allowed is a mapping of {', '.join(_known((), self.kind))}")
         return self._value(node, ())
 
     def _compose(self, text: str) -> yaml.Node | None:

@@ -32,7 +32,9 @@ from rich.text import Text
 
 from snowmelt.engine.pipeline import Progress
 from snowmelt.engine.standby import Doing, Standing
+from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.errors import InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable
+from snowmelt.tiering.rounds import State
 
 RESTARTS_MAX: Final = 10
 PAUSE_S_MAX: Final = 60.0
@@ -45,6 +47,8 @@ RATE_LOOKS: Final = 40
 TABLES_SHOWN_MAX: Final = 20
 INTERRUPTED: Final = 130
 RELAY_LINE_S: Final = 10.0
+PIPELINE_DAEMON: Final = "snowmelt.engine.daemon"
+TIERING_DAEMON: Final = "snowmelt.engine.tiering.daemon"
 
 _PHASES: Final = {"released": "live", "streaming": "live"}
 """Words for a user, where they are not the engine's."""
@@ -293,6 +297,22 @@ def notes_of_log(watcher: Watcher, *, debug: bool) -> Iterator[None]:
         log.propagate = before[1]
 
 
+def round_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[RoundEnd], None]:
+    """What a tiering service says of its rounds; nothing of those that found nothing new."""
+
+    def tell(end: RoundEnd) -> None:
+        error = str(end.error) if end.error is not None else None
+        if as_json:
+            found = {"table": str(end.path), "state": end.state.value, "rows": end.rows, "seconds": round(end.seconds, 3)}
+            JsonLines(out).tell("round", **found, snapshot=end.snapshot, error=error)
+        elif end.state is not State.FINISHED:
+            out(f"{end.path}: {end.state.value}: {error or 'somebody else has it'}")
+        elif end.rows or end.snapshot:
+            out(f"{end.path}: rows {end.rows:,} in {end.seconds:.1f} s, lake snapshot {end.snapshot}")
+
+    return tell
+
+
 def relay_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[Standing], None]:
     """What a relay without a driver says: a line when it begins, stops, pauses or goes on, and how far it is now and then."""
     last: Standing | None = None
@@ -410,20 +430,28 @@ def _look_and_decide(watcher: Watcher, asked: threading.Event, until_current: bo
 # ---- Spark
 
 
-_EXTRAS: Final[Mapping[str, str]] = {"pyspark": "spark", "pypaimon": "paimon", "pypaimon_rust": "paimon"}
+_EXTRAS: Final[Mapping[str, str]] = {
+    "pyspark": "spark",
+    "pypaimon": "paimon",
+    "pypaimon_rust": "paimon",
+    "google_crc32c": "fluss",
+    "rocksdict": "fluss",
+}
 
 
-def check_installed() -> None:
-    """Before anything is asked of a server: is there all that a run needs?"""
-    missing = {extra for module, extra in _EXTRAS.items() if importlib.util.find_spec(module) is None}
+def check_installed(*more: str) -> None:
+    """Before anything is asked of a server: is there all that a run needs? `more`: further extras."""
+    needed = {module: extra for module, extra in _EXTRAS.items() if extra in ("spark", "paimon", *more)}
+    missing = {extra for module, extra in needed.items() if importlib.util.find_spec(module) is None}
     if missing:
         extras = ",".join(sorted(missing))
         raise InvalidConfig(f"not installed: {' and '.join(sorted(missing))}", hint=f"pip install 'snowmelt[{extras}]'")
 
 
 @contextlib.contextmanager
-def spark_session(name: str, *, master: str, ui: bool, debug: bool) -> Iterator[Any]:
-    """A session of our own. What its JVM writes to stderr is shown only where it does not start, or when debugging."""
+def spark_session(name: str, *, master: str, ui: bool, debug: bool, daemon: str = PIPELINE_DAEMON) -> Iterator[Any]:
+    """A session of our own. What its JVM writes to stderr is shown only where it does not start, or when debugging. `daemon`: the module
+    from which workers are forked, with what they need."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -437,7 +465,7 @@ def spark_session(name: str, *, master: str, ui: bool, debug: bool) -> Iterator[
         "spark.app.name": f"snowmelt {name}",
         "spark.master": master,
         "spark.scheduler.mode": "FAIR",
-        "spark.python.daemon.module": "snowmelt.engine.daemon",
+        "spark.python.daemon.module": daemon,
         # Jobs are of one small stage: there is nothing to adapt, and no task that another place suits better.
         "spark.sql.adaptive.enabled": "false",
         "spark.locality.wait": "0",

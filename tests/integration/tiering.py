@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snowmelt.engine.tiering.round import RoundEnd
+from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.service import Tiering
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.fluss.server import FlussServer

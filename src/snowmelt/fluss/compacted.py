@@ -27,7 +27,7 @@ from numba import njit
 from snowmelt.columnar.arena import HEAP, Arena, ArenaPool, Bytes, Layout, Longs, Storage
 from snowmelt.columnar.memory import JIT, copy, kernel_view, load16, load32, load64, store8, store16, store32, store64, valid_utf8
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift, Unavailable, check
-from snowmelt.fluss.types import COMPACT_DECIMAL_DIGITS, COMPACT_TIMESTAMP_DIGITS, FlussType, Root, Versions
+from snowmelt.fluss.types import COMPACT_DECIMAL_DIGITS, COMPACT_TIMESTAMP_DIGITS, Column, FlussType, Root, Schema, Versions
 
 SCHEMA_IN_ROW: Final = -1
 """For a kernel that takes the schema's id from the row itself."""
@@ -400,3 +400,11 @@ class RowDecoder:
                 hint="correct the row, or give the column a smaller precision",
             )
         return Corrupt("a row of Fluss can't be read", detail=f"row {state[INDEX]} of its batch")
+
+
+def warm() -> None:
+    """Compile the kernel, or load it from the cache on disk, before the first rows wait for it."""
+    schema = Schema(1, (Column(0, "id", FlussType(Root.INTEGER, nullable=False)),), ("id",))
+    row = np.frombuffer(b"\x01\x00\x00\x07", np.uint8)
+    (batch,) = RowDecoder(Versions.one(schema)).decode(row, np.zeros(1, np.int64), np.array([row.shape[0]], np.int64))
+    check(batch.to_pydict() == {"id": [7]}, "a row reads otherwise than it was written")

@@ -15,12 +15,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from snowmelt.engine.failpoints import FLUSS_TOLD, LAKE_COMMITTED, OFFSETS_PREPARED, SPLITS_STAGED, reach
 from snowmelt.engine.tasks import run_on_spark
+from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing, lease_id
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tablets import Tablets, tablets
@@ -31,7 +31,6 @@ from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.lakes.paimon_tiering import Column, Shape, TieredLake
 from snowmelt.model.fluss import Bucket, SnapshotFile
-from snowmelt.model.table import TableId
 from snowmelt.tiering import rounds
 from snowmelt.tiering.fence import Known
 from snowmelt.tiering.offsets import Offsets
@@ -46,19 +45,6 @@ COMMITS_MAX: Final = 5
 """Tries of a commit of which the lake knows nothing afterwards."""
 PAUSE_S: Final = 0.2
 PAUSE_S_MAX: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class RoundEnd:
-    """What came of a round, for whoever watches."""
-
-    path: TableId
-    state: State
-    rows: int
-    seconds: float
-    snapshot: int
-    """Of the lake, where the round made one."""
-    error: SnowmeltError | None
 
 
 class Stopped(Exception):

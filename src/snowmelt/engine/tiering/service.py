@@ -18,8 +18,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
+from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing
-from snowmelt.engine.tiering.round import RoundEnd, RunningRound
+from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig, OutcomeUnknown, Unavailable
 from snowmelt.fluss.client import FlussClient, HandedOut, HeartbeatAnswer, Tiered, connect_coordinator

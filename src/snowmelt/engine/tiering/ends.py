@@ -1,0 +1,22 @@
+"""How rounds end, for whoever watches: what is here needs nothing of Fluss to be installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snowmelt.errors import SnowmeltError
+from snowmelt.model.table import TableId
+from snowmelt.tiering.rounds import State
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnd:
+    """What came of a round, for whoever watches."""
+
+    path: TableId
+    state: State
+    rows: int
+    seconds: float
+    snapshot: int
+    """Of the lake, where the round made one."""
+    error: SnowmeltError | None
