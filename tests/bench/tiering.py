@@ -1,10 +1,11 @@
-"""Reading Fluss for tiering: a KV snapshot and a stretch of the log of one bucket into Arrow, from its real server.
+"""Tiering: Fluss tables of a real server into Paimon on Spark, by KV snapshots and by the log; and the reading of a bucket alone.
 
     python -m tests.bench.tiering [--rows 500000] [--repeats 3]
 
 One bucket is read in one process, as a task reads it, after a read that compiles whatever it needs. Each read counts rows and gives
 them away; wall and processor time (user and system, of the reading process alone) are measured around it. The server stands still
-during a snapshot's read, and sends during a log's. The last line is JSON: medians.
+during a snapshot's read, and sends during a log's. Then whole rounds, from the hand-out of a table of two buckets until Fluss was told,
+on two cores that the server shares. The last line is JSON: medians of the reads, and of the rounds what one of each gave.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from snowmelt.fluss.tables import BucketLeader, describe_table
 from snowmelt.fluss.types import Column, FlussType, Root, Schema
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
+from tests.bench._tiering_rounds import measure
 from tests.fluss_bytes import compacted_row
 from tests.fluss_raw import create_table, kv_batch, put
 from tests.fluss_servers import Tables, start_fluss
@@ -60,11 +62,11 @@ ORDERS = Schema(
 )
 
 
-def order(id: int) -> bytes:
+def order(id: int, turn: int = 0) -> bytes:
     millis = 1_700_000_000_000 + id
     values = [
         id, id * 7 % 100_000, id % 1_000_000, id * 142_857 if id % 10 else None, (millis, id % 1000 * 1000), (millis, 0), f"Käufer {id}",
-        id % 7, id / 3, 19_000 + id % 1000, f"note on order {id:040d}" if id % 5 else None,
+        (id + turn) % 7, id / 3, 19_000 + id % 1000, f"note on order {id:040d}" if id % 5 else None,
     ]  # fmt: skip
     return compacted_row(ORDERS, values)
 
@@ -129,8 +131,11 @@ def main() -> None:
             result = {"rows": options.rows}
             for name, read in (("snapshot", lambda: snapshots.read(files)), ("log", log)):
                 for unit, value in timed(read, options.rows, options.repeats).items():
-                    result[f"{name}_{unit}"] = round(value)
-                    print(f"{name:>10} {unit:>16} {value:>12,.0f}")
+                    result[f"read_{name}_{unit}"] = round(value)
+                    print(f"{'read ' + name:>20} {unit:>16} {value:>12,.0f}")
+            for name, value in measure(server, path.database, ORDERS, order, options.rows).items():
+                result[name] = value
+                print(f"{'round by ' + name.partition('_')[0]:>20} {'rows_per_s':>16} {value:>12,.0f}")
         finally:
             server.kill()
     print(json.dumps(result))
