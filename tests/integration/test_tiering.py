@@ -9,16 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pypaimon import Schema as PaimonSchema
 
 from snowmelt.engine.tiering import round as round_module
 from snowmelt.engine.tiering.leasing import Leasing
+from snowmelt.engine.tiering.service import Tiering
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
-from snowmelt.errors import Unavailable
+from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable
 from snowmelt.fluss.client import connect_coordinator
-from snowmelt.fluss.rpc import Gone
-from snowmelt.fluss.server import FlussServer
-from snowmelt.lakes.paimon_tiering import OFFSET
+from snowmelt.fluss.rpc import Call, Connection, Gone
+from snowmelt.fluss.server import FlussServer, Part
+from snowmelt.lakes.paimon_tiering import OFFSET, TieredLake
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from snowmelt.tiering.leases import Leased
@@ -164,3 +166,61 @@ def test_a_slow_read_of_a_snapshot_completes_under_its_lease_and_fails_without(
         assert first.state is State.FAILED
     assert not list((server.remote / "lease").rglob("*.metadata")), "a lease is left"
     tables.close()
+
+
+# ---- what goes wrong
+
+
+def test_no_server_and_a_wrong_address_are_told(spark: Any) -> None:
+    wanted = TieringSettings(name="test", bootstrap="127.0.0.1:1", warehouse="/nowhere")
+    with pytest.raises(Unavailable, match=r"can't be reached: 127\.0\.0\.1:1"):
+        Tiering(spark, wanted).run()
+
+
+def test_a_server_that_is_too_old_is_told(fluss: FlussServer, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "knows", lambda self, call: call is not Call.PREPARE_LAKE_TABLE_SNAPSHOT)
+    with pytest.raises(InvalidConfig, match=r"too old to be tiered from.*PREPARE_LAKE_TABLE_SNAPSHOT.*Fluss 0\.9"):
+        Tiering(spark, settings(fluss)).run()
+
+
+@pytest.mark.timeout(240)
+def test_a_lake_table_of_another_shape_a_dropped_table_and_a_killed_tablet_server_stop_nobody(fresh_fluss: FreshFluss, spark: Any) -> None:
+    """And no lease is left."""
+    # A tablet server that is killed comes back with what it has written down of its log.
+    server = fresh_fluss(session_timeout_s=5.0, more=(("log.replica.high-watermark.checkpoint-interval", "100ms"),))
+    tables = Tables(server)
+    wrong, gone, right = (tables.make(**LAKE) for _ in range(3))
+    catalog = TieredLake(str(server.warehouse))._catalog
+    catalog.drop_table(f"{wrong.database}.{wrong.name}", False)
+    other = pa.schema([("id", pa.string()), ("n", pa.int64())])
+    catalog.create_table(f"{wrong.database}.{wrong.name}", PaimonSchema.from_pyarrow_schema(other), False)
+    rows = {number: {"id": number, "name": "first", "n": number} for number in range(100)}
+    for path in (wrong, gone, right):
+        tables.upsert(path, rows.values())
+    with RunningTiering(spark, settings(server, rounds_at_once=3)) as running:
+        running.wait_for(lambda: any(end.path == wrong and end.error is not None for end in running.ends))
+        failed = next(end.error for end in running.ends if end.path == wrong)
+        assert isinstance(failed, InvalidConfig)
+        assert "a lake table is not as its Fluss table needs it" in str(failed)
+        running.wait_for(lambda: lake_rows(server.warehouse, right) == in_order(rows.values()))
+        tables.drop(gone)
+        server.kill(Part.TABLET)
+        server.start()
+        rows |= {number: {"id": number, "name": "second", "n": number} for number in range(50, 150)}
+        reading = Reading(server, right)
+        until(lambda: _leads(reading))
+        # The client of before waits for the server of before.
+        again = Tables(server)
+        again.upsert(right, rows.values())
+        running.wait_for(lambda: lake_rows(server.warehouse, right) == in_order(rows.values()))
+    assert not list((server.remote / "lease").rglob("*.metadata")), "a lease is left"
+    again.close()
+    tables.close()
+
+
+def _leads(reading: Reading) -> bool:
+    """Whether the tablet server that came back leads its buckets again."""
+    try:
+        return bool(reading.ends())
+    except SnowmeltError:
+        return False
