@@ -7,8 +7,9 @@ them: checksummed events of 8 KiB, in the system's cache. So much of it is cover
 taken from the pool by a consumer that counts rows and adds up keys, which must come out right. Tasks are processes forked from one that is
 warm, as Spark's workers are, each with the limits of a pipeline; what a lake's writer does is in none of the figures.
 
-Memory is the sum over the tasks of the most that each had, shared pages counted for each. Then the same without a filter, by one task, and
-with all of the log as one transaction. The last line is JSON; of `--repeat` rounds the medians.
+Memory is the sum over the tasks of the most that each had, shared pages counted for each. Then the same without a filter, by one task;
+without a filter and into a Paimon table of two buckets, which is what a task of a catch-up does, so that the difference is the writer's;
+and with all of the log as one transaction. The last line is JSON; of `--repeat` rounds the medians.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
@@ -36,6 +38,7 @@ from snowmelt.databases.mysql.decode import warm
 from snowmelt.engine.rows import Sourced
 from snowmelt.engine.stored_log import Filtered
 from snowmelt.engine.tasks import LogTask, Place, kept_bytes, kept_rows
+from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.table import TableId
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.retention import Relay
@@ -135,18 +138,23 @@ class Cost:
     peak_mb: float
 
 
-def recover(place: Place, task: LogTask) -> Cost:
-    """One task."""
+def recover(place: Place, task: LogTask, lake: Path | None = None) -> Cost:
+    """One task; into a lake, if one is given."""
     rows = keys = 0
     before = time.process_time()
+    writer = PaimonLake(str(lake), user="bench").writer("ods.sbtest", f"sm-{time.monotonic_ns()}-") if lake is not None else None
     with Filtered(lambda: kept_rows(place, task), kept_bytes, Pool(place.limits.pool_bytes)) as kept:
         for _, batch in kept:
             rows += batch.num_rows
             keys += int(batch.column("id").to_numpy().astype(np.int64).sum())
+            if writer is not None:
+                writer.write(batch)
+    if writer is not None:
+        writer.finish(1)
     return Cost(rows, keys, time.process_time() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def measure(held: InFlight, count: int, covered: int) -> tuple[float, list[Cost]]:
+def measure(held: InFlight, count: int, covered: int, lake: Path | None = None) -> tuple[float, list[Cost]]:
     """Seconds, and what each of so many tasks took."""
     tasks = [held.task(after, upto, covered) for after, upto in held.relay.shares(0, held.relay.end, count)]
     context = multiprocessing.get_context("fork")
@@ -154,7 +162,7 @@ def measure(held: InFlight, count: int, covered: int) -> tuple[float, list[Cost]
 
     def work(task: LogTask) -> None:
         ready.wait()
-        go.put(recover(held.place, task))
+        go.put(recover(held.place, task, lake))
 
     processes = [context.Process(target=work, args=(task,)) for task in tasks]
     for process in processes:
@@ -212,6 +220,25 @@ def main() -> None:
                     f"{most:,.0f}",
                 )
         result["peak_rss_mb"] = round(peak)
+        lake = Path(folder) / "lake"
+        source = pa.schema([("id", pa.int32()), ("k", pa.int32()), ("c", pa.string()), ("pad", pa.string())])
+        PaimonLake(str(lake), user="bench").create("ods.sbtest", source, ["id"], buckets=2)
+        seconds, costs = measure(held, 1, 0, lake)
+        without = result["cpu_s_unfiltered"]
+        result |= {
+            "task_cpu_s_per_m_rows": round(1e6 * costs[0].cpu_s / costs[0].rows, 3),
+            "decode_cpu_s_per_m_rows": round(1e6 * without / costs[0].rows, 3),
+            "writer_share": round(1 - without / costs[0].cpu_s, 3),
+        }
+        table.add_row(
+            "0%, into Paimon",
+            "1",
+            f"{seconds:.2f}",
+            f"{costs[0].cpu_s:.2f}",
+            f"{given.mib / seconds:,.0f}",
+            f"{costs[0].rows:,}",
+            f"{costs[0].peak_mb:,.0f}",
+        )
     with tempfile.TemporaryDirectory(prefix="snowmelt-bench-") as folder:
         with console.status(f"writing {given.mib} MiB of log, one transaction"):
             held = make(Path(folder), 1, events=(given.mib << 20) // 7400)
