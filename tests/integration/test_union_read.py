@@ -148,6 +148,12 @@ def test_spark_shows_the_same_by_function_and_by_format(tiered: Changing, spark:
         told = options(tiered.server, path)
         frame = snowmelt.union_read(spark, told.pop("table"), **told)
         assert in_order(row.asDict() for row in frame.collect()) == rows
+    # A DataFrame is planned when it is first used, and once: `frame` is the last of these, of the log table.
+    unused = snowmelt.union_read(spark, f"{path.database}.{path.name}", **told)
+    later = {"n": -1, "text": "later"}
+    tiered.tables.append(tiered.log, pa.RecordBatch.from_pylist([later], LOG))
+    tiered.appended.append(later)
+    assert (len(frame.collect()), frame.count(), unused.count()) == (len(rows), len(rows), len(rows) + 1)
     spark.dataSource.register(snowmelt.FlussSource)
     source = spark.read.format("snowmelt.fluss").options(**options(tiered.server, tiered.keyed, columns="n"))
     assert source.load().schema.simpleString() == "struct<n:bigint>"
