@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import snowmelt
-from snowmelt.engine.tiering.listing import lake_shape
+from snowmelt.engine.tiering.listing import lake_shape, list_buckets
+from snowmelt.engine.union import plan
 from snowmelt.engine.union.options import UnionOptions, parse_options
 from snowmelt.engine.union.plan import UnionTask, plan_tasks, read_schema_of
 from snowmelt.engine.union.tasks import run_task
@@ -189,6 +191,52 @@ def test_a_partition_that_fluss_has_dropped_is_read_from_the_lake_and_a_new_one_
     assert [row for row in union(tiered.server, tiered.parted) if row["day"] == day] == anew
 
 
+def test_partitions_of_lake_and_fluss_are_the_same_whatever_they_are_named_by(fluss: FlussServer, fluss_tables: Tables, spark: Any) -> None:
+    named: dict[pa.DataType, tuple[str, Any]] = {
+        pa.int64(): ("-5", -5),
+        pa.date32(): ("2026-01-02", date(2026, 1, 2)),
+        pa.bool_(): ("true", True),
+    }
+    tables: dict[TableId, Any] = {}
+    for kind, (name, value) in named.items():
+        columns = pa.schema([("part", kind), ("id", pa.int32()), ("v", pa.string())])
+        path = fluss_tables.make(columns=columns, key=("part", "id"), partitioned_by=("part",), **LAKE)
+        fluss_tables.add_partition(path, part=name)
+        fluss_tables.upsert(path, [{"part": value, "id": id, "v": "lake"} for id in range(10)])
+        tables[path] = value
+    with RunningTiering(spark, settings(fluss)) as running:
+        running.wait_for(lambda: all(running.finished(path) for path in tables))
+    for path, value in tables.items():
+        fluss_tables.upsert(path, [{"part": value, "id": id, "v": "log"} for id in range(5)])
+        _, tasks = planned(fluss, path)
+        assert any(task.shares and task.start < task.stop for task in tasks), path
+        assert union(fluss, path) == in_order({"part": value, "id": id, "v": "log" if id < 5 else "lake"} for id in range(10))
+
+
+def test_a_log_that_was_cut_behind_another_round_is_planned_anew_and_one_that_lost_rows_is_told(
+    fluss: FlussServer, fluss_tables: Tables, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fluss_tables.make(**LAKE)
+    rows = [values(id, "x") for id in range(20)]
+    fluss_tables.upsert(path, rows)
+    asked: list[Any] = []
+
+    def lost(*given: Any) -> Any:
+        asked.append(given)
+        if len(asked) == 1:
+            with RunningTiering(spark, settings(fluss)) as running:
+                running.wait_for(lambda: running.finished(path))
+        raise SourceDrift("a Fluss table has lost rows that the lake needs")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plan, "list_buckets", lambda *given: list_buckets(*given) if len(asked) else lost(*given))
+        assert union(fluss, path) == in_order(rows)
+        patched.setattr(plan, "list_buckets", lost)
+        with pytest.raises(SourceDrift, match="lost rows"):
+            planned(fluss, path)
+    assert len(asked) == 2
+
+
 def test_a_kv_snapshot_is_read_under_its_lease_though_newer_ones_came(fluss: FlussServer, fluss_tables: Tables) -> None:
     path = fluss_tables.make(buckets=1)
     client = FlussClient(fluss.connect())
@@ -210,6 +258,25 @@ def test_a_kv_snapshot_is_read_under_its_lease_though_newer_ones_came(fluss: Flu
     # Whatever is still there: nobody keeps it any more.
     with pytest.raises(Unavailable, match="was over before it was read to its end"):
         read(brief, soon_over)
+
+
+def test_an_old_server_gives_one_warning_and_any_other_failure_to_lease_ends_the_plan(
+    fluss: FlussServer, fluss_tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = fluss_tables.make()
+    rows = [values(id, "x") for id in range(20)]
+    fluss_tables.upsert(path, rows)
+    until(lambda: len(FlussClient(fluss.connect()).latest_snapshots(path).snapshots) == 2)
+    with monkeypatch.context() as old:
+        old.setattr(FlussClient, "knows_leases", lambda _: False)
+        parsed, tasks = planned(fluss, path)
+    assert all(task.files and task.leased_until_ms is None for task in tasks)
+    assert in_order(read(parsed, tasks).to_pylist()) == in_order(rows)
+    assert [record.message for record in caplog.records if "knows no leases" in record.message] == [caplog.records[-1].message]
+    with monkeypatch.context() as silent:
+        silent.setattr(FlussClient, "acquire", lambda *_: (_ for _ in ()).throw(Unavailable("no answer")))
+        with pytest.raises(Unavailable, match=r"could not be leased.*no answer"):
+            planned(fluss, path)
 
 
 def test_every_type_is_the_same_from_lake_kv_snapshot_and_log(fluss: FlussServer, fluss_tables: Tables, spark: Any) -> None:
