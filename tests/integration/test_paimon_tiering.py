@@ -165,6 +165,8 @@ def test_what_a_plan_names_is_read_though_its_snapshot_is_gone_and_a_file_that_i
     assert [(share.partition, share.bucket) for share in shares] == [((), 0)]
     bring(lake, ORDERS, "p2", stage(lake, ORDERS, 0, [(IN_0[0], "new", AFTER, 5)]))
     (folder(lake, ORDERS) / "snapshot" / f"snapshot-{number}").unlink()
+    with pytest.raises(SourceDrift, match="a lake snapshot is gone"):
+        reader.shares(ORDERS, number)
     found = pa.Table.from_batches(reader.read(ORDERS, number, ["v", "id"], shares))
     assert found.column_names == ["v", "id"]
     assert sorted(found.column("id").to_pylist()) == sorted(IN_0)

@@ -177,11 +177,18 @@ class PaimonLake:
             return builder.new_read(), builder.new_scan().plan().splits()
 
     def shares(self, target: str, snapshot: int) -> list[Share]:
-        """What there is to read of a snapshot, for tasks to `read`. All files that it names are in the list, so it need not last itself."""
+        """What there is to read of a snapshot, for tasks to `read`. All files that it names are in the list, so it need not last itself.
+
+        `SourceDrift`: it is gone since the caller saw it.
+        """
         from pypaimon.read.split_serializer import serialize_split_v1
 
-        _, splits = self.pinned(target, snapshot)
-        return [Share(tuple(split.partition.values), int(split.bucket), serialize_split_v1(split)) for split in splits]
+        table = self.table(target)
+        with our_errors(target):
+            if table.snapshot_manager().get_snapshot_by_id(snapshot) is None:
+                raise SourceDrift("a lake snapshot is gone", detail=f"{target}: {snapshot}", hint="are snapshots kept for long enough?")
+            splits = _reading(table, target, snapshot, None).new_scan().plan().splits()
+            return [Share(tuple(split.partition.values), int(split.bucket), serialize_split_v1(split)) for split in splits]
 
     def read(self, target: str, snapshot: int, names: Sequence[str], shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
         """The rows of some shares, with these columns. `Unavailable`: a file is gone."""

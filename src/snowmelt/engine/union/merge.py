@@ -6,7 +6,7 @@ Laws:
   the two is right all the same.
 - Keys are compared by the bytes that Fluss stores them as, whatever their types.
 
-Memory: the changes of the stretch, their keys as bytes, and 16 to 32 bytes a change for the table that finds them.
+Memory: the changes of the stretch, their keys as bytes, and 24 to 40 bytes a change to find them by.
 """
 
 from __future__ import annotations
