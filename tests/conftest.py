@@ -137,7 +137,8 @@ def _remove_fluss(server: FlussServer) -> None:
 
 @pytest.fixture(scope="session")
 def fluss(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlussServer]:
-    server = _fluss(tmp_path_factory.mktemp("fluss"))
+    # Nobody kills this one, and on a machine that is busy it must not take itself for dead.
+    server = _fluss(tmp_path_factory.mktemp("fluss"), session_timeout_s=60.0)
     yield server
     _remove_fluss(server)
 

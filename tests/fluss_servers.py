@@ -16,9 +16,11 @@ from typing import Any
 import fluss as pyfluss
 import pyarrow as pa
 
-from snowmelt.fluss.server import FlussServer, FlussSettings
+from snowmelt.fluss.client import FlussClient
+from snowmelt.fluss.server import FlussServer, FlussSettings, Part
 from snowmelt.model.table import TableId
 from tests.servers import bound_to_this_process, fetched
+from tests.waiting import until
 
 FreshFluss = Callable[..., FlussServer]
 """What the fixture `fresh_fluss` gives: call it with settings, get a server of the test's own."""
@@ -75,6 +77,10 @@ class Tables:
             properties={name.replace("__", ".").replace("_", "-"): value for name, value in properties.items()},
         )
         self._wait(lambda: self._admin.create_table(_path(path), described, ignore_if_exists=False))
+        if not partitioned_by:
+            # pyfluss' writer may wait for ever for a bucket that had no leader when it first asked.
+            with self.server.connect(Part.TABLET) as connection:
+                until(lambda: len(FlussClient(connection).cluster(path).leaders) == buckets)
         return path
 
     def upsert(self, path: TableId, rows: Iterable[dict[str, Any]]) -> None:

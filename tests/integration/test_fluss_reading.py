@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -26,7 +27,8 @@ from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile
 from snowmelt.model.table import TableId
 from tests.fluss_bytes import seen, shown
 from tests.fluss_raw import add_column, create_table, put_rows
-from tests.fluss_servers import FreshFluss, Tables
+from tests.fluss_servers import Tables, start_fluss
+from tests.servers import NotRun
 from tests.waiting import until
 
 T = FlussType
@@ -397,16 +399,34 @@ def test_a_snapshot_with_a_missing_or_a_damaged_file_is_an_error_and_not_fewer_r
     assert [path.name for path in tmp_path.iterdir()] == ["damaged"]
 
 
-def test_old_segments_are_read_from_remote_storage_and_an_offset_that_is_gone_is_told(fresh_fluss: FreshFluss) -> None:
-    """And buckets where no lake has a say in them."""
-    settings = {"log.segment.file-size": "32kb", "remote.log.task-interval-duration": "500ms", "log.retention.check-interval": "1s"}
-    server = fresh_fluss(lake=False, more=tuple(settings.items()))
+@pytest.fixture(scope="module")
+def aged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+    """A server without a lake that gives its log away early, and notes at once how far it is."""
+    settings = {
+        "log.segment.file-size": "32kb",
+        "remote.log.task-interval-duration": "500ms",
+        "log.retention.check-interval": "1s",
+        "log.replica.high-watermark.checkpoint-interval": "100ms",
+    }
+    try:
+        server = start_fluss(tmp_path_factory.mktemp("fluss"), lake=False, more=tuple(settings.items()))
+    except NotRun as reason:
+        pytest.skip(str(reason))
     tables = Tables(server)
-    path = tables.make(columns=PYFLUSS, buckets=2, table__log__tiered__local_segments="1", table__log__arrow__compression__type="NONE")
-    batches = [[written(id, f"{round} {id}" * 30) for id in range(round % 10, 300, 10)] for round in range(20)]
-    for rows in batches:
-        tables.upsert(path, rows)
-    reading = Reading(server, path)
+    yield tables
+    tables.close()
+    server.kill()
+
+
+ROUNDS = [[written(id, f"{round} {id}" * 30) for id in range(round % 10, 300, 10)] for round in range(20)]
+
+
+def test_old_segments_are_read_from_remote_storage(aged: Tables) -> None:
+    """And rows are in the buckets of Fluss' own function, as no lake has a say in them."""
+    path = aged.make(columns=PYFLUSS, buckets=2, table__log__tiered__local_segments="1", table__log__arrow__compression__type="NONE")
+    for rows in ROUNDS:
+        aged.upsert(path, rows)
+    reading = Reading(aged.server, path)
     assert reading.table.lake_format is None
     for bucket, end in reading.ends().items():
         # Once what is old is with the server no longer, it says where it is.
@@ -418,18 +438,54 @@ def test_old_segments_are_read_from_remote_storage_and_an_offset_that_is_gone_is
         found = reading.log(bucket, 0, end)
         # pyfluss takes the last bytes of a key for unsigned, Fluss' own clients don't; those of these keys have no sign.
         reading.assert_buckets(found.filter(pc.field("id") < 128), bucket)
+        with pytest.raises(AssertionError):
+            reading.assert_buckets(found.filter(pc.field("id") >= 128), bucket)
         assert found.column(OFFSET).to_pylist() == list(range(end))
         for start in (1, end // 3, end - 1):
             assert reading.log(bucket, start, end).to_pylist() == found.slice(start).to_pylist()
         assert reading.log(bucket, 0, 3).to_pylist() == found.slice(0, 3).to_pylist()
-    path = tables.make(columns=PYFLUSS, buckets=1, table__log__tiered__local_segments="1", table__log__ttl="1s")
-    for rows in batches:
-        tables.upsert(path, rows)
-    reading = Reading(server, path)
+
+
+def test_an_offset_that_was_deleted_is_told_and_nothing_is_read_instead(aged: Tables) -> None:
+    path = aged.make(columns=PYFLUSS, buckets=1, table__log__tiered__local_segments="1", table__log__ttl="1s")
+    for rows in ROUNDS:
+        aged.upsert(path, rows)
+    reading = Reading(aged.server, path)
     bucket = bucket_of(reading)
-    first = until(lambda: reading.tablet.offsets(bucket.table, None, [0], OffsetKind.EARLIEST)[bucket])
-    end = reading.ends()[bucket]
+    until(lambda: reading.tablet.offsets(bucket.table, None, [0], OffsetKind.EARLIEST)[bucket])
+    reader = reading.reader(bucket, 0, reading.ends()[bucket], retries_max=1)
     with pytest.raises(SourceDrift, match="does not have"):
-        reading.log(bucket, 0, end)
-    assert reading.log(bucket, first, end).num_rows > 0
-    tables.close()
+        next(reader.read())
+    assert reader.offset == 0
+
+
+def test_a_log_goes_on_after_its_leader_was_killed_and_ends_with_its_table(aged: Tables) -> None:
+    path = aged.make(buckets=1)
+    for round in range(30):
+        aged.upsert(path, [{"id": id, "name": "x", "n": round} for id in range(10)])
+    reading = Reading(aged.server, path)
+    bucket = bucket_of(reading)
+    end = reading.ends()[bucket]
+    batches = reading.reader(bucket, 0, end, bytes_max=1000, retries_max=9).read()
+    offsets = next(batches).column(OFFSET).to_pylist()
+    # A server that dies cuts its log at what it had last noted down; Fluss loses what is behind it.
+    noted = aged.server.folder / "data" / Part.TABLET.value / "high-watermark-checkpoint"
+    until(lambda: f"{bucket.table} 0 {end}" in noted.read_text())
+    aged.server.kill(Part.TABLET)
+    aged.server.start()
+    offsets += [offset for batch in batches for offset in batch.column(OFFSET).to_pylist()]
+    assert offsets == list(range(end))
+    batches = reading.reader(bucket, 0, end, bytes_max=1000, retries_max=2).read()
+    next(batches)
+    aged.drop(path)
+    tablet = FlussClient(aged.server.connect(Part.TABLET))
+
+    def dropped() -> bool:
+        try:
+            return not tablet.offsets(bucket.table, None, [0], OffsetKind.LATEST)
+        except (Gone, Unavailable):
+            return True
+
+    until(dropped)
+    with pytest.raises(Gone, match="does not exist"):
+        list(batches)

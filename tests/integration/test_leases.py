@@ -186,7 +186,7 @@ def test_no_server_is_no_lease_and_no_round() -> None:
 
 
 def test_a_lease_outlives_a_coordinator_that_was_killed_and_an_outage_longer_than_it_is_a_loss(fresh_fluss: FreshFluss) -> None:
-    server = fresh_fluss(session_timeout_s=2.0)
+    server = fresh_fluss()
     tables = Tables(server)
     desk, brief = Desk(tables, "long"), Desk(tables, "brief")
     with Leasing(server.bootstrap, duration_ms=30_000) as leasing, Leasing(server.bootstrap, duration_ms=1000) as hasty:

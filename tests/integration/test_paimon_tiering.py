@@ -8,6 +8,7 @@ import shutil
 import signal
 from contextlib import ExitStack
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,12 +19,12 @@ import pytest
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SourceDrift, Unavailable
 from snowmelt.lakes import paimon_tiering
 from snowmelt.lakes.paimon import PaimonLake
-from snowmelt.lakes.paimon_tiering import TieredLake
+from snowmelt.lakes.paimon_tiering import CHANGE, OFFSET, TIMESTAMP, Column, Shape, TieredLake
 from snowmelt.model.fluss import Bucket
 from snowmelt.store.local import LocalStore
 from snowmelt.tiering.fence import Publish, Tiered
 from snowmelt.tiering.offsets import Offsets
-from tests.integration.paimon_tables import DieAtStep, stop_before_publish
+from tests.integration.paimon_tables import READERS, DieAtStep, stop_before_publish
 from tests.integration.tiered_tables import (
     AFTER,
     BEFORE,
@@ -34,6 +35,7 @@ from tests.integration.tiered_tables import (
     IN_1,
     INSERT,
     ORDERS,
+    OWN,
     SHAPES,
     SNAPSHOT,
     Job,
@@ -45,6 +47,7 @@ from tests.integration.tiered_tables import (
     open_lake,
     reached,
     read,
+    rows_of,
     serve,
     stage,
     table_at,
@@ -56,10 +59,6 @@ from tests.integration.tiered_tables import (
 @pytest.fixture
 def lake(tmp_path: Path) -> TieredLake:
     return open_lake(tmp_path / "warehouse")
-
-
-def rows(*keys: int, value: str = "x", start: int = 0) -> list[tuple[int, str | None, int, int]]:
-    return [(key, value, INSERT, start + place) for place, key in enumerate(keys)]
 
 
 # ---- tables
@@ -107,7 +106,7 @@ def test_a_table_of_an_older_cluster_that_has_a_column_already_is_written_as_it_
     """Microseconds in `__timestamp`; and Fluss adds a column to the lake before its own table has it."""
     make(lake, [("id", "BIGINT NOT NULL"), ("v", "STRING"), ("new", "INT"), *SYSTEM], options=OPTIONS, keys=["id"], partitions=[])
     lake.ensure("shop.made", SHAPES[ORDERS])
-    assert bring(lake, "shop.made", "p1", stage(lake, "shop.made", 0, rows(*IN_0))) == 1
+    assert bring(lake, "shop.made", "p1", stage(lake, "shop.made", 0, rows_of(*IN_0))) == 1
     builder = table_of(lake, "shop.made").new_read_builder()
     found = builder.new_read().to_arrow(builder.new_scan().plan().splits()).sort_by("id").to_pylist()
     time = datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC)
@@ -178,20 +177,63 @@ def test_what_a_plan_names_is_read_though_its_snapshot_is_gone_and_a_file_that_i
 
 
 def test_a_table_without_a_bucket_key_tells_the_bucket_by_its_column(lake: TieredLake) -> None:
-    bring(lake, EVENTS, "p1", stage(lake, EVENTS, 0, rows(5, 5)), stage(lake, EVENTS, 1, rows(5)))
+    bring(lake, EVENTS, "p1", stage(lake, EVENTS, 0, rows_of(5, 5)), stage(lake, EVENTS, 1, rows_of(5)))
     assert read(lake, EVENTS) == [(5, "x", 0, 0), (5, "x", 0, 1), (5, "x", 1, 0)]
 
 
 def test_partitions_are_written_where_readers_look_for_them(lake: TieredLake) -> None:
     key = IN_0[0]
     for place, day in enumerate(("2024-01-02", "a/b=c %", " ")):
-        bring(lake, DAYS, f"p{place}", stage(lake, DAYS, 0, rows(key, value=day), day=day))
+        bring(lake, DAYS, f"p{place}", stage(lake, DAYS, 0, rows_of(key, value=day), day=day))
     assert read(lake, DAYS) == sorted((key, day, 0, 0) for day in ("2024-01-02", "a/b=c %", " "))
+
+
+TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "BOOLEAN": (pa.bool_(), [True, False]),
+    "TINYINT": (pa.int8(), [-128, 127]),
+    "SMALLINT": (pa.int16(), [-(2**15), 2**15 - 1]),
+    "INT": (pa.int32(), [-(2**31), 2**31 - 1]),
+    "FLOAT": (pa.float32(), [1.5, float("inf")]),
+    "DOUBLE": (pa.float64(), [-0.1, 5e-324]),
+    "DECIMAL(5, 2)": (pa.decimal128(5, 2), [Decimal("-999.99"), Decimal("0.00")]),
+    "DECIMAL(38, 10)": (pa.decimal128(38, 10), [Decimal("-1234567890123456789012345678.0123456789"), Decimal("1E-10")]),
+    "CHAR(3)": (pa.string(), ["ab", "äöü"]),
+    "BINARY(2)": (pa.binary(), [b"\0\1", b"\xff\xff"]),
+    "BYTES": (pa.binary(), [b"", b"\0"]),
+    "DATE": (pa.date32(), [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+    "TIME(0)": (pa.time32("ms"), [datetime.time(0, 0), datetime.time(23, 59, 59, 999_000)]),
+    "TIMESTAMP(0)": (pa.timestamp("s"), [-1, 0]),
+    "TIMESTAMP(3)": (pa.timestamp("ms"), [-1, 1]),
+    "TIMESTAMP(6)": (pa.timestamp("us"), [-1, 1]),
+    "TIMESTAMP(9)": (pa.timestamp("ns"), [-1, 1]),
+    "TIMESTAMP(0) WITH LOCAL TIME ZONE": (pa.timestamp("s", "UTC"), [-1, 0]),
+    "TIMESTAMP(3) WITH LOCAL TIME ZONE": (pa.timestamp("ms", "UTC"), [-1, 1]),
+    "TIMESTAMP(6) WITH LOCAL TIME ZONE": (pa.timestamp("us", "UTC"), [-1, 1]),
+    "TIMESTAMP(9) WITH LOCAL TIME ZONE": (pa.timestamp("ns", "UTC"), [-1, 1]),
+}
+"""Paimon's type, the form in which rows come, and values; a column each, and a row of NULLs behind them."""
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["key", "log"])
+def test_every_type_of_fluss_comes_back_as_it_went(lake: TieredLake, keyed: bool) -> None:
+    own = (OWN[0], *(Column(f"c{place}", name) for place, name in enumerate(TYPES)))
+    lake.ensure("shop.types", Shape(own, key=("id",) if keyed else (), bucket_key=("id",) if keyed else (), buckets=1))
+    given = [pa.array([*values, None], kind) for kind, values in TYPES.values()]
+    system = batch(rows_of(1, 2, 3))
+    columns = [system.column("id"), *given, *(system.column(name) for name in (OFFSET, TIMESTAMP, CHANGE))]
+    writer = lake.writer("shop.types", 0, "r1")
+    writer.write(pa.record_batch(columns, names=[*(column.name for column in own), OFFSET, TIMESTAMP, CHANGE]))
+    bring(lake, "shop.types", "p1", writer.finish())
+    for options in READERS:
+        builder = table_of(lake, "shop.types").copy(dict(options)).new_read_builder()
+        found = builder.new_read().to_arrow(builder.new_scan().plan().splits()).sort_by("id")
+        for place, column in enumerate(given):
+            assert found.column(f"c{place}").cast(column.type).to_pylist() == column.to_pylist()
 
 
 def test_a_row_that_the_lake_puts_into_another_bucket_fails_the_task(lake: TieredLake) -> None:
     writer = lake.writer(ORDERS, 1, "r1")
-    writer.write(batch(rows(IN_1[0], IN_0[0])))
+    writer.write(batch(rows_of(IN_1[0], IN_0[0])))
     with pytest.raises(InvariantBroken, match="in another bucket of the lake than of Fluss"):
         writer.finish()
 
@@ -199,13 +241,13 @@ def test_a_row_that_the_lake_puts_into_another_bucket_fails_the_task(lake: Tiere
 def test_rows_of_two_partitions_fail_the_task(lake: TieredLake) -> None:
     writer = lake.writer(DAYS, 0, "r1")
     for day in ("a", "b"):
-        writer.write(batch(rows(IN_0[0]), day=day))
+        writer.write(batch(rows_of(IN_0[0]), day=day))
     with pytest.raises(InvariantBroken, match="in several of the lake"):
         writer.finish()
 
 
 def test_rows_that_do_not_fit_fail_the_task_and_are_not_quoted(lake: TieredLake) -> None:
-    good = batch(rows(IN_0[0], value="secret"))
+    good = batch(rows_of(IN_0[0], value="secret"))
     writer = lake.writer(ORDERS, 0, "r1")
     with pytest.raises(InvariantBroken, match="columns that their lake table has not") as refused:
         writer.write(good.append_column("more", pa.array([1])))
@@ -220,7 +262,7 @@ def test_rows_that_do_not_fit_fail_the_task_and_are_not_quoted(lake: TieredLake)
 
 def test_a_commit_is_one_of_fluss_own_service(lake: TieredLake) -> None:
     """So that either can take over: Fluss' looks for this user's newest snapshot, and for this property in it."""
-    bring(lake, ORDERS, "/remote/1.offsets", stage(lake, ORDERS, 0, rows(*IN_0)))
+    bring(lake, ORDERS, "/remote/1.offsets", stage(lake, ORDERS, 0, rows_of(*IN_0)))
     (snapshot,) = table_of(lake, ORDERS).snapshot_manager().list_snapshots()
     assert (snapshot.commit_user, snapshot.commit_identifier) == ("__fluss_lake_tiering", 2**63 - 1)
     assert (snapshot.commit_kind, snapshot.properties) == ("APPEND", {"fluss-offsets": "/remote/1.offsets"})
@@ -229,7 +271,7 @@ def test_a_commit_is_one_of_fluss_own_service(lake: TieredLake) -> None:
 
 
 def test_buckets_that_moved_without_rows_have_a_snapshot_too(lake: TieredLake) -> None:
-    bring(lake, ORDERS, "p1", stage(lake, ORDERS, 0, rows(*IN_0)))
+    bring(lake, ORDERS, "p1", stage(lake, ORDERS, 0, rows_of(*IN_0)))
     before = read(lake, ORDERS)
     assert bring(lake, ORDERS, "p2") == 2
     assert lake.view(ORDERS).newest == Tiered(2, "p2")
@@ -241,7 +283,7 @@ def test_buckets_that_moved_without_rows_have_a_snapshot_too(lake: TieredLake) -
 def test_a_round_that_slept_is_refused_and_its_files_go(lake: TieredLake) -> None:
     key = IN_0[0]
     base = base_of(lake, ORDERS)
-    stale = stage(lake, ORDERS, 0, [(key, "stale", INSERT, 0), *rows(*IN_0[1:], start=1)])
+    stale = stage(lake, ORDERS, 0, [(key, "stale", INSERT, 0), *rows_of(*IN_0[1:], start=1)])
     bring(lake, ORDERS, "p1", stage(lake, ORDERS, 0, [(key, "new", INSERT, 9)]))
     kept = files_in(lake, ORDERS)
     with pytest.raises(Fenced, match="another round of this table came first"):
@@ -258,7 +300,7 @@ def test_without_the_fence_the_value_of_a_round_that_slept_would_win(lake: Tiere
     """The reason for it: both numbered their rows from the same beginning, and the one that had more of them wins."""
     key = IN_0[0]
     base = base_of(lake, ORDERS)
-    stale = stage(lake, ORDERS, 0, [*rows(*IN_0[1:]), (key, "stale", INSERT, 4)])
+    stale = stage(lake, ORDERS, 0, [*rows_of(*IN_0[1:]), (key, "stale", INSERT, 4)])
     bring(lake, ORDERS, "p1", stage(lake, ORDERS, 0, [(key, "new", INSERT, 9)]))
     with mock.patch.object(paimon_tiering, "judge", lambda base, path, view: Publish(view.latest)):
         bring(lake, ORDERS, "p0", stale, base=base)
@@ -284,9 +326,9 @@ def test_of_two_that_commit_on_one_base_one_wins(lake: TieredLake, tmp_path: Pat
 
 
 def test_a_compaction_in_between_is_no_hindrance(lake: TieredLake) -> None:
-    bring(lake, EVENTS, "p1", stage(lake, EVENTS, 0, rows(1, 2)))
+    bring(lake, EVENTS, "p1", stage(lake, EVENTS, 0, rows_of(1, 2)))
     base = base_of(lake, EVENTS)
-    staged = stage(lake, EVENTS, 0, rows(3, start=2))
+    staged = stage(lake, EVENTS, 0, rows_of(3, start=2))
     foreign(lake, EVENTS)
     assert bring(lake, EVENTS, "p2", staged, base=base) == 3
     assert lake.view(EVENTS).newest == Tiered(3, "p2")
@@ -306,7 +348,7 @@ def foreign(lake: TieredLake, target: str) -> None:
 
 def test_a_commit_whose_reply_was_lost_is_found(lake: TieredLake, monkeypatch: pytest.MonkeyPatch) -> None:
     base = base_of(lake, EVENTS)
-    staged = stage(lake, EVENTS, 0, rows(1))
+    staged = stage(lake, EVENTS, 0, rows_of(1))
     real = LocalStore.put_if_absent
 
     def losing(self: LocalStore, key: str, value: bytes) -> bool:
@@ -321,13 +363,13 @@ def test_a_commit_whose_reply_was_lost_is_found(lake: TieredLake, monkeypatch: p
     assert bring(lake, EVENTS, "p1", staged, base=base) == 1
     assert read(lake, EVENTS) == [(1, "x", 0, 0)]
     # One that came behind it does not hide it.
-    bring(lake, EVENTS, "p2", stage(lake, EVENTS, 0, rows(2, start=1)))
+    bring(lake, EVENTS, "p2", stage(lake, EVENTS, 0, rows_of(2, start=1)))
     assert bring(lake, EVENTS, "p1", staged, base=base) == 1
     assert len(read(lake, EVENTS)) == 2
 
 
 def test_what_a_snapshot_refers_to_is_not_cleaned(lake: TieredLake) -> None:
-    staged = stage(lake, ORDERS, 0, rows(*IN_0))
+    staged = stage(lake, ORDERS, 0, rows_of(*IN_0))
     bring(lake, ORDERS, "p1", staged)
     before = files_in(lake, ORDERS)
     lake.clean(ORDERS, base_of(lake, ORDERS).identity, staged)
@@ -337,7 +379,7 @@ def test_what_a_snapshot_refers_to_is_not_cleaned(lake: TieredLake) -> None:
 
 def test_a_table_that_was_made_anew_takes_no_round_of_the_old_one(lake: TieredLake) -> None:
     base = base_of(lake, EVENTS)
-    staged = stage(lake, EVENTS, 0, rows(1))
+    staged = stage(lake, EVENTS, 0, rows_of(1))
     shutil.rmtree(folder(lake, EVENTS))
     lake.clean(EVENTS, base.identity, staged)
     lake.ensure(EVENTS, SHAPES[EVENTS])
@@ -352,14 +394,14 @@ def test_a_table_whose_columns_changed_since_takes_no_round_of_before(lake: Tier
     from pypaimon.schema.schema_change import SchemaChange
 
     base = base_of(lake, EVENTS)
-    staged = stage(lake, EVENTS, 0, rows(1))
+    staged = stage(lake, EVENTS, 0, rows_of(1))
     lake._catalog.alter_table(EVENTS, [SchemaChange.add_column("new", AtomicType("INT"))], False)
     with pytest.raises(Fenced, match="schema was changed"):
         bring(lake, EVENTS, "p1", staged, base=base)
 
 
 def test_a_round_whose_files_somebody_removed_is_not_committed(lake: TieredLake) -> None:
-    staged = stage(lake, EVENTS, 0, rows(1))
+    staged = stage(lake, EVENTS, 0, rows_of(1))
     for path in folder(lake, EVENTS).glob("bucket-0/*"):
         path.unlink()
     with pytest.raises(Fenced, match="staged files are gone"):
@@ -371,7 +413,7 @@ def test_a_round_whose_files_somebody_removed_is_not_committed(lake: TieredLake)
 
 def test_the_newest_of_the_tiering_user_is_found_below_others_snapshots_and_its_loss_is_seen(lake: TieredLake) -> None:
     assert lake.view(EVENTS) == replace(lake.view(EVENTS), latest=0, whole_from=1, tiered=(), rows=False)
-    bring(lake, EVENTS, "p1", stage(lake, EVENTS, 0, rows(1)))
+    bring(lake, EVENTS, "p1", stage(lake, EVENTS, 0, rows_of(1)))
     bring(lake, EVENTS, "p2")
     base = base_of(lake, EVENTS)
     foreign(lake, EVENTS)

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from snowmelt.engine.tiering import round as round_module
+from snowmelt.engine.tiering.leasing import Leasing
+from snowmelt.engine.tiering.settings import TieringSettings
+from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
+from snowmelt.errors import Unavailable
+from snowmelt.fluss.client import connect_coordinator
+from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.server import FlussServer
 from snowmelt.lakes.paimon_tiering import OFFSET
-from tests.fluss_servers import Tables
+from snowmelt.model.fluss import Bucket
+from snowmelt.model.table import TableId
+from snowmelt.tiering.leases import Leased
+from snowmelt.tiering.rounds import State
+from snowmelt.tiering.splits import SnapshotSplit
+from tests.fluss_bytes import seen, shown
+from tests.fluss_raw import create_table, put_rows
+from tests.fluss_servers import FreshFluss, Tables
+from tests.integration.test_fluss_reading import Reading, all_types
 from tests.integration.tiering import LAKE, RunningTiering, in_order, lake_rows, lake_table, settings
+from tests.waiting import until
 
 
 @pytest.mark.timeout(240)
@@ -46,3 +65,102 @@ def test_tables_of_every_kind_reach_the_lake_and_follow(fluss: FlussServer, flus
     offsets = lake_table(fluss.warehouse, log).select(["__bucket", OFFSET]).to_pylist()
     assert len({tuple(row.values()) for row in offsets}) == len(offsets) == 1000, "a row came twice"
     assert not [end for end in running.ends if end.error is not None]
+
+
+def test_every_type_is_in_the_lake_as_it_was_written(fluss: FlussServer, fluss_tables: Tables, spark: Any) -> None:
+    schema, rows = all_types()
+    path = TableId(fluss_tables.make().database, "lake_types")
+    create_table(fluss, path, schema, **LAKE)
+    reading = Reading(fluss, path)
+    reading.await_bucket()
+    half = len(rows) // 2
+    put_rows(fluss, reading.table.table, schema, rows[:half])
+    reading.snapshots()
+    with RunningTiering(spark, settings(fluss)) as running:
+        running.wait_for(lambda: len(lake_rows(fluss.warehouse, path)) == half)
+        # The first half came by a KV snapshot, the other comes by the log.
+        put_rows(fluss, reading.table.table, schema, rows[half:])
+        running.wait_for(lambda: len(lake_rows(fluss.warehouse, path)) == len(rows))
+    lake = lake_table(fluss.warehouse, path).sort_by("id")
+    for place, column in enumerate(schema.columns):
+        assert seen(lake.column(place).combine_chunks()) == [shown(column.type, row[place]) for row in rows], column
+
+
+class Writing:
+    """Rows of a table are written over and over."""
+
+    def __init__(self, tables: Tables, path: TableId) -> None:
+        self._tables = tables
+        self._path = path
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self.held: dict[int, dict[str, Any]] = {}
+
+    def _write(self) -> None:
+        for turn in itertools.count():
+            if self._stop.is_set():
+                return
+            rows = [{"id": number, "name": f"turn {turn}", "n": turn} for number in range(turn % 3, 200, 3)]
+            self._tables.upsert(self._path, rows)
+            self.held.update({row["id"]: row for row in rows})
+
+    def __enter__(self) -> Writing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+SNAPSHOTS_PASSED = 10
+
+
+def slowly(bootstrap: str) -> Callable[[TieringSettings, SplitTask], SplitAnswer]:
+    """A read of a KV snapshot that begins when many more were made than the server keeps."""
+
+    def run(wanted: TieringSettings, task: SplitTask) -> SplitAnswer:
+        if isinstance(task.split, SnapshotSplit):
+            bucket, snapshot = task.split.bucket, task.split.snapshot.snapshot
+            client = connect_coordinator(bootstrap)
+            until(lambda: client.latest_snapshots(task.table.path).snapshots[bucket].snapshot >= snapshot + SNAPSHOTS_PASSED)
+        return run_split(wanted, task)
+
+    return run
+
+
+def unleased(self: Leasing, lease: str, path: TableId, table: int, wanted: Any) -> dict[Bucket, Leased]:
+    client = connect_coordinator(self._bootstrap)
+    found = client.latest_snapshots(path).snapshots
+    return {bucket: Leased(found[bucket], client.snapshot_files(bucket, found[bucket].snapshot)) for bucket in wanted}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("leases", [True, False])
+def test_a_slow_read_of_a_snapshot_completes_under_its_lease_and_fails_without(
+    fresh_fluss: FreshFluss, spark: Any, monkeypatch: pytest.MonkeyPatch, leases: bool
+) -> None:
+    """The server keeps one snapshot and makes another twice a second; ten are made before the first is read."""
+    server = fresh_fluss(kv_snapshot_interval_s=0.5)
+    tables = Tables(server)
+    path = tables.make(**LAKE)
+    monkeypatch.setattr(round_module, "run_split", slowly(server.bootstrap))
+    if not leases:
+        monkeypatch.setattr(Leasing, "acquire", unleased)
+        monkeypatch.setattr(Leasing, "check", lambda *_: None)
+    client = connect_coordinator(server.bootstrap)
+    with Writing(tables, path) as writing:
+        until(lambda: len(client.latest_snapshots(path).snapshots) == 2)
+        with RunningTiering(spark, settings(server, lease_ms=3_000)) as running:
+            running.wait_for(lambda: running.ends)
+            first = running.ends[0]
+            if leases:
+                writing.__exit__()
+                running.wait_for(lambda: lake_rows(server.warehouse, path) == in_order(writing.held.values()))
+    if leases:
+        assert first.error is None
+    else:
+        assert isinstance(first.error, Unavailable | Gone), first
+        assert first.state is State.FAILED
+    assert not list((server.remote / "lease").rglob("*.metadata")), "a lease is left"
+    tables.close()

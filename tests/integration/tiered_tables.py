@@ -50,6 +50,11 @@ def folder(lake: TieredLake, target: str) -> Path:
     return Path(str(table_of(lake, target).table_path))
 
 
+def rows_of(*keys: int, value: str = "x", start: int = 0) -> list[Change]:
+    """An insert each, one offset behind the other."""
+    return [(key, value, INSERT, start + place) for place, key in enumerate(keys)]
+
+
 def batch(changes: Sequence[Change], *, day: str | None = None) -> pa.RecordBatch:
     """Rows as the readers of Fluss hand them out."""
     columns: dict[str, pa.Array] = {

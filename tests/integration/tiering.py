@@ -68,7 +68,8 @@ class RunningTiering:
 
 def lake_table(warehouse: Path | str, path: TableId) -> pa.Table:
     """All rows of a lake table, system columns included; empty where nothing was committed yet."""
-    table = TieredLake(str(warehouse))._table(f"{path.database}.{path.name}")
+    # Read by the native reader: pypaimon's other one makes Python's datetimes of timestamps, which know no nanoseconds.
+    table = TieredLake(str(warehouse))._table(f"{path.database}.{path.name}").copy({"read.native.enabled": "true"})
     builder = table.new_read_builder()
     return builder.new_read().to_arrow(builder.new_scan().plan().splits())
 

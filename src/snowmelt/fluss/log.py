@@ -48,8 +48,11 @@ class LogSource(Protocol):
 
 
 class LogReader:
-    """Reads one bucket from `offset` up to `end`. `Unavailable` is tried again `retries_max` times in a row; after it has been raised
-    another reader may go on where this one stood. 0.9 hangs up when it deletes a file that it is just sending."""
+    """Reads one bucket from `offset` up to `end`. After `Unavailable` another one may go on where this one stood.
+
+    What a server refuses is asked for again `retries_max` times in a row. 0.9 hangs up when it deletes a file that it is just sending,
+    and one that has just been started knows neither its buckets nor what their logs have.
+    """
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class LogReader:
         for tried in range(self._retries_max):
             try:
                 return self._ask()
-            except Unavailable:
+            except (Unavailable, SourceDrift):
                 self._pause(min(_PAUSE_S * 2**tried, _PAUSE_S_MAX))
         return self._ask()
 

@@ -6,13 +6,13 @@ A plan's schema stays the plan's: rows of older schemas are read into it, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from snowmelt.errors import Unavailable
+from snowmelt.errors import SnowmeltError, SourceDrift, Unavailable
 from snowmelt.fluss.buckets import Bucketing
-from snowmelt.fluss.client import Cluster, Fetched, FetchFrom, FlussClient, Node
-from snowmelt.fluss.rpc import Connection
+from snowmelt.fluss.client import Cluster, Fetched, FetchFrom, FlussClient, Node, OffsetKind
+from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, Connection, Gone
 from snowmelt.fluss.types import Versions, read_schema
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
@@ -82,19 +82,38 @@ class BucketLeader:
     def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[Fetched]:
         if self._client is None:
             self._client = self._find()
+        wanted = list(wanted)
         try:
             fetched = self._client.fetch_log(wanted, bytes_max=bytes_max, wait_ms=wait_ms)
+            refused = any(one.error is not None for one in fetched)
+            fetched = [replace(one, error=self._judged(self._client, asked, one)) for asked, one in zip(wanted, fetched, strict=False)]
         except Unavailable:
             self.close()
             raise
-        if any(isinstance(one.error, Unavailable) for one in fetched):
+        if refused:
             # It may be that it leads no longer.
             self.close()
         return fetched
 
+    def _judged(self, client: FlussClient, asked: FetchFrom, one: Fetched) -> SnowmeltError | None:
+        """Errors of a server that does not know yet what it has are those of one that will never have it."""
+        error = one.error
+        if isinstance(error, Gone) and error.code == NO_TABLE_OR_BUCKET:
+            # Whether there is such a bucket the cluster says, which is asked next.
+            return Unavailable("a Fluss server does not know a bucket at the moment", detail=error.detail)
+        if type(error) is SourceDrift:
+            bucket = asked.bucket
+            earliest = client.offsets(bucket.table, bucket.partition, [bucket.bucket], OffsetKind.EARLIEST)[bucket]
+            if earliest <= asked.offset:
+                return Unavailable("a Fluss server does not have an offset yet that it had", detail=error.detail)
+        return error
+
     def _find(self) -> FlussClient:
         anyone = self._connect()
         try:
+            # Asked for the leaders of a table that is gone, 0.9 fails in a way that tells nothing.
+            if anyone.table_info(self._path).table != self._bucket.table:
+                raise Gone("the Fluss table was dropped and made anew", detail=str(self._path), code=NO_TABLE)
             partitions = [] if self._bucket.partition is None else [self._bucket.partition]
             node = leader_of(anyone.cluster(self._path, partitions), self._bucket)
         finally:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from snowmelt.engine.failpoints import FLUSS_TOLD, LAKE_COMMITTED, OFFSETS_PREPARED, SPLITS_STAGED, reach
 from snowmelt.engine.tasks import run_on_spark
 from snowmelt.engine.tiering.leasing import Leasing, lease_id
-from snowmelt.engine.tiering.listing import Buckets, lake_shape, list_buckets
+from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import Fenced, InvariantBroken, SnowmeltError, Unavailable
@@ -33,7 +33,6 @@ from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import Bucket, SnapshotFile
 from snowmelt.model.table import TableId
 from snowmelt.tiering import rounds
-from snowmelt.tiering.fence import Known
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import ENDS, Outcome, Round, State, Step
 from snowmelt.tiering.splits import SnapshotSplit
@@ -89,7 +88,7 @@ class RunningRound:
         self._lake = TieredLake(settings.warehouse)
         self._coordinator: FlussClient | None = None
         self._table: ReadableTable | None = None
-        self._buckets = Buckets((), {}, {})
+        self._buckets = Buckets((), {})
         self._files: dict[Bucket, tuple[SnapshotFile, ...]] = {}
         self._offsets: Offsets | None = None
         self._identity = ""
@@ -226,8 +225,8 @@ class RunningRound:
             case rounds.Report():
                 self._say(step)
                 return rounds.Reported()
-            case rounds.Tell(tiered, ends):
-                return self._tell(tiered.snapshot, tiered.path, ends)
+            case rounds.Tell():
+                return self._tell(step)
             case _:
                 try:
                     return self._before_the_commit(step)
@@ -270,21 +269,27 @@ class RunningRound:
     # ---- steps
 
     def _look(self) -> Outcome:
-        known = self._client().lake_snapshot(self.handed.path)
+        known = lake_known(self._client(), self.handed.path)
         view = self._lake.view(self._target)
         self._identity = view.identity
         self._offsets = self._lake.offsets(view.newest.path) if view.newest is not None else None
-        return rounds.Looked(view, self._offsets, None if known is None else Known(known.snapshot, known.offsets))
+        return rounds.Looked(view, self._offsets, known)
 
-    def _tell(self, snapshot: int, path: str, ends: Mapping[Bucket, int]) -> Outcome:
-        machine = self.machine
+    def _tell(self, tell: rounds.Tell) -> Outcome:
+        machine, tiered = self.machine, tell.tiered
         assert machine is not None
-        if not ends and self._offsets is not None:
-            # Left untold by somebody; what Fluss is to cut its log by is in the file.
-            ends = self._offsets.ends
-        times = dict(machine.timestamps_ms)
+        # Left untold by somebody, what Fluss is to cut its log by is in the file.
+        ends = tell.ends or (self._offsets.ends if self._offsets is not None else {})
         try:
-            self._client().commit_lake_snapshot(self.handed.table, self.handed.path, snapshot, path, ends, max_timestamps_ms=times)
+            self._client().commit_lake_snapshot(
+                self.handed.table,
+                self.handed.path,
+                tiered.snapshot,
+                tiered.path,
+                ends,
+                max_timestamps_ms=machine.timestamps_ms,
+                keep_from=tell.keep_from,
+            )
         except Gone as error:
             # There is nobody any more who would want to know.
             log.warning("%s is gone: %s", self.handed.path, error)
@@ -312,7 +317,6 @@ class RunningRound:
                 table=table,
                 target=self._target,
                 prefix=self._nonce,
-                leader=self._buckets.leaders[split.bucket],
                 files=self._files[split.bucket] if isinstance(split, SnapshotSplit) else (),
             )
             for split in splits

@@ -73,8 +73,8 @@ class Tiering:
     def _beat(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, *, more: bool) -> None:
         free = more and len(self._running) < self._settings.rounds_at_once
         sent_ms = time.monotonic_ns() // 1_000_000
-        owned = [running for running in self._running.values() if running.owned]
-        reports = {running: running.report for running in owned if running.report is not None and not running.reported.is_set()}
+        owned = [running for running in self._running.values() if running.owned and not running.reported.is_set()]
+        reports = {running: running.report for running in owned if running.report is not None}
         try:
             answer = self._client().heartbeat(
                 tiering=[_named(running) for running in owned if running not in reports],
@@ -113,7 +113,7 @@ class Tiering:
 
     def _begin(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, handed: HandedOut, epoch: int) -> None:
         for running in self._running.values():
-            if running.handed.table == handed.table and running.owned:
+            if running.handed.table == handed.table and running.owned and not running.reported.is_set():
                 running.lost("it was handed out again")
         failures = self._failures.get(handed.table, 0)
         running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon)

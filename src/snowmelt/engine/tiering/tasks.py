@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,12 +22,12 @@ import pyarrow.compute as pc
 from snowmelt.engine.failpoints import SPLIT_READ, reach
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.fluss.batches import KIND, OFFSET, TIMESTAMP, UPDATE_BEFORE
-from snowmelt.fluss.client import FlussClient, Node
+from snowmelt.fluss.client import connect_coordinator
 from snowmelt.fluss.log import LogReader
 from snowmelt.fluss.remote import RemoteFiles
-from snowmelt.fluss.rpc import Connection, Gone
+from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.snapshots import SnapshotReader
-from snowmelt.fluss.tables import ReadableTable
+from snowmelt.fluss.tables import BucketLeader, ReadableTable
 from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import SnapshotFile
 from snowmelt.tiering.rounds import BucketRead
@@ -40,7 +41,6 @@ class SplitTask:
     target: str
     prefix: str
     """Of the names of the round's files."""
-    leader: Node
     files: tuple[SnapshotFile, ...] = ()
     """Of the KV snapshot, which is leased."""
 
@@ -100,13 +100,13 @@ class _LogRows:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         deadline = time.monotonic() + self._settings.round_s_max
-        table, leader = self._task.table, self._task.leader
-        with Connection(leader.host, leader.port) as connection:
+        table, bucket = self._task.table, self._split.bucket
+        with closing(BucketLeader(table.path, bucket, lambda: connect_coordinator(self._settings.bootstrap))) as leader:
             reader = LogReader(
-                self._split.bucket,
+                bucket,
                 self._split.start,
                 self._split.stop,
-                source=FlussClient(connection),
+                source=leader,
                 versions=table.versions,
                 remote=self._remote,
                 log_format=table.log_format,

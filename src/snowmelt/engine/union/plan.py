@@ -19,7 +19,7 @@ from datetime import date
 from typing import Any, Final
 
 from snowmelt.engine.tiering.leasing import Held, lease_id, lease_once
-from snowmelt.engine.tiering.listing import Buckets, lake_shape, list_buckets
+from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
 from snowmelt.engine.union.options import UnionOptions
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, connect_coordinator
@@ -28,7 +28,6 @@ from snowmelt.fluss.types import Root, Schema
 from snowmelt.lakes.paimon import PaimonLake, Share
 from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import Bucket, SnapshotFile
-from snowmelt.tiering.fence import Known
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.union import BucketRead, Pair, decide_pair, plan_union, with_snapshot
 
@@ -93,7 +92,7 @@ class _Planning:
 
     def _look(self) -> Pair:
         """The lake's newest tiered snapshot and its offsets."""
-        known = self._client.lake_snapshot(self._options.table)
+        known = lake_known(self._client, self._options.table)
         shape = lake_shape(self._table, self._client.table_info(self._options.table))
         if not self._lake.fits(self._options.target, shape):
             if known is not None:
@@ -105,7 +104,7 @@ class _Planning:
             return Pair(0, Offsets(self._table.table, {}))
         view = self._lake.view(self._options.target)
         offsets = self._lake.offsets(view.newest.path) if view.newest is not None else None
-        return decide_pair(self._table.table, view, offsets, None if known is None else Known(known.snapshot, known.offsets))
+        return decide_pair(self._table.table, view, offsets, known)
 
     def _tasks(self, pair: Pair) -> list[UnionTask]:
         shares = PaimonLake(self._options.warehouse, user=READER).shares(self._options.target, pair.snapshot) if pair.snapshot else []

@@ -1,0 +1,94 @@
+"""Our lake side beside the real coordinator: its tables are ours, and what it does with words about lake snapshots."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from snowmelt.fluss.client import FlussClient
+from snowmelt.fluss.server import FlussServer
+from snowmelt.lakes.paimon_tiering import Column, Shape, TieredLake
+from snowmelt.model.fluss import Bucket
+from snowmelt.tiering.rounds import KEEP_ALL
+from tests.fluss_servers import Tables
+from tests.integration.tiered_tables import IN_0, bring, read, rows_of, stage
+
+OWN = (Column("id", "BIGINT NOT NULL"), Column("v", "STRING"))
+COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
+PARTITIONED = COLUMNS.append(pa.field("day", pa.string()))
+
+
+@pytest.fixture
+def coordinator(fluss: FlussServer) -> Iterator[FlussClient]:
+    with fluss.connect() as connection:
+        yield FlussClient(connection)
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "partitions", "shape"),
+    [
+        (COLUMNS, ["id"], [], Shape(OWN, key=("id",), bucket_key=("id",), buckets=2)),
+        (COLUMNS, [], [], Shape((Column("id", "BIGINT"), Column("v", "STRING")), buckets=2)),
+        (
+            PARTITIONED,
+            ["id", "day"],
+            ["day"],
+            Shape((*OWN, Column("day", "STRING NOT NULL")), key=("id", "day"), partition_key=("day",), bucket_key=("id",), buckets=2),
+        ),
+    ],
+    ids=["key", "log", "partitions"],
+)
+def test_a_table_of_the_coordinators_is_one_that_we_would_make(
+    fluss_tables: Tables, coordinator: FlussClient, columns: pa.Schema, key: list[str], partitions: list[str], shape: Shape
+) -> None:
+    path = fluss_tables.make(
+        columns=columns, key=key, partitioned_by=partitions, table__datalake__enabled="true", table__datalake__freshness="1h"
+    )
+    target = f"{path.database}.{path.name}"
+    folder = fluss_tables.server.warehouse / f"{path.database}.db" / path.name
+    theirs = json.loads((folder / "schema/schema-0").read_text())
+    lake = TieredLake(str(fluss_tables.server.warehouse))
+    shape = Shape(shape.columns, shape.key, shape.partition_key, shape.bucket_key, shape.buckets, coordinator.table_info(path).properties)
+    lake.ensure(target, shape)
+    if key == ["id"]:
+        # Written as it is.
+        bring(lake, target, "p1", stage(lake, target, 0, rows_of(*IN_0)))
+        assert [row[0] for row in read(lake, target)] == list(IN_0)
+    shutil.rmtree(folder)
+    lake.ensure(target, shape)
+    ours = json.loads((folder / "schema/schema-0").read_text())
+    for part in ("partitionKeys", "primaryKeys", "options"):
+        assert ours[part] == theirs[part]
+    assert [(field["name"], field["type"]) for field in ours["fields"]] == [(field["name"], field["type"]) for field in theirs["fields"]]
+
+
+def test_a_word_about_a_lake_snapshot_deletes_what_it_does_not_keep(fluss_tables: Tables, coordinator: FlussClient) -> None:
+    """What the simulation believes of it: a late word puts Fluss back, and the file of the newest stays only if it was told so."""
+    path = fluss_tables.make(columns=COLUMNS, table__datalake__enabled="true", table__datalake__freshness="1h")
+    table = coordinator.table_info(path).table
+    files = {}
+    for snapshot, end in ((1, 10), (2, 20), (3, 30)):
+        offsets = {Bucket(table, 0): end, Bucket(table, 1): 5}
+        files[snapshot] = Path(coordinator.prepare_lake_snapshot(table, path, offsets))
+        coordinator.commit_lake_snapshot(table, path, snapshot, str(files[snapshot]), offsets, keep_from=max(1, snapshot - 1))
+    assert [file.exists() for file in files.values()] == [False, True, True]
+    # Late, of a round that began with snapshot 1.
+    coordinator.commit_lake_snapshot(table, path, 2, str(files[2]), {}, keep_from=1)
+    known = coordinator.lake_snapshot(path)
+    assert known is not None
+    assert (known.snapshot, known.offsets[Bucket(table, 0)]) == (2, 20)
+    assert files[3].exists()
+    # The repair, as of a snapshot that Fluss never learned of.
+    coordinator.commit_lake_snapshot(table, path, 3, str(files[3]), {}, keep_from=KEEP_ALL)
+    assert (coordinator.lake_snapshot(path) or known).snapshot == 3
+    # What is prepared meanwhile is merged over what it knows.
+    merged = coordinator.prepare_lake_snapshot(table, path, {Bucket(table, 1): 7})
+    assert TieredLake(str(fluss_tables.server.warehouse)).offsets(merged).ends == {Bucket(table, 0): 30, Bucket(table, 1): 7}
+    # Without a word on what to keep, the late one takes the newest's file along.
+    coordinator.commit_lake_snapshot(table, path, 2, str(files[2]), {})
+    assert not files[3].exists()
