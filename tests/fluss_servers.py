@@ -118,6 +118,23 @@ class Tables:
         found: list[dict[str, Any] | None] = self._wait(read)
         return found
 
+    def scan(self, path: TableId, *, buckets: int = 2, partition: int | None = None) -> list[dict[str, Any]]:
+        """All rows of a table with a key as the server itself shows them, or of one of its partitions."""
+
+        async def read() -> list[dict[str, Any]]:
+            table = await self._connection.get_table(_path(path))
+            id = table.get_table_info().table_id
+            found: list[dict[str, Any]] = []
+            for number in range(buckets):
+                bucket = pyfluss.TableBucket(id, number)
+                if partition is not None:
+                    bucket = pyfluss.TableBucket.with_partition(id, partition, number)
+                found += (await table.new_scan().limit(1_000_000).create_bucket_batch_scanner(bucket).to_arrow()).to_pylist()
+            return found
+
+        rows: list[dict[str, Any]] = self._wait(read)
+        return rows
+
     def log(self, path: TableId, ends: dict[int, int], partition: int | None = None) -> list[tuple[int, Any]]:
         """What pyfluss reads of the log up to these offsets of buckets: buckets and records."""
 
@@ -139,6 +156,9 @@ class Tables:
 
     def add_partition(self, path: TableId, **values: str) -> None:
         self._wait(lambda: self._admin.create_partition(_path(path), values, ignore_if_exists=False))
+
+    def drop_partition(self, path: TableId, **values: str) -> None:
+        self._wait(lambda: self._admin.drop_partition(_path(path), values, ignore_if_not_exists=False))
 
     def drop(self, path: TableId) -> None:
         self._wait(lambda: self._admin.drop_table(_path(path), ignore_if_not_exists=False))

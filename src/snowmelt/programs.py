@@ -1,9 +1,11 @@
-"""For programs: a pipeline as an object, and its lake tables as DataFrames. `snowmelt.Pipeline` and `snowmelt.read` are these.
+"""For programs: a pipeline as an object, and its lake tables as DataFrames. `snowmelt.Pipeline` and `snowmelt.read` are these,
+and so is `snowmelt.union_read`, for tables of Apache Fluss.
 
 for progress in snowmelt.Pipeline(spark, "pipeline.yaml").run():
     print(progress.epoch, progress.rows)
 
 orders = snowmelt.read(spark, "ods.orders", warehouse="/data/lake")
+live = snowmelt.union_read(spark, "shop.orders", bootstrap="fluss:9123", warehouse="/data/lake")
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from snowmelt.config import PipelineConfig, read_pipeline
 from snowmelt.engine import pipeline as engine
 from snowmelt.engine.pipeline import Progress
 from snowmelt.engine.settings import Settings
+from snowmelt.engine.union.options import LEASE_S
 from snowmelt.errors import InvalidConfig
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.supervise import supervise
@@ -126,3 +129,29 @@ def _share(warehouse: str, table: str, snapshot: int, names: list[str]) -> Calla
                 yield from reader.to_arrow_batch_reader([splits[index]])
 
     return work
+
+
+def union_read(
+    spark: Any,
+    table: str,
+    *,
+    bootstrap: str,
+    warehouse: str,
+    columns: Sequence[str] = (),
+    lease_s: float = LEASE_S,
+    remote: Mapping[str, str] | None = None,
+) -> Any:
+    """A table of Apache Fluss as a DataFrame: what the lake has of it, and from Fluss what the lake does not have yet, merged by key.
+
+    It shows the table as it is when the DataFrame is first used; make another to see it anew. A table that was never tiered is read from
+    its KV snapshots and their log; Fluss then keeps those for `lease_s` seconds, within which the read must be over. `remote`: options
+    of obstore for Fluss' remote storage, secrets by reference. It is the data source `snowmelt.fluss` with these options.
+    """
+    from snowmelt.engine.union.source import FORMAT, FlussSource
+
+    options = {"table": table, "bootstrap": bootstrap, "warehouse": warehouse, "columns": ",".join(columns), "lease": str(lease_s)}
+    options |= {f"remote.{name}": value for name, value in (remote or {}).items()}
+    # Asked for here, where errors are ours and not Spark's account of them.
+    schema = FlussSource(options).schema()
+    spark.dataSource.register(FlussSource)
+    return spark.read.format(FORMAT).schema(schema).options(**options).load()

@@ -4,8 +4,10 @@
 
 One bucket is read in one process, as a task reads it, after a read that compiles whatever it needs. Each read counts rows and gives
 them away; wall and processor time (user and system, of the reading process alone) are measured around it. The server stands still
-during a snapshot's read, and sends during a log's. Then whole rounds, from the hand-out of a table of two buckets until Fluss was told,
-on two cores that the server shares. The last line is JSON: medians of the reads, and of the rounds what one of each gave.
+during a snapshot's read, and sends during a log's. Then the table is tiered, a tenth of its rows is changed again, and a union read's
+task reads it: the lake with that tail over it, against the KV snapshot, which is what reading such a table costs without a lake. Then
+whole rounds, from the hand-out of a table of two buckets until Fluss was told, on two cores that the server shares. The last line is
+JSON: medians of the reads, and of the rounds what one of each gave.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from snowmelt.engine.union.options import parse_options
+from snowmelt.engine.union.plan import plan_tasks
+from snowmelt.engine.union.tasks import run_task
 from snowmelt.fluss.client import FlussClient, OffsetKind
 from snowmelt.fluss.log import LogReader
 from snowmelt.fluss.remote import RemoteFiles
@@ -31,10 +36,12 @@ from snowmelt.fluss.tables import BucketLeader, describe_table
 from snowmelt.fluss.types import Column, FlussType, Root, Schema
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
-from tests.bench._tiering_rounds import measure
+from snowmelt.supervise import spark_session
+from tests.bench._tiering_rounds import measure as measure_rounds
 from tests.fluss_bytes import compacted_row
 from tests.fluss_raw import create_table, kv_batch, put
 from tests.fluss_servers import Tables, start_fluss
+from tests.integration.tiering import LAKE, RunningTiering, settings
 from tests.waiting import until
 
 AT_ONCE = 10_000
@@ -99,6 +106,11 @@ def there(tablet: FlussClient, bucket: Bucket) -> bool:
         return False
 
 
+def tier(server: FlussServer, path: TableId) -> None:
+    with spark_session("bench", master="local[2]", ui=False, debug=False) as spark, RunningTiering(spark, settings(server)) as running:
+        running.wait_for(lambda: running.finished(path))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=500_000)
@@ -109,7 +121,7 @@ def main() -> None:
         try:
             tables = Tables(server)
             path = TableId(tables.make().database, "orders")
-            create_table(server, path, ORDERS)
+            create_table(server, path, ORDERS, **LAKE)
             anyone, tablet = FlussClient(server.connect()), FlussClient(server.connect(Part.TABLET))
             table = describe_table(anyone, path)
             bucket = Bucket(table.table, 0)
@@ -128,12 +140,26 @@ def main() -> None:
                 yield from LogReader(bucket, 0, options.rows, source=leader, versions=table.versions, remote=RemoteFiles()).read()
                 leader.close()
 
-            result = {"rows": options.rows}
-            for name, read in (("snapshot", lambda: snapshots.read(files)), ("log", log)):
+            result: dict[str, float] = {"rows": options.rows}
+
+            def measure(name: str, read: Callable[[], Iterator[pa.RecordBatch]]) -> None:
                 for unit, value in timed(read, options.rows, options.repeats).items():
                     result[f"read_{name}_{unit}"] = round(value)
                     print(f"{'read ' + name:>20} {unit:>16} {value:>12,.0f}")
-            for name, value in measure(server, path.database, ORDERS, order, options.rows).items():
+
+            measure("snapshot", lambda: snapshots.read(files))
+            measure("log", log)
+            tier(server, path)
+            load(server, table.table, options.rows // 10)
+            told = {"table": f"{path.database}.{path.name}", "bootstrap": server.bootstrap, "warehouse": str(server.warehouse)}
+            parsed = parse_options(told)
+            (task,) = plan_tasks(parsed)
+            assert task.shares
+            assert task.stop - task.start == 2 * (options.rows // 10)
+            measure("union", lambda: run_task(parsed, task, ORDERS.arrow.names))
+            # Of processor time, which does not depend on what else the machine does.
+            result["union_to_snapshot"] = round(result["read_union_rows_per_cpu_s"] / result["read_snapshot_rows_per_cpu_s"], 2)
+            for name, value in measure_rounds(server, path.database, ORDERS, order, options.rows).items():
                 result[name] = value
                 print(f"{'round by ' + name.partition('_')[0]:>20} {'rows_per_s':>16} {value:>12,.0f}")
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import pickle
 import shutil
 import signal
 from contextlib import ExitStack
@@ -15,8 +16,9 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SourceDrift
+from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SourceDrift, Unavailable
 from snowmelt.lakes import paimon_tiering
+from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.lakes.paimon_tiering import CHANGE, OFFSET, TIMESTAMP, Column, Shape, TieredLake
 from snowmelt.model.fluss import Bucket
 from snowmelt.store.local import LocalStore
@@ -132,6 +134,14 @@ def test_a_table_that_is_another_is_refused(lake: TieredLake, change: dict[str, 
     with pytest.raises(InvalidConfig, match="is not as its Fluss table needs it") as refused:
         lake.ensure("shop.made", SHAPES[ORDERS])
     assert wrong in refused.value.detail
+    with pytest.raises(InvalidConfig, match="is not as its Fluss table needs it"):
+        lake.fits("shop.made", SHAPES[ORDERS])
+
+
+def test_a_reader_makes_no_table(lake: TieredLake) -> None:
+    assert lake.fits(ORDERS, SHAPES[ORDERS])
+    assert not lake.fits("shop.nowhere", SHAPES[ORDERS])
+    assert not lake.fits("nowhere.orders", SHAPES[ORDERS])
 
 
 # ---- writing
@@ -144,6 +154,26 @@ def test_changes_of_every_kind_and_rows_of_a_kv_snapshot_are_what_the_table_has(
     changes = [(a, "old", BEFORE, 5), (a, "new", AFTER, 6), (b, "old", DELETE, 7), (d, "d", INSERT, 8), (d, "d", DELETE, 9)]
     bring(lake, ORDERS, "p2", stage(lake, ORDERS, 0, [*changes, (e, None, INSERT, 10)]))
     assert read(lake, ORDERS) == [(IN_1[0], "old", 1, -1), (a, "new", 0, 6), (c, "old", 0, -1), (e, None, 0, 10)]
+
+
+def test_what_a_plan_names_is_read_though_its_snapshot_is_gone_and_a_file_that_is_gone_is_told(lake: TieredLake) -> None:
+    rows = [(key, "old", INSERT, SNAPSHOT) for key in IN_0]
+    number = bring(lake, ORDERS, "p1", stage(lake, ORDERS, 0, rows))
+    reader = PaimonLake(str(folder(lake, ORDERS).parent.parent), user="reader")
+    shares = pickle.loads(pickle.dumps(reader.shares(ORDERS, number)))
+    assert [(share.partition, share.bucket) for share in shares] == [((), 0)]
+    bring(lake, ORDERS, "p2", stage(lake, ORDERS, 0, [(IN_0[0], "new", AFTER, 5)]))
+    (folder(lake, ORDERS) / "snapshot" / f"snapshot-{number}").unlink()
+    with pytest.raises(SourceDrift, match="a lake snapshot is gone"):
+        reader.shares(ORDERS, number)
+    found = pa.Table.from_batches(reader.read(ORDERS, number, ["v", "id"], shares))
+    assert found.column_names == ["v", "id"]
+    assert sorted(found.column("id").to_pylist()) == sorted(IN_0)
+    assert set(found.column("v").to_pylist()) == {"old"}
+    for file in (folder(lake, ORDERS) / "bucket-0").iterdir():
+        file.unlink()
+    with pytest.raises(Unavailable, match="can't be read or written"):
+        list(reader.read(ORDERS, number, ["id"], shares))
 
 
 def test_a_table_without_a_bucket_key_tells_the_bucket_by_its_column(lake: TieredLake) -> None:

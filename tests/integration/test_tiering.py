@@ -132,7 +132,7 @@ def slowly(bootstrap: str) -> Callable[[TieringSettings, SplitTask], SplitAnswer
 
 
 def unleased(self: Leasing, lease: str, path: TableId, table: int, wanted: Any) -> dict[Bucket, Leased]:
-    client = connect_coordinator(self._bootstrap)
+    client = connect_coordinator(self._calls._bootstrap)
     found = client.latest_snapshots(path).snapshots
     return {bucket: Leased(found[bucket], client.snapshot_files(bucket, found[bucket].snapshot)) for bucket in wanted}
 

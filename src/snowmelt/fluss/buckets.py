@@ -184,7 +184,7 @@ class Bucketing:
     def buckets(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         """The bucket of each row, int32. Columns are those that readers hand out."""
         columns = [batch.column(column.name) for column in self._key]
-        data, ends = self._paimon_keys(columns, batch.num_rows) if self._paimon else self._fluss_keys(columns, batch.num_rows)
+        data, ends = self._paimon_keys(columns, batch.num_rows) if self._paimon else compacted_keys(self._key, columns, batch.num_rows)
         hashes: npt.NDArray[np.int32] = np.empty(batch.num_rows, np.int32)
         _hashes(data, ends, hashes)
         if self._paimon:
@@ -193,31 +193,6 @@ class Bucketing:
         found: npt.NDArray[np.int32] = np.empty(batch.num_rows, np.int32)
         _fluss_buckets(hashes, self._buckets, found)
         return found
-
-    def _fluss_keys(self, columns: list[pa.Array], rows: int) -> tuple[Bytes, Longs]:
-        parts: list[tuple[str, Any]] = []
-        sizes: Longs = np.zeros(rows, np.int64)
-        for column, array in zip(self._key, columns, strict=True):
-            check(not array.null_count, "a bucket key of Fluss has a NULL", column.name)
-            for form, values in _compacted_parts(column.type, array):
-                parts.append((form, values))
-                if form == "varint":
-                    _varint_sizes(values, sizes)
-                elif form == "bytes":
-                    sizes += np.diff(values[0])
-                else:
-                    sizes += int(form)
-        ends = np.cumsum(sizes)
-        at = ends - sizes
-        data: Bytes = np.zeros(int(ends[-1]) if rows else 0, np.uint8)
-        for form, values in parts:
-            if form == "varint":
-                _put_varints(values, at, data)
-            elif form == "bytes":
-                _put_bytes(values[0], values[1], at, data)
-            else:
-                _put_fixed(values, int(form), at, data)
-        return data, ends
 
     def _paimon_keys(self, columns: list[pa.Array], rows: int) -> tuple[Bytes, Longs]:
         nulls = (len(columns) + 8 + 63) // 64 * 8
@@ -252,6 +227,33 @@ class Bucketing:
                 # What is stored is as wide as its type; the rest of the eight bytes stays zero.
                 _put_words(values & ((1 << 8 * size) - 1) if size < 8 else values, valid, place, nulls, starts, data)
         return data, ends
+
+
+def compacted_keys(key: Sequence[Column], columns: Sequence[pa.Array], rows: int) -> tuple[Bytes, Longs]:
+    """Keys as Fluss' own store has them, one behind the other, and where each ends. Two keys are the same if their bytes are."""
+    parts: list[tuple[str, Any]] = []
+    sizes: Longs = np.zeros(rows, np.int64)
+    for column, array in zip(key, columns, strict=True):
+        check(not array.null_count, "a key of Fluss has a NULL", column.name)
+        for form, values in _compacted_parts(column.type, array):
+            parts.append((form, values))
+            if form == "varint":
+                _varint_sizes(values, sizes)
+            elif form == "bytes":
+                sizes += np.diff(values[0])
+            else:
+                sizes += int(form)
+    ends = np.cumsum(sizes)
+    at = ends - sizes
+    data: Bytes = np.zeros(int(ends[-1]) if rows else 0, np.uint8)
+    for form, values in parts:
+        if form == "varint":
+            _put_varints(values, at, data)
+        elif form == "bytes":
+            _put_bytes(values[0], values[1], at, data)
+        else:
+            _put_fixed(values, int(form), at, data)
+    return data, ends
 
 
 def _compacted_parts(kind: FlussType, array: pa.Array) -> list[tuple[str, Any]]:

@@ -83,6 +83,16 @@ class Reshape:
     """What that is, in Paimon's own form."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of one bucket's files that can be read alone."""
+
+    partition: tuple[Any, ...]
+    bucket: int
+    split: bytes
+    """In Paimon's own form."""
+
+
 class PaimonLake:
     """The tables of one warehouse, as one pipeline sees them. To be opened in the process that uses it."""
 
@@ -163,13 +173,32 @@ class PaimonLake:
         with our_errors(target):
             if table.snapshot_manager().get_snapshot_by_id(snapshot) is None:
                 raise InvalidConfig("a lake table has no such snapshot", detail=f"{target}: {snapshot}", hint="it may be expired")
-            table = table.copy_without_time_travel({"scan.snapshot-id": str(snapshot), "read.native.enabled": "true"})
-            held = [field.name for field in table.fields]
-            missing = [name for name in names or () if name not in held]
-            if missing:
-                raise SourceDrift("a lake table lacks columns of its source", detail=f"{target}: {', '.join(missing)}")
-            builder = table.new_read_builder().with_projection(list(names or held))
+            builder = _reading(table, target, snapshot, names)
             return builder.new_read(), builder.new_scan().plan().splits()
+
+    def shares(self, target: str, snapshot: int) -> list[Share]:
+        """What there is to read of a snapshot, for tasks to `read`. All files that it names are in the list, so it need not last itself.
+
+        `SourceDrift`: it is gone since the caller saw it.
+        """
+        from pypaimon.read.split_serializer import serialize_split_v1
+
+        table = self.table(target)
+        with our_errors(target):
+            if table.snapshot_manager().get_snapshot_by_id(snapshot) is None:
+                raise SourceDrift("a lake snapshot is gone", detail=f"{target}: {snapshot}", hint="are snapshots kept for long enough?")
+            splits = _reading(table, target, snapshot, None).new_scan().plan().splits()
+            return [Share(tuple(split.partition.values), int(split.bucket), serialize_split_v1(split)) for split in splits]
+
+    def read(self, target: str, snapshot: int, names: Sequence[str], shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
+        """The rows of some shares, with these columns. `Unavailable`: a file is gone."""
+        from pypaimon.read.split_serializer import deserialize_split_v1
+
+        table = self.table(target)
+        with our_errors(target):
+            partition, key = table.partition_keys_fields, table.trimmed_primary_keys_fields
+            splits = [deserialize_split_v1(share.split, partition, key) for share in shares]
+            yield from _reading(table, target, snapshot, names).new_read().to_arrow_batch_reader(splits)
 
     def standing(self, target: str) -> tuple[str, int, int, int]:
         """What an intent holds of a table: its identity, number of buckets, schema and newest snapshot."""
@@ -350,6 +379,16 @@ class Writer:
                 # Here and now, and no frame may hold it: the error would carry it into another thread, where it can't be freed.
                 self.abandon()
                 raise
+
+
+def _reading(table: Any, target: str, snapshot: int, names: Sequence[str] | None) -> Any:
+    """pypaimon's builder of readers of one snapshot."""
+    table = table.copy_without_time_travel({"scan.snapshot-id": str(snapshot), "read.native.enabled": "true"})
+    held = [field.name for field in table.fields]
+    missing = [name for name in names or () if name not in held]
+    if missing:
+        raise SourceDrift("a lake table lacks columns of its source", detail=f"{target}: {', '.join(missing)}")
+    return table.new_read_builder().with_projection(list(names or held))
 
 
 def _check_shape(entry: Entry) -> None:

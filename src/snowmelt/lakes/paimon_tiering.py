@@ -131,12 +131,19 @@ class TieredLake:
                 self._catalog.create_table(target, schema, True)
             table = self._catalog.get_table(target)
             sync_table(table)
-        if wrong := _wrong(table, shape):
-            raise InvalidConfig(
-                "a lake table is not as its Fluss table needs it",
-                detail=f"{target}: {wrong}",
-                hint="name another warehouse, or drop the lake table and let it be made anew",
-            )
+        _check_fits(target, table, shape)
+
+    def fits(self, target: str, shape: Shape) -> bool:
+        """Whether the lake table is there. `InvalidConfig`: it is another."""
+        with our_errors(target):
+            try:
+                table = self._catalog.get_table(target)
+            except Exception as error:
+                if not _absent(error):
+                    raise
+                return False
+        _check_fits(target, table, shape)
+        return True
 
     def view(self, target: str, base: int | None = None) -> LakeView:
         """The table at its newest snapshot, and the tiering user's newest one, or all of its that are above `base`."""
@@ -312,6 +319,15 @@ def _check_staged(table: Any, target: str, messages: Sequence[Any]) -> None:
         for file in [*message.new_files, *message.changelog_files]:
             if not table.file_io.exists(file_path(table, message, file)):
                 raise Fenced("a round's staged files are gone", detail=target, hint="does somebody remove orphan files that are so young?")
+
+
+def _check_fits(target: str, table: Any, shape: Shape) -> None:
+    if wrong := _wrong(table, shape):
+        raise InvalidConfig(
+            "a lake table is not as its Fluss table needs it",
+            detail=f"{target}: {wrong}",
+            hint="name another warehouse, or drop the lake table and let it be made anew",
+        )
 
 
 def _wrong(table: Any, shape: Shape) -> str:

@@ -83,27 +83,33 @@ def plan_splits(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[Log
     copies: list[SnapshotSplit] = []
     ranges: list[LogSplit] = []
     for log in logs:
-        start = starts.get(log.bucket)
-        if start is None and keyed and log.snapshot is not None:
-            _reaches(log, log.snapshot.offset, "its newest KV snapshot ends with")
-            copies.append(SnapshotSplit(log.snapshot))
-            continue
-        if start is None:
-            # Of a key that was set in what is missing nobody knows any more.
-            start = 0 if keyed else log.earliest
-        _reaches(log, start, "the lake goes on with")
-        if start > log.latest:
-            raise SourceDrift(
-                "the lake is ahead of a Fluss table",
-                detail=f"{log.bucket}: the lake goes on with {start}, the log ends with {log.latest}",
-                hint="did Fluss lose data? drop the lake table, and let it be made anew",
-            )
-        if start < log.latest:
-            ranges.append(LogSplit(log.bucket, start, log.latest))
+        begin = decide_begin(keyed, starts.get(log.bucket), log)
+        if isinstance(begin, KvSnapshot):
+            copies.append(SnapshotSplit(begin))
+        elif begin < log.latest:
+            ranges.append(LogSplit(log.bucket, begin, log.latest))
     cut = _cut(ranges, budget.rows)
     latest = {log.bucket: log.latest for log in logs}
     more = cut != ranges or any(copy.snapshot.offset < latest[copy.bucket] for copy in copies)
     return Plan((*copies, *cut), more)
+
+
+def decide_begin(keyed: bool, start: int | None, log: Log) -> KvSnapshot | int:
+    """With what the reading of a bucket begins: with a KV snapshot, or with an offset of its log. `start`: where the lake goes on."""
+    if start is None and keyed and log.snapshot is not None:
+        _reaches(log, log.snapshot.offset, "its newest KV snapshot ends with")
+        return log.snapshot
+    if start is None:
+        # Of a key that was set in what is missing nobody knows any more.
+        start = 0 if keyed else log.earliest
+    _reaches(log, start, "the lake goes on with")
+    if start > log.latest:
+        raise SourceDrift(
+            "the lake is ahead of a Fluss table",
+            detail=f"{log.bucket}: the lake goes on with {start}, the log ends with {log.latest}",
+            hint="did Fluss lose data? drop the lake table, and let it be made anew",
+        )
+    return start
 
 
 def _reaches(log: Log, start: int, what: str) -> None:

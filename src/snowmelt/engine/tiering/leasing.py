@@ -14,6 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -63,13 +64,10 @@ class Leasing:
     def __init__(self, bootstrap: str, *, duration_ms: int = DURATION_MS, timeout_s: float = TIMEOUT_S) -> None:
         """Nothing is asked of the server yet."""
         parse_bootstrap(bootstrap)
-        self._bootstrap = bootstrap
-        self._timeout_s = timeout_s
+        self._calls = _Calls(bootstrap, timeout_s)
         self._book = LeaseBook(duration_ms=duration_ms)
         self._changed = threading.Condition()
         self._close_by_ms: int | None = None
-        self._client: FlussClient | None = None
-        self._connections = 0
         self._thread = threading.Thread(target=self._work, name="leases", daemon=True)
         self._thread.start()
 
@@ -129,16 +127,13 @@ class Leasing:
         try:
             while (step := self._due()) is not None:
                 sent_ms = _now_ms()
-                answer = self._perform(step)
+                answer = self._calls.perform(step)
                 with self._changed:
                     lacking = self._book.answer(step, answer, sent_ms, _now_ms())
                     self._changed.notify_all()
-                if lacking:
-                    log.warning("the Fluss server knows no leases; KV snapshots are read without protection", extra={"hint": "Fluss 0.9"})
-                elif isinstance(answer, Lost | Refused):
-                    log.warning("a call about a lease failed", extra={"call": type(step).__name__, "lease": step.lease, "why": answer.why})
+                _tell(step, answer, lacking=lacking)
         finally:
-            self._disconnect()
+            self._calls.disconnect()
             with self._changed:
                 self._changed.notify_all()
 
@@ -154,17 +149,27 @@ class Leasing:
                 due_ms = self._book.due_ms()
                 self._changed.wait(_WAIT_S if due_ms is None else min(_WAIT_S, max(0.001, (due_ms - now_ms) / 1000)))
 
-    def _perform(self, step: Step) -> Answer:
+
+class _Calls:
+    """Makes the calls of the book, over one connection after the other. One thread uses it."""
+
+    def __init__(self, bootstrap: str, timeout_s: float) -> None:
+        self._bootstrap = bootstrap
+        self._timeout_s = timeout_s
+        self._client: FlussClient | None = None
+        self._connections = 0
+
+    def perform(self, step: Step) -> Answer:
         try:
             if self._client is None:
                 self._client = connect_coordinator(self._bootstrap, timeout_s=self._timeout_s)
                 self._connections += 1
             return self._ask(self._client, step)
         except Unavailable as error:
-            self._disconnect()
+            self.disconnect()
             return Lost(str(error))
         except OutcomeUnknown as error:
-            self._disconnect()
+            self.disconnect()
             # Releasing what the lease has not fails in the server itself, and for ever.
             return Refused(str(error)) if isinstance(step, Release) else Lost(str(error))
         except SnowmeltError as error:
@@ -195,10 +200,45 @@ class Leasing:
                 client.drop(lease)
                 return Confirmed()
 
-    def _disconnect(self) -> None:
+    def disconnect(self) -> None:
         if self._client is not None:
             self._client.connection.close()
             self._client = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Snapshots that may be read for as long as the lease lasts, which nobody renews. Not protected: the server knows no leases."""
+
+    snapshots: Mapping[Bucket, Leased]
+    protected: bool
+
+
+def lease_once(bootstrap: str, lease: str, path: TableId, table: int, wanted: Mapping[Bucket, str | None], duration_ms: int) -> Held:
+    """As `Leasing.acquire`, for whoever ends before what he leases is read: the lease is left to expire. `Unavailable` if it fails."""
+    calls, book = _Calls(bootstrap, TIMEOUT_S), LeaseBook(duration_ms=duration_ms)
+    book.open(lease, path, table, wanted)
+    try:
+        while True:
+            standing = book.standing(lease, _now_ms())
+            if standing.ready:
+                return Held(standing.snapshots, standing.protected)
+            step = book.step(_now_ms())
+            if step is None:
+                # Failed, and dropped if that was heard.
+                raise Unavailable("KV snapshots could not be leased", detail=f"{path}, lease {lease}, {standing.failure}")
+            sent_ms = _now_ms()
+            answer = calls.perform(step)
+            _tell(step, answer, lacking=book.answer(step, answer, sent_ms, _now_ms()))
+    finally:
+        calls.disconnect()
+
+
+def _tell(step: Step, answer: Answer, *, lacking: bool) -> None:
+    if lacking:
+        log.warning("the Fluss server knows no leases; KV snapshots are read without protection", extra={"hint": "Fluss 0.9"})
+    elif isinstance(answer, Lost | Refused):
+        log.warning("a call about a lease failed", extra={"call": type(step).__name__, "lease": step.lease, "why": answer.why})
 
 
 def _now_ms() -> int:

@@ -22,20 +22,19 @@ from snowmelt.engine.failpoints import FLUSS_TOLD, LAKE_COMMITTED, OFFSETS_PREPA
 from snowmelt.engine.tasks import run_on_spark
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing, lease_id
+from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
 from snowmelt.engine.tiering.settings import TieringSettings
-from snowmelt.engine.tiering.tablets import Tablets, tablets
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
-from snowmelt.errors import Fenced, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
-from snowmelt.fluss.client import FlussClient, HandedOut, Node, OffsetKind, Partition, connect_coordinator
+from snowmelt.errors import Fenced, InvariantBroken, SnowmeltError, Unavailable
+from snowmelt.fluss.client import FlussClient, HandedOut, connect_coordinator
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable, describe_table
-from snowmelt.lakes.paimon_tiering import Column, Shape, TieredLake
+from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import Bucket, SnapshotFile
 from snowmelt.tiering import rounds
-from snowmelt.tiering.fence import Known
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import ENDS, Outcome, Round, State, Step
-from snowmelt.tiering.splits import Log, SnapshotSplit
+from snowmelt.tiering.splits import SnapshotSplit
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class RunningRound:
         self._lake = TieredLake(settings.warehouse)
         self._coordinator: FlussClient | None = None
         self._table: ReadableTable | None = None
-        self._partitions: dict[int, Partition] = {}
+        self._buckets = Buckets((), {})
         self._files: dict[Bucket, tuple[SnapshotFile, ...]] = {}
         self._offsets: Offsets | None = None
         self._identity = ""
@@ -152,10 +151,7 @@ class RunningRound:
         info = client.table_info(self.handed.path)
         if table.table != self.handed.table:
             raise Unavailable("a Fluss table was dropped and made anew since it was handed out", detail=str(self.handed.path))
-        columns = tuple(Column(column.name, column.type.paimon) for column in table.versions.target.columns)
-        properties = {**info.properties, **info.custom_properties}
-        shape = Shape(columns, info.primary_key, table.partition_key, table.bucket_key, table.buckets, properties)
-        self._lake.ensure(self._target, shape)
+        self._lake.ensure(self._target, lake_shape(table, info))
         with self.lock:
             self.machine = Round(
                 table.table,
@@ -176,6 +172,11 @@ class RunningRound:
     @property
     def _target(self) -> str:
         return f"{self.handed.path.database}.{self.handed.path.name}"
+
+    @property
+    def _readable(self) -> ReadableTable:
+        assert self._table is not None
+        return self._table
 
     def _client(self) -> FlussClient:
         if self._coordinator is None or not self._coordinator.connection.open:
@@ -227,7 +228,8 @@ class RunningRound:
             case rounds.Look():
                 return self._look()
             case rounds.ListBuckets():
-                return rounds.Listed(self._list())
+                self._buckets = list_buckets(self._client(), self._readable)
+                return rounds.Listed(self._buckets.logs)
             case rounds.Lease(wanted):
                 return self._hold(wanted)
             case rounds.ReadSplits(splits):
@@ -253,20 +255,11 @@ class RunningRound:
     # ---- steps
 
     def _look(self) -> Outcome:
-        known = self._known()
+        known = lake_known(self._client(), self.handed.path)
         view = self._lake.view(self._target)
         self._identity = view.identity
         self._offsets = self._lake.offsets(view.newest.path) if view.newest is not None else None
         return rounds.Looked(view, self._offsets, known)
-
-    def _known(self) -> Known | None:
-        try:
-            known = self._client().lake_snapshot(self.handed.path)
-        except OutcomeUnknown as error:
-            # It does not find its own file of offsets. What the lake says is told to it once more.
-            log.warning("Fluss can't say what it knows of %s in the lake: %s", self.handed.path, error)
-            return None
-        return None if known is None else Known(known.snapshot, known.offsets)
 
     def _tell(self, tell: rounds.Tell) -> Outcome:
         machine, tiered = self.machine, tell.tiered
@@ -292,43 +285,8 @@ class RunningRound:
         reach(FLUSS_TOLD)
         return rounds.Told(True)
 
-    def _list(self) -> list[Log]:
-        """Every bucket. One of a partition that is dropped meanwhile is left out."""
-        client, table = self._client(), self._table
-        assert table is not None
-        found = client.partitions(self.handed.path) if table.partition_key else ()
-        self._partitions = {one.partition: one for one in found}
-        cluster = client.cluster(self.handed.path, self._partitions)
-        keyed = bool(table.versions.target.primary_key)
-        logs: list[Log] = []
-        with tablets(cluster) as opened:
-            for partition in self._partitions or (None,):
-                try:
-                    logs += self._list_partition(client, opened, table, partition, keyed=keyed)
-                except Gone:
-                    if partition is None:
-                        raise
-        return logs
-
-    def _list_partition(
-        self, client: FlussClient, opened: Tablets, table: ReadableTable, partition: int | None, *, keyed: bool
-    ) -> list[Log]:
-        buckets = [Bucket(table.table, number, partition) for number in range(table.buckets)]
-        name = self._partitions[partition].name if partition is not None else None
-        snapshots = client.latest_snapshots(self.handed.path, name).snapshots if keyed else {}
-        by_leader: dict[Node, list[int]] = {}
-        for bucket in buckets:
-            by_leader.setdefault(opened.leader(bucket), []).append(bucket.bucket)
-        earliest: dict[Bucket, int] = {}
-        latest: dict[Bucket, int] = {}
-        for node, numbers in by_leader.items():
-            # The end first: what is cut meanwhile is seen by the beginning.
-            latest |= opened.client(node).offsets(table.table, partition, numbers, OffsetKind.LATEST)
-            earliest |= opened.client(node).offsets(table.table, partition, numbers, OffsetKind.EARLIEST)
-        return [Log(bucket, earliest[bucket], latest[bucket], snapshots.get(bucket)) for bucket in buckets]
-
     def _hold(self, wanted: Mapping[Bucket, Any]) -> Outcome:
-        names = {bucket: self._partitions[bucket.partition].name if bucket.partition is not None else None for bucket in wanted}
+        names = {bucket: self._buckets.partition_name(bucket) for bucket in wanted}
         leased = self._leasing.acquire(self._lease, self.handed.path, self.handed.table, names)
         self._files = {bucket: one.files.files for bucket, one in leased.items()}
         return rounds.Leased({bucket: one.snapshot for bucket, one in leased.items()})
@@ -338,8 +296,7 @@ class RunningRound:
             self._leasing.check(self._lease)
 
     def _read(self, splits: Sequence[Any]) -> list[SplitAnswer]:
-        table = self._table
-        assert table is not None
+        table = self._readable
         tasks = [
             SplitTask(
                 split=split,

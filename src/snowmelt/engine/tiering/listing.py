@@ -1,0 +1,79 @@
+"""What Fluss has of a table, bucket by bucket, as plans want to see it; what it knows of its lake table, and what that has to be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from snowmelt.engine.tiering.tablets import Tablets, tablets
+from snowmelt.errors import OutcomeUnknown
+from snowmelt.fluss.client import FlussClient, Node, OffsetKind, Partition, TableInfo
+from snowmelt.fluss.rpc import Gone
+from snowmelt.fluss.tables import ReadableTable
+from snowmelt.lakes.paimon_tiering import Column, Shape
+from snowmelt.model.fluss import Bucket
+from snowmelt.model.table import TableId
+from snowmelt.tiering.fence import Known
+from snowmelt.tiering.splits import Log
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    logs: tuple[Log, ...]
+    partitions: Mapping[int, Partition]
+
+    def partition_name(self, bucket: Bucket) -> str | None:
+        return self.partitions[bucket.partition].name if bucket.partition is not None else None
+
+
+def list_buckets(client: FlussClient, table: ReadableTable) -> Buckets:
+    """Every bucket. One of a partition that is dropped meanwhile is left out. `client` is the coordinator's."""
+    found = client.partitions(table.path) if table.partition_key else ()
+    partitions = {one.partition: one for one in found}
+    logs: list[Log] = []
+    with tablets(client.cluster(table.path, partitions)) as opened:
+        for partition in found if table.partition_key else (None,):
+            try:
+                logs += _list_partition(client, opened, table, partition)
+            except Gone:
+                if partition is None:
+                    raise
+                del partitions[partition.partition]
+    return Buckets(tuple(logs), partitions)
+
+
+def _list_partition(client: FlussClient, opened: Tablets, table: ReadableTable, partition: Partition | None) -> list[Log]:
+    number = partition.partition if partition is not None else None
+    keyed = bool(table.versions.target.primary_key)
+    snapshots = client.latest_snapshots(table.path, partition.name if partition is not None else None).snapshots if keyed else {}
+    buckets = [Bucket(table.table, at, number) for at in range(table.buckets)]
+    by_leader: dict[Node, list[int]] = {}
+    for bucket in buckets:
+        by_leader.setdefault(opened.leader(bucket), []).append(bucket.bucket)
+    earliest: dict[Bucket, int] = {}
+    latest: dict[Bucket, int] = {}
+    for node, numbers in by_leader.items():
+        # The end first: what is cut meanwhile is seen by the beginning.
+        latest |= opened.client(node).offsets(table.table, number, numbers, OffsetKind.LATEST)
+        earliest |= opened.client(node).offsets(table.table, number, numbers, OffsetKind.EARLIEST)
+    return [Log(bucket, earliest[bucket], latest[bucket], snapshots.get(bucket)) for bucket in buckets]
+
+
+def lake_known(client: FlussClient, path: TableId) -> Known | None:
+    """What Fluss says that the lake has."""
+    try:
+        known = client.lake_snapshot(path)
+    except OutcomeUnknown as error:
+        # It does not find its own file of offsets. What the lake says counts, and a round tells it once more.
+        log.warning("Fluss can't say what it knows of %s in the lake: %s", path, error)
+        return None
+    return None if known is None else Known(known.snapshot, known.offsets)
+
+
+def lake_shape(table: ReadableTable, info: TableInfo) -> Shape:
+    columns = tuple(Column(column.name, column.type.paimon) for column in table.versions.target.columns)
+    properties = {**info.properties, **info.custom_properties}
+    return Shape(columns, info.primary_key, table.partition_key, table.bucket_key, table.buckets, properties)

@@ -1,0 +1,208 @@
+"""What the tasks of a union read are to read, asked of Fluss and of the lake once.
+
+Laws:
+- Fluss is asked what it knows before the lake is looked at, and the lake before the ends of the logs: the other way round what
+  others do in between would look like a loss.
+- A log that does not reach back to the lake is a stop, unless the lake has gone on meanwhile: then all is planned anew.
+- The table is described once more behind the ends of its logs, so that no row below them has a schema that the plan does not know.
+- A KV snapshot is handed to a task only under a lease that was verified, and with the time up to which it lasts. Whoever plans ends
+  before the tasks begin, so that nobody renews it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any, Final
+
+from snowmelt.engine.tiering.leasing import Held, lease_id, lease_once
+from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
+from snowmelt.engine.union.options import UnionOptions
+from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
+from snowmelt.fluss.client import FlussClient, connect_coordinator
+from snowmelt.fluss.tables import ReadableTable, describe_table
+from snowmelt.fluss.types import Root, Schema
+from snowmelt.lakes.paimon import PaimonLake, Share
+from snowmelt.lakes.paimon_tiering import TieredLake
+from snowmelt.model.fluss import Bucket, SnapshotFile
+from snowmelt.tiering.offsets import Offsets
+from snowmelt.tiering.union import BucketRead, Pair, decide_pair, plan_union, with_snapshot
+
+TRIES_MAX: Final = 5
+READER: Final = "snowmelt-union"
+_NAMED: Final = frozenset({Root.STRING, Root.CHAR, Root.TINYINT, Root.SMALLINT, Root.INTEGER, Root.BIGINT, Root.BOOLEAN, Root.DATE})
+"""Types of partition columns whose values Fluss and the lake are known to call the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnionTask:
+    """Rows of the lake, of a KV snapshot, or of neither; then those of the log in [start, stop), which go over them by key."""
+
+    table: ReadableTable
+    lake_snapshot: int = 0
+    shares: tuple[Share, ...] = ()
+    bucket: Bucket | None = None
+    """None: there is no log to read."""
+    start: int = 0
+    stop: int = 0
+    files: tuple[SnapshotFile, ...] = ()
+    """Of the KV snapshot."""
+    leased_until_ms: int | None = None
+    """Of the wall clock, by which all machines go; None: nothing is leased."""
+
+
+def read_schema_of(options: UnionOptions) -> Schema:
+    """The table's schema of today. Errors tell what of the options is wrong."""
+    client = connect_coordinator(options.bootstrap)
+    try:
+        return describe_table(client, options.table).versions.target
+    finally:
+        client.connection.close()
+
+
+def plan_tasks(options: UnionOptions) -> list[UnionTask]:
+    client = connect_coordinator(options.bootstrap)
+    try:
+        return _Planning(options, client).tasks()
+    finally:
+        client.connection.close()
+
+
+class _Planning:
+    def __init__(self, options: UnionOptions, client: FlussClient) -> None:
+        self._options = options
+        self._client = client
+        self._table = describe_table(client, options.table)
+        self._keyed = bool(self._table.versions.target.primary_key)
+        self._lake = TieredLake(options.warehouse)
+
+    def tasks(self) -> list[UnionTask]:
+        for _ in range(TRIES_MAX - 1):
+            pair: Pair | None = None
+            try:
+                pair = self._look()
+                return self._tasks(pair)
+            except SourceDrift:
+                if pair is not None and self._look() == pair:
+                    raise
+        return self._tasks(self._look())
+
+    def _look(self) -> Pair:
+        """The lake's newest tiered snapshot and its offsets."""
+        known = lake_known(self._client, self._options.table)
+        shape = lake_shape(self._table, self._client.table_info(self._options.table))
+        if not self._lake.fits(self._options.target, shape):
+            if known is not None:
+                raise InvalidConfig(
+                    "a Fluss table was tiered, and its lake table is not there",
+                    detail=f"{self._options.target} in {self._options.warehouse}",
+                    hint="is the warehouse the right one?",
+                )
+            return Pair(0, Offsets(self._table.table, {}))
+        view = self._lake.view(self._options.target)
+        offsets = self._lake.offsets(view.newest.path) if view.newest is not None else None
+        return decide_pair(self._table.table, view, offsets, known)
+
+    def _tasks(self, pair: Pair) -> list[UnionTask]:
+        shares = PaimonLake(self._options.warehouse, user=READER).shares(self._options.target, pair.snapshot) if pair.snapshot else []
+        buckets = list_buckets(self._client, self._table)
+        reads = plan_union(keyed=self._keyed, starts=pair.offsets.ends, logs=buckets.logs)
+        ends = {read.bucket: read.stop for read in reads}
+        leased_from_ms = time.time_ns() // 1_000_000
+        held = self._lease(buckets, reads)
+        table = describe_table(self._client, self._options.table)
+        if table.table != self._table.table:
+            raise Unavailable("a Fluss table was dropped and made anew while it was looked at", detail=str(self._options.table))
+        until_ms = leased_from_ms + self._options.lease_ms if held.protected else None
+        # By now there may be newer KV snapshots than were planned with.
+        leased = {bucket: with_snapshot(one.snapshot, ends[bucket]) for bucket, one in held.snapshots.items()}
+        reads = tuple(leased.get(read.bucket, read) for read in reads)
+        alone, beside = self._divided(shares, buckets, reads)
+        tasks = [UnionTask(table=table, lake_snapshot=pair.snapshot, shares=(share,)) for share in alone]
+        for read in reads:
+            if read.snapshot is None and read.start == read.stop:
+                continue
+            tasks.append(
+                UnionTask(
+                    table=table,
+                    lake_snapshot=pair.snapshot,
+                    shares=tuple(beside.get(read.bucket, ())),
+                    bucket=read.bucket,
+                    start=read.start,
+                    stop=read.stop,
+                    files=held.snapshots[read.bucket].files.files if read.snapshot is not None else (),
+                    leased_until_ms=until_ms if read.snapshot is not None else None,
+                )
+            )
+        return tasks
+
+    def _lease(self, buckets: Buckets, reads: Sequence[BucketRead]) -> Held:
+        wanted = {read.bucket: buckets.partition_name(read.bucket) for read in reads if read.snapshot is not None}
+        if not wanted:
+            return Held({}, False)
+        lease = lease_id(READER, self._table.table, uuid.uuid4().hex)
+        held = lease_once(self._options.bootstrap, lease, self._options.table, self._table.table, wanted, self._options.lease_ms)
+        if held.snapshots.keys() != wanted.keys():
+            raise Unavailable("a Fluss bucket has no KV snapshot any more", detail=f"{self._options.table}, lease {lease}")
+        return held
+
+    # ---- which rows of the lake go with which bucket
+
+    def _divided(
+        self, shares: Sequence[Share], buckets: Buckets, reads: Iterable[BucketRead]
+    ) -> tuple[list[Share], dict[Bucket, list[Share]]]:
+        """Shares that no change of the log touches (of log tables all, of others those of buckets at their end, and of partitions that
+        Fluss has dropped), and those that go with a bucket's changes."""
+        if not self._keyed:
+            return list(shares), {}
+        alone: list[Share] = []
+        beside: dict[Bucket, list[Share]] = {}
+        partitions = self._partitions(buckets)
+        moved = {read.bucket: read.start < read.stop for read in reads if read.lake}
+        for share in shares:
+            name = tuple(_text(value) for value in share.partition)
+            if name not in partitions:
+                alone.append(share)
+                continue
+            bucket = Bucket(self._table.table, share.bucket, partitions[name])
+            if bucket in moved:
+                (beside.setdefault(bucket, []) if moved[bucket] else alone).append(share)
+            # Any other is of a partition that was dropped and made anew: what the lake has is of the old one.
+        return alone, beside
+
+    def _partitions(self, buckets: Buckets) -> dict[tuple[str, ...], int | None]:
+        """Those that Fluss has, by the values of their columns."""
+        if not self._table.partition_key:
+            return {(): None}
+        for name in self._table.partition_key:
+            kind = self._table.versions.target.column(name).type.root
+            if kind not in _NAMED:
+                raise InvalidConfig(
+                    "a Fluss table is partitioned by a column whose values the lake writes in another way",
+                    detail=f"{self._options.table}: {name} {kind}",
+                    hint="columns of text, whole numbers, dates and BOOLEAN can be read together with the lake",
+                )
+        named = {number: dict(one.values) for number, one in buckets.partitions.items()}
+        return {tuple(values[name] for name in self._table.partition_key): number for number, values in named.items()}
+
+
+def _text(value: Any) -> str:
+    """A value of a partition column as Fluss names it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def narrowed(schema: Schema, columns: Sequence[str]) -> Schema:
+    """Only these columns, in their order; all if there are none."""
+    if not columns:
+        return schema
+    known = {column.name: column for column in schema.columns}
+    if missing := [name for name in columns if name not in known]:
+        raise InvalidConfig("a Fluss table has no such column", detail=missing[0], hint=f"it has {', '.join(known)}"[:300])
+    if len(set(columns)) != len(columns):
+        raise InvalidConfig("a column is to be read twice", detail=", ".join(columns)[:300])
+    return replace(schema, columns=tuple(known[name] for name in columns), primary_key=())

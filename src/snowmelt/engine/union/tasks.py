@@ -1,0 +1,112 @@
+"""What runs in Spark's Python workers: the rows of one share of a union read.
+
+Laws:
+- A task reads what its plan names, all of it, or fails: a log that ends early, a file that is gone, a lease that is over before its
+  KV snapshot was read to the end. Nothing is read from another place instead.
+- A table with a key: the changes first, then the rows below them, batch by batch, without those that changes touched; then what
+  changes have left. A log table: the rows of the lake, or those of the log, each as it is.
+
+Memory: the changes of one bucket (`merge`) and a batch of what lies below them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from snowmelt.engine.union.merge import Tail
+from snowmelt.engine.union.options import UnionOptions
+from snowmelt.engine.union.plan import READER, UnionTask
+from snowmelt.errors import Unavailable
+from snowmelt.fluss.batches import KIND
+from snowmelt.fluss.client import connect_coordinator
+from snowmelt.fluss.log import LogReader
+from snowmelt.fluss.remote import RemoteFiles
+from snowmelt.fluss.snapshots import SnapshotReader
+from snowmelt.fluss.tables import BucketLeader
+from snowmelt.fluss.types import Column
+from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.model.fluss import Bucket
+
+
+def run_task(options: UnionOptions, task: UnionTask, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Rows with these columns, in Fluss' types. Batches are not empty."""
+    return (batch for batch in _Reading(options, task, names).rows() if batch.num_rows)
+
+
+class _Reading:
+    def __init__(self, options: UnionOptions, task: UnionTask, names: Sequence[str]) -> None:
+        self._options = options
+        self._task = task
+        self._names = list(names)
+        target = task.table.versions.target
+        # In a bucket all rows have the same partition.
+        self._key: tuple[Column, ...] = tuple(target.column(name) for name in target.primary_key if name not in task.table.partition_key)
+        self._needed = [*names, *(column.name for column in self._key if column.name not in names)]
+        self._schema = pa.schema([target.column(name).field for name in self._needed])
+        self._remote = RemoteFiles(options.remote)
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        bucket = self._task.bucket
+        if bucket is None or not self._key:
+            yield from (batch.select(self._names) for batch in self._below())
+            if bucket is not None:
+                yield from (batch.select(self._names) for batch in self._log(bucket))
+            return
+        tail = Tail(self._key)
+        for batch in self._log(bucket):
+            tail.add(batch.select([*self._needed, KIND]))
+        for batch in self._below():
+            yield tail.lay(batch).select(self._names)
+        yield from (batch.select(self._names) for batch in tail.rows())
+
+    def _below(self) -> Iterator[pa.RecordBatch]:
+        """What the changes begin with."""
+        if self._task.files:
+            yield from self._kv_snapshot()
+        elif self._task.shares:
+            lake = PaimonLake(self._options.warehouse, user=READER)
+            for batch in lake.read(self._options.target, self._task.lake_snapshot, self._needed, self._task.shares):
+                arrays = [batch.column(field.name).cast(field.type) for field in self._schema]
+                yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _kv_snapshot(self) -> Iterator[pa.RecordBatch]:
+        table = self._task.table
+        for batch in SnapshotReader(table.versions, self._remote, kv_format=table.kv_format).read(self._task.files):
+            self._check_lease()
+            yield batch.select(self._needed)
+        self._check_lease()
+
+    def _check_lease(self) -> None:
+        until_ms = self._task.leased_until_ms
+        if until_ms is not None and time.time_ns() // 1_000_000 > until_ms:
+            raise Unavailable(
+                "the lease of a KV snapshot was over before it was read to its end",
+                detail=f"{self._options.table}, bucket {self._task.bucket}",
+                hint="read again; the option lease says how many seconds it lasts",
+            )
+
+    def _log(self, bucket: Bucket) -> Iterator[pa.RecordBatch]:
+        table = self._task.table
+        leader = BucketLeader(self._options.table, bucket, lambda: connect_coordinator(self._options.bootstrap))
+        try:
+            reader = LogReader(
+                bucket,
+                self._task.start,
+                self._task.stop,
+                source=leader,
+                versions=table.versions,
+                remote=self._remote,
+                log_format=table.log_format,
+            )
+            yield from reader.read()
+            if reader.offset != self._task.stop:
+                raise Unavailable(
+                    "a Fluss table got a newer schema than a read was planned with",
+                    detail=f"{self._options.table}, bucket {bucket}: schema {reader.newer_schema} at {reader.offset}",
+                    hint="read again",
+                )
+        finally:
+            leader.close()

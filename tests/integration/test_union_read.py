@@ -1,0 +1,339 @@
+"""A union read is the Fluss table at that moment: the real server, tiering rounds in between, real Paimon tables, Spark's own processes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import snowmelt
+from snowmelt.engine.tiering.listing import lake_shape, list_buckets
+from snowmelt.engine.union import plan
+from snowmelt.engine.union.options import UnionOptions, parse_options
+from snowmelt.engine.union.plan import UnionTask, plan_tasks, read_schema_of
+from snowmelt.engine.union.tasks import run_task
+from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
+from snowmelt.fluss.client import FlussClient
+from snowmelt.fluss.rpc import Gone
+from snowmelt.fluss.server import FlussServer
+from snowmelt.fluss.tables import describe_table
+from snowmelt.fluss.types import Root
+from snowmelt.lakes.paimon_tiering import TieredLake
+from snowmelt.model.table import TableId
+from tests.fluss_bytes import seen, shown
+from tests.fluss_raw import create_table, put_rows
+from tests.fluss_servers import Tables
+from tests.integration.test_fluss_reading import Reading, all_types
+from tests.integration.tiering import LAKE, RunningTiering, in_order, settings
+from tests.waiting import until
+
+Rows = list[dict[str, Any]]
+INSTANTS = (Root.TIMESTAMP, Root.TIMESTAMP_LTZ)
+
+
+def options(server: FlussServer, path: TableId, **more: str) -> dict[str, str]:
+    return {"table": f"{path.database}.{path.name}", "bootstrap": server.bootstrap, "warehouse": str(server.warehouse), **more}
+
+
+def planned(server: FlussServer, path: TableId, **more: str) -> tuple[UnionOptions, list[UnionTask]]:
+    parsed = parse_options(options(server, path, **more))
+    # As tasks have them.
+    return parsed, pickle.loads(pickle.dumps(plan_tasks(parsed)))
+
+
+def read(parsed: UnionOptions, tasks: Iterable[UnionTask]) -> pa.Table:
+    """What the tasks read, in this process and in Fluss' own types."""
+    schema = read_schema_of(parsed).arrow
+    found = pa.Table.from_batches([batch for task in tasks for batch in run_task(parsed, task, schema.names)], schema)
+    found.validate(full=True)
+    return found
+
+
+def union(server: FlussServer, path: TableId) -> Rows:
+    return in_order(read(*planned(server, path)).to_pylist())
+
+
+def values(id: int, text: str) -> dict[str, Any]:
+    return {"id": id, "name": text, "n": None if id % 7 == 0 else -id}
+
+
+LOG = pa.schema([("n", pa.int64()), ("text", pa.string())])
+PARTED = pa.schema([("day", pa.string()), ("id", pa.int32()), ("v", pa.string())])
+
+
+class Changing:
+    """A table with a key, one with partitions and a log table; what they hold, and what a union read shows of them."""
+
+    def __init__(self, server: FlussServer, tables: Tables) -> None:
+        self.server = server
+        self.tables = tables
+        self.keyed = tables.make(**LAKE)
+        self.parted = tables.make(columns=PARTED, key=("day", "id"), partitioned_by=("day",), **LAKE)
+        self.log = tables.make(columns=LOG, key=(), **LAKE)
+        self.held: dict[int, dict[str, Any]] = {}
+        self.days: dict[tuple[str, int], dict[str, Any]] = {}
+        self.appended: Rows = []
+
+    @property
+    def expected(self) -> dict[TableId, Rows]:
+        return {
+            self.keyed: in_order(self.held.values()),
+            self.parted: in_order(self.days.values()),
+            self.log: in_order(self.appended),
+        }
+
+    def change(self, round: int) -> None:
+        """Sets, replaces and deletes some keys; a new day, and rows of the first one; more rows."""
+        some = [values(id, f"{round}") for id in range(round * 50, 1000, 1 + round)]
+        self.tables.upsert(self.keyed, some)
+        self.held.update({row["id"]: row for row in some})
+        gone = [id for id in self.held if id % 11 == round]
+        self.tables.delete(self.keyed, [{"id": id} for id in gone])
+        for id in gone:
+            del self.held[id]
+        day = f"2026-01-0{1 + round}"
+        self.tables.add_partition(self.parted, day=day)
+        brought = [{"day": one, "id": id, "v": f"{round}"} for one in sorted({day, "2026-01-01"}) for id in range(round, 40)]
+        self.tables.upsert(self.parted, brought)
+        self.days.update({(row["day"], row["id"]): row for row in brought})
+        rows = [{"n": len(self.appended) + number, "text": f"{round}"} for number in range(300)]
+        self.tables.append(self.log, pa.RecordBatch.from_pylist(rows, LOG))
+        self.appended.extend(rows)
+
+    def check(self) -> None:
+        for path, rows in self.expected.items():
+            assert union(self.server, path) == rows, path
+        # What the server itself shows.
+        assert in_order(self.tables.scan(self.keyed)) == self.expected[self.keyed]
+
+
+@pytest.fixture(scope="module")
+def tiered(fluss: FlussServer, fluss_tables: Tables, spark: Any) -> Changing:
+    """Tables that were read at every moment of their tiering; what the lake does not have is in their logs."""
+    world = Changing(fluss, fluss_tables)
+    world.change(0)
+    # Never tiered: KV snapshots and logs alone.
+    world.check()
+    with RunningTiering(spark, settings(fluss)) as running:
+        for round in range(1, 5):
+            world.change(round)
+            world.check()
+        running.wait_for(lambda: all(running.finished(path) for path in world.expected))
+        world.change(5)
+        world.check()
+        # The lake alone.
+        running.wait_for(lambda: all(not [task for task in planned(fluss, path)[1] if task.bucket] for path in world.expected))
+        world.check()
+    world.change(6)
+    return world
+
+
+@pytest.mark.timeout(240)
+def test_a_union_read_at_any_moment_is_the_table(tiered: Changing) -> None:
+    """While rounds go on, that is the fixture's; here all have a lake and a tail."""
+    for path in tiered.expected:
+        _, tasks = planned(tiered.server, path)
+        assert any(task.shares for task in tasks)
+        assert any(task.start < task.stop for task in tasks)
+        assert not any(task.files for task in tasks if task.bucket and task.bucket.partition is None)
+    tiered.check()
+
+
+@pytest.mark.timeout(240)
+def test_spark_shows_the_same_by_function_and_by_format(tiered: Changing, spark: Any) -> None:
+    for path, rows in tiered.expected.items():
+        told = options(tiered.server, path)
+        frame = snowmelt.union_read(spark, told.pop("table"), **told)
+        assert in_order(row.asDict() for row in frame.collect()) == rows
+    # A DataFrame is planned when it is first used, and once: `frame` is the last of these, of the log table.
+    unused = snowmelt.union_read(spark, f"{path.database}.{path.name}", **told)
+    later = {"n": -1, "text": "later"}
+    tiered.tables.append(tiered.log, pa.RecordBatch.from_pylist([later], LOG))
+    tiered.appended.append(later)
+    assert (len(frame.collect()), frame.count(), unused.count()) == (len(rows), len(rows), len(rows) + 1)
+    spark.dataSource.register(snowmelt.FlussSource)
+    source = spark.read.format("snowmelt.fluss").options(**options(tiered.server, tiered.keyed, columns="n"))
+    assert source.load().schema.simpleString() == "struct<n:bigint>"
+    expected = [(row["n"],) for row in tiered.held.values() if row["n"] is not None and row["n"] < -900]
+    assert sorted(tuple(row) for row in source.load().where("n < -900").collect()) == sorted(expected)
+
+
+def test_a_plan_stays_what_it_was_and_a_tail_of_deletes_alone_takes_rows_away(tiered: Changing) -> None:
+    # Not the tables of others: the fixture's are as they were when all is done.
+    before = tiered.expected[tiered.keyed]
+    parsed, tasks = planned(tiered.server, tiered.keyed)
+    gone = sorted(tiered.held)[::2]
+    tiered.tables.delete(tiered.keyed, [{"id": id} for id in gone])
+    removed = {id: tiered.held.pop(id) for id in gone}
+    assert in_order(read(parsed, tasks).to_pylist()) == before
+    tiered.check()
+    tiered.tables.upsert(tiered.keyed, removed.values())
+    tiered.held.update(removed)
+    assert union(tiered.server, tiered.keyed) == before
+
+
+def test_a_partition_that_fluss_has_dropped_is_read_from_the_lake_and_a_new_one_of_its_name_is_not(tiered: Changing) -> None:
+    day = "2026-01-02"
+    kept = [row for row in tiered.days.values() if row["day"] == day]
+    tiered.tables.drop_partition(tiered.parted, day=day)
+    assert [row for row in union(tiered.server, tiered.parted) if row["day"] == day] == in_order(kept)
+    # pyfluss would write to the old one for ever.
+    client = Tables(tiered.server)
+    client.add_partition(tiered.parted, day=day)
+    anew = [{"day": day, "id": 7, "v": "anew"}]
+    client.upsert(tiered.parted, anew)
+    client.close()
+    assert [row for row in union(tiered.server, tiered.parted) if row["day"] == day] == anew
+
+
+def test_partitions_of_lake_and_fluss_are_the_same_whatever_they_are_named_by(fluss: FlussServer, fluss_tables: Tables, spark: Any) -> None:
+    named: dict[pa.DataType, tuple[str, Any]] = {
+        pa.int64(): ("-5", -5),
+        pa.date32(): ("2026-01-02", date(2026, 1, 2)),
+        pa.bool_(): ("true", True),
+    }
+    tables: dict[TableId, Any] = {}
+    for kind, (name, value) in named.items():
+        columns = pa.schema([("part", kind), ("id", pa.int32()), ("v", pa.string())])
+        path = fluss_tables.make(columns=columns, key=("part", "id"), partitioned_by=("part",), **LAKE)
+        fluss_tables.add_partition(path, part=name)
+        fluss_tables.upsert(path, [{"part": value, "id": id, "v": "lake"} for id in range(10)])
+        tables[path] = value
+    with RunningTiering(spark, settings(fluss)) as running:
+        running.wait_for(lambda: all(running.finished(path) for path in tables))
+    for path, value in tables.items():
+        fluss_tables.upsert(path, [{"part": value, "id": id, "v": "log"} for id in range(5)])
+        _, tasks = planned(fluss, path)
+        assert any(task.shares and task.start < task.stop for task in tasks), path
+        assert union(fluss, path) == in_order({"part": value, "id": id, "v": "log" if id < 5 else "lake"} for id in range(10))
+
+
+def test_a_log_that_was_cut_behind_another_round_is_planned_anew_and_one_that_lost_rows_is_told(
+    fluss: FlussServer, fluss_tables: Tables, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fluss_tables.make(**LAKE)
+    rows = [values(id, "x") for id in range(20)]
+    fluss_tables.upsert(path, rows)
+    asked: list[Any] = []
+
+    def lost(*given: Any) -> Any:
+        asked.append(given)
+        if len(asked) == 1:
+            with RunningTiering(spark, settings(fluss)) as running:
+                running.wait_for(lambda: running.finished(path))
+        raise SourceDrift("a Fluss table has lost rows that the lake needs")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plan, "list_buckets", lambda *given: list_buckets(*given) if len(asked) else lost(*given))
+        assert union(fluss, path) == in_order(rows)
+        patched.setattr(plan, "list_buckets", lost)
+        with pytest.raises(SourceDrift, match="lost rows"):
+            planned(fluss, path)
+    assert len(asked) == 2
+
+
+def test_a_kv_snapshot_is_read_under_its_lease_though_newer_ones_came(fluss: FlussServer, fluss_tables: Tables) -> None:
+    path = fluss_tables.make(buckets=1)
+    client = FlussClient(fluss.connect())
+    first = [values(id, "first") for id in range(100)]
+    fluss_tables.upsert(path, first)
+
+    def newest() -> int:
+        return max((one.snapshot for one in client.latest_snapshots(path).snapshots.values()), default=-1)
+
+    until(lambda: newest() >= 0)
+    parsed, tasks = planned(fluss, path)
+    brief, soon_over = planned(fluss, path, lease="0.2")
+    assert all(task.files for task in tasks)
+    for round in range(3):
+        before = newest()
+        fluss_tables.upsert(path, [values(id, f"{round}") for id in range(100)])
+        until(lambda before=before: newest() > before)  # type: ignore[misc]
+    assert in_order(read(parsed, tasks).to_pylist()) == in_order(first)
+    # Whatever is still there: nobody keeps it any more.
+    with pytest.raises(Unavailable, match="was over before it was read to its end"):
+        read(brief, soon_over)
+
+
+def test_an_old_server_gives_one_warning_and_any_other_failure_to_lease_ends_the_plan(
+    fluss: FlussServer, fluss_tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = fluss_tables.make()
+    rows = [values(id, "x") for id in range(20)]
+    fluss_tables.upsert(path, rows)
+    until(lambda: len(FlussClient(fluss.connect()).latest_snapshots(path).snapshots) == 2)
+    with monkeypatch.context() as old:
+        old.setattr(FlussClient, "knows_leases", lambda _: False)
+        parsed, tasks = planned(fluss, path)
+    assert all(task.files and task.leased_until_ms is None for task in tasks)
+    assert in_order(read(parsed, tasks).to_pylist()) == in_order(rows)
+    assert [record.message for record in caplog.records if "knows no leases" in record.message] == [caplog.records[-1].message]
+    with monkeypatch.context() as silent:
+        silent.setattr(FlussClient, "acquire", lambda *_: (_ for _ in ()).throw(Unavailable("no answer")))
+        with pytest.raises(Unavailable, match=r"could not be leased.*no answer"):
+            planned(fluss, path)
+
+
+def test_every_type_is_the_same_from_lake_kv_snapshot_and_log(fluss: FlussServer, fluss_tables: Tables, spark: Any) -> None:
+    schema, rows = all_types()
+    path = TableId(fluss_tables.make().database, "all_types_union")
+    create_table(fluss, path, schema, **LAKE)
+    reading = Reading(fluss, path)
+    reading.await_bucket()
+
+    def check() -> None:
+        found = read(*planned(fluss, path)).sort_by("id")
+        for place, column in enumerate(schema.columns):
+            assert seen(found.column(place).combine_chunks()) == [shown(column.type, row[place]) for row in rows], column
+
+    put_rows(fluss, reading.table.table, schema, rows)
+    check()
+    with RunningTiering(spark, settings(fluss)) as running:
+        running.wait_for(lambda: running.finished(path))
+    check()
+    # Half of them again, so that they come from the log.
+    put_rows(fluss, reading.table.table, schema, rows[::2])
+    _, tasks = planned(fluss, path)
+    assert [bool(task.shares) and task.start < task.stop for task in tasks] == [True]
+    check()
+    fits = [column for column in schema.columns if column.type.precision < 7 or column.type.root not in INSTANTS]
+    told = options(fluss, path)
+    shown_by_spark = snowmelt.union_read(spark, told.pop("table"), **told, columns=[column.name for column in fits]).toArrow().sort_by("id")
+    expected = read(*planned(fluss, path)).sort_by("id")
+    for column in fits:
+        found = shown_by_spark.column(column.name)
+        assert found.equals(expected.column(column.name).cast(found.type)), column
+    told = options(fluss, path)
+    finer = next(column.name for column in schema.columns if column not in fits)
+    with pytest.raises(Exception, match="does not fit into Spark's type"):
+        snowmelt.union_read(spark, told.pop("table"), **told, columns=[finer]).collect()
+
+
+def test_what_is_wrong_is_told_before_anything_is_read(tiered: Changing, spark: Any, tmp_path: Path) -> None:
+    server, path = tiered.server, tiered.keyed
+    told = options(server, path)
+    name = told.pop("table")
+    with pytest.raises(Unavailable, match="can't be reached"):
+        snowmelt.union_read(spark, name, bootstrap="127.0.0.1:1", warehouse=told["warehouse"])
+    with pytest.raises(Gone, match="does not exist"):
+        snowmelt.union_read(spark, f"{path.database}.nowhere", **told)
+    with pytest.raises(InvalidConfig, match="no such column: colour"):
+        snowmelt.union_read(spark, name, **told, columns=["colour"])
+    with pytest.raises(InvalidConfig, match=r"its lake table is not there.*is the warehouse the right one"):
+        planned(server, path, warehouse=str(tmp_path))
+    # A lake table of that name that belongs to another table.
+    fitting = TieredLake(str(tmp_path))
+    client = FlussClient(server.connect())
+    fitting.ensure(name, lake_shape(describe_table(client, path), client.table_info(path)))
+    with pytest.raises(SourceDrift, match="does not have what Fluss says it has"):
+        planned(server, path, warehouse=str(tmp_path))
+    # Spark's account of it has ours in it.
+    with pytest.raises(Exception, match="does not have what Fluss says it has"):
+        snowmelt.union_read(spark, name, **{**told, "warehouse": str(tmp_path)}).collect()
+    with pytest.raises(Exception, match="does not have a column as it is to be read"):
+        spark.read.format("snowmelt.fluss").schema("id string").options(**options(server, path)).load().collect()
