@@ -28,6 +28,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.routes import SAME_NAME, Mode, Route
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
+from snowmelt.fluss.target import FlussTarget
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.secrets import Secret
@@ -169,6 +170,13 @@ def _folder(info: ValidationInfo) -> Path:
     return folder
 
 
+def _bootstrap(value: object) -> str:
+    address = r"[^\s:,@/]+:[0-9]{1,5}"
+    if not isinstance(value, str) or not re.fullmatch(rf"{address}( *, *{address})*", value):
+        raise _refuse(value, "host:port of a Fluss server, or several with commas between them", secret=True)
+    return value
+
+
 def _pattern(value: object) -> str:
     if not isinstance(value, str):
         raise _refuse(value, "a pattern as shop.*")
@@ -266,12 +274,46 @@ class Source(_Section):
         return TypeOptions(zero_dates=self.zero_dates, time_as=self.time_as)
 
 
-class Sink(_Section):
-    """The lake."""
+class SinkType(StrEnum):
+    PAIMON = "paimon"
+    FLUSS = "fluss"
 
-    type: Annotated[Literal["paimon"], _text("paimon", "paimon")]
-    warehouse: Annotated[str, BeforeValidator(_address)]
+
+class Tiered(StrEnum):
+    """Whether a tiering service takes Fluss' tables on to the lake."""
+
+    YES = "yes"
+    NO = "no"
+
+
+_NEEDED: Final = {SinkType.PAIMON: "warehouse", SinkType.FLUSS: "bootstrap"}
+_ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness")
+
+
+class Sink(_Section):
+    """The lake, or Fluss in front of it."""
+
+    type: Annotated[SinkType, _choice(SinkType)]
+    warehouse: Annotated[str, BeforeValidator(_address)] = ""
+    bootstrap: Annotated[str, BeforeValidator(_bootstrap)] = ""
     buckets: Annotated[int, _whole(1, 10_000)] = 2
+    tiered: Annotated[Tiered, _choice(Tiered)] = Tiered.YES
+    freshness: Annotated[float, _amount(_SECONDS, "1s", "24h", "10s or 3m")] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Sink:
+        needed, given = _NEEDED[self.type], self.model_fields_set
+        if needed not in given:
+            raise PydanticCustomError("config", "{text}", {"text": f"needs {needed}, because its type is {self.type}"})
+        wrong = given.intersection(_ONLY_FLUSS if self.type is SinkType.PAIMON else ["warehouse"])
+        if wrong:
+            raise PydanticCustomError("config", "{text}", {"text": f"{min(wrong)} does not go with the type {self.type}"})
+        return self
+
+    def fluss(self) -> FlussTarget | None:
+        if self.type is SinkType.PAIMON:
+            return None
+        return FlussTarget(self.bootstrap, self.tiered is Tiered.YES, self.freshness)
 
 
 class RouteConfig(_Section):
@@ -327,6 +369,14 @@ class PipelineConfig(_Section):
     relay: RelayConfig = RelayConfig()
     pipeline: Run
 
+    @model_validator(mode="after")
+    def _fits(self) -> PipelineConfig:
+        for number, route in enumerate(self.routes, 1):
+            if self.sink.type is SinkType.FLUSS and route.mode is Mode.CHANGELOG:
+                text = f"routes[{number}].mode: {route.mode} does not go with the sink {self.sink.type}, whose tables hold rows as they are"
+                raise PydanticCustomError("config", "{text}", {"text": text})
+        return self
+
     def to_settings(self) -> Settings:
         """What the engine wants to know."""
         return Settings(
@@ -350,6 +400,7 @@ class PipelineConfig(_Section):
             types=self.source.types(),
             capture=self.relay.limits(),
             limits=self.relay.reading(),
+            fluss=self.sink.fluss(),
         )
 
 

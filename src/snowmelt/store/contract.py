@@ -74,9 +74,13 @@ class Store(Protocol):
         """
         ...
 
-    def numbers(self, prefix: str) -> list[int]:
-        """The numbers of the records right under `prefix`, ascending: a hint. May lack new ones and name deleted ones."""
+    def names(self, prefix: str) -> list[str]:
+        """The names of the objects right under `prefix`: a hint. May lack new ones and name deleted ones."""
         ...
+
+    def numbers(self, prefix: str) -> list[int]:
+        """The numbers of the records right under `prefix`, ascending; as much of a hint."""
+        return sorted(int(name) for name in self.names(prefix) if _NUMBER.fullmatch(name))
 
 
 def checked_key(key: str) -> str:
@@ -99,11 +103,6 @@ def numbered(prefix: str, number: int) -> str:
     """The key of a numbered record. Twenty digits, so that the order of names is the order of numbers."""
     check(0 <= number <= NUMBER_MAX, "a number of a record is out of range", str(number))
     return checked_key(f"{prefix}/{number:0{_DIGITS}d}")
-
-
-def number_in(name: str) -> int | None:
-    """The number that the last part of a key is, or None for other objects, which may lie in the same folder."""
-    return int(name) if _NUMBER.fullmatch(name) else None
 
 
 def checked_data(key: str, data: bytes | memoryview) -> memoryview:

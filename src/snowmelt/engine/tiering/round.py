@@ -23,12 +23,12 @@ from snowmelt.engine.failpoints import FLUSS_TOLD, LAKE_COMMITTED, OFFSETS_PREPA
 from snowmelt.engine.tasks import run_on_spark
 from snowmelt.engine.tiering.leasing import Leasing, lease_id
 from snowmelt.engine.tiering.settings import TieringSettings
-from snowmelt.engine.tiering.tablets import Tablets, tablets
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import Fenced, InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.fluss.client import FlussClient, HandedOut, Node, OffsetKind, Partition, connect_coordinator
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable, describe_table
+from snowmelt.fluss.tablets import Tablets, tablets
 from snowmelt.lakes.paimon_tiering import Column, Shape, TieredLake
 from snowmelt.model.fluss import Bucket, SnapshotFile
 from snowmelt.model.table import TableId
