@@ -17,7 +17,7 @@ decides.
     Memory. One staged object at a time (`OBJECT_BYTES_MAX`, or one record), and a batch of it for each bucket.
 
 A writer's id is the driver's own and lasts an hour: the server forgets writers, after a week unless it is told otherwise, and would then
-refuse what follows. See docs/decisions/0017.
+refuse what follows. See docs/decisions/0018.
 """
 
 from __future__ import annotations
@@ -535,7 +535,8 @@ class FlussWriter:
             for run in _joined(runs):
                 pieces.append(_Piece(bucket, len(content), len(run.records), run.count))
                 content += run.records
-        name = f"{self._prefix}{len(self._objects)}"
+        # A file's name is its own among those of all tables.
+        name = f"{self._prefix}{_digest(self._target)}-{len(self._objects)}"
         self._store.put_data(_key(self._target, name), memoryview(content))
         self._objects.append(_Object(name, self._schema.id, google_crc32c.value(bytes(content)), tuple(pieces)))
         self._held.clear()
@@ -580,7 +581,11 @@ def _path(target: str) -> TableId:
 
 def _folder(target: str) -> str:
     """A table's name may be anything, a key's parts may not."""
-    return key_of("staged", hashlib.sha256(target.encode()).hexdigest()[:32])
+    return key_of("staged", _digest(target))
+
+
+def _digest(target: str) -> str:
+    return hashlib.sha256(target.encode()).hexdigest()[:32]
 
 
 def _key(target: str, name: str) -> str:
