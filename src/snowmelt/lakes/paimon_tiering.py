@@ -25,7 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SourceDrift, check
-from snowmelt.lakes.paimon import KIND, Writer
+from snowmelt.lakes.paimon import Writer
 from snowmelt.lakes.paimon_table import (
     TRIES_MAX,
     bucket_count,
@@ -42,6 +42,7 @@ from snowmelt.lakes.paimon_table import (
     sync_folders,
     sync_table,
 )
+from snowmelt.model.table import KIND
 from snowmelt.store.objects import open_store
 from snowmelt.tiering.fence import Base, LakeView, There, Tiered, judge
 from snowmelt.tiering.offsets import Offsets, parse_offsets
