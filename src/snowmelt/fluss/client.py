@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, Unavailable
+from snowmelt.errors import Corrupt, InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.fluss.messages import message
 from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, Connection, Gone, error_of
 from snowmelt.fluss.types import Column
@@ -487,7 +487,11 @@ class FlussClient:
         """Tell Fluss of a lake snapshot, unless it knows it already: told twice it would delete the offsets' file as that of the snapshot
         before. So repeating this is harmless. Offsets are given too, because tablet servers cut their remote logs by them. `keep_from`
         is the oldest lake snapshot whose offsets Fluss is to keep: none is this one alone, -1 all."""
-        known = self.lake_snapshot(path)
+        try:
+            known = self.lake_snapshot(path)
+        except OutcomeUnknown:
+            # It does not find the file of what it knew, so it can't be told that twice either.
+            known = None
         if known is not None and (known.table, known.snapshot) == (table, snapshot):
             return
         times = max_timestamps_ms or {}
