@@ -164,7 +164,8 @@ class Connection:
         try:
             self._socket: socket.socket | None = socket.create_connection((host, port), timeout_s)
         except OSError as error:
-            raise Unavailable("the Fluss server can't be reached", detail=f"{self.where}, {error}") from error
+            hint = "is it up, and is this its bootstrap.servers?"
+            raise Unavailable("the Fluss server can't be reached", detail=f"{self.where}, {error}", hint=hint) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             answer = self.call(Call.API_VERSIONS, client_software_name="snowmelt", client_software_version="0")

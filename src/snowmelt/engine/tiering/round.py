@@ -40,7 +40,7 @@ from snowmelt.tiering.splits import SnapshotSplit
 log = logging.getLogger(__name__)
 
 ROW_BYTES: Final = 100
-"""What a row of the log is taken for before it is read; readers have their own bounds."""
+"""What a row of the log is taken for before it is read; tasks count what it really is."""
 COMMITS_MAX: Final = 5
 """Tries of a commit of which the lake knows nothing afterwards."""
 PAUSE_S: Final = 0.2
