@@ -233,7 +233,16 @@ def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> N
     with session as spark, notes_of_log(watcher, debug=debug):
         interrupts.install()
         watcher.note("note", f"asking {settings.bootstrap} for tables that are due")
-        Tiering(spark, settings, round_teller(_line, as_json=as_json)).run(interrupts.asked.is_set)
+        told = False
+
+        def asked() -> bool:
+            nonlocal told
+            if interrupts.asked.is_set() and not told:
+                told = True
+                watcher.note("note", "ending after the rounds under way; a second Ctrl-C ends at once")
+            return told
+
+        Tiering(spark, settings, round_teller(_line, as_json=as_json)).run(asked)
     watcher.note("done", "ended as asked")
 
 

@@ -29,6 +29,7 @@ from snowmelt.engine.routes import SAME_NAME, Mode, Route
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig
+from snowmelt.fluss.target import FlussTarget
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.secrets import Secret
@@ -178,16 +179,19 @@ def _options(value: object, info: ValidationInfo) -> dict[str, str | Secret]:
     return found
 
 
-def _bootstrap(value: object) -> str:
-    addresses = [str(one) for one in (value if isinstance(value, list) else [value])]
-    if not addresses or not all(re.fullmatch(r"([^\s,:]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}", one) for one in addresses):
-        raise _refuse(value, "host:port of a Fluss server, or a list of some")
-    return ",".join(addresses)
-
-
 def _folder(info: ValidationInfo) -> Path:
     folder: Path = (info.context or {})["folder"]
     return folder
+
+
+def _bootstrap(value: object) -> str:
+    addresses = value.split(",") if isinstance(value, str) else value
+    if not isinstance(addresses, list) or not addresses:
+        raise _refuse(value, "host:port of a Fluss server, or several", secret=True)
+    found = [str(one).strip() for one in addresses]
+    if not all(re.fullmatch(r"([^\s:,@/]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}", one) for one in found):
+        raise _refuse(value, "host:port of a Fluss server, or several", secret=True)
+    return ",".join(found)
 
 
 def _pattern(value: object) -> str:
@@ -287,12 +291,46 @@ class Source(_Section):
         return TypeOptions(zero_dates=self.zero_dates, time_as=self.time_as)
 
 
-class Sink(_Section):
-    """The lake."""
+class SinkType(StrEnum):
+    PAIMON = "paimon"
+    FLUSS = "fluss"
 
-    type: Annotated[Literal["paimon"], _text("paimon", "paimon")]
-    warehouse: Annotated[str, BeforeValidator(_address)]
+
+class Tiered(StrEnum):
+    """Whether a tiering service takes Fluss' tables on to the lake."""
+
+    YES = "yes"
+    NO = "no"
+
+
+_NEEDED: Final = {SinkType.PAIMON: "warehouse", SinkType.FLUSS: "bootstrap"}
+_ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness")
+
+
+class Sink(_Section):
+    """The lake, or Fluss in front of it."""
+
+    type: Annotated[SinkType, _choice(SinkType)]
+    warehouse: Annotated[str, BeforeValidator(_address)] = ""
+    bootstrap: Annotated[str, BeforeValidator(_bootstrap)] = ""
     buckets: Annotated[int, _whole(1, 10_000)] = 2
+    tiered: Annotated[Tiered, _choice(Tiered)] = Tiered.YES
+    freshness: Annotated[float, _amount(_SECONDS, "1s", "24h", "10s or 3m")] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Sink:
+        needed, given = _NEEDED[self.type], self.model_fields_set
+        if needed not in given:
+            raise PydanticCustomError("config", "{text}", {"text": f"needs {needed}, because its type is {self.type}"})
+        wrong = given.intersection(_ONLY_FLUSS if self.type is SinkType.PAIMON else ["warehouse"])
+        if wrong:
+            raise PydanticCustomError("config", "{text}", {"text": f"{min(wrong)} does not go with the type {self.type}"})
+        return self
+
+    def fluss(self) -> FlussTarget | None:
+        if self.type is SinkType.PAIMON:
+            return None
+        return FlussTarget(self.bootstrap, self.tiered is Tiered.YES, self.freshness)
 
 
 class RouteConfig(_Section):
@@ -364,6 +402,14 @@ class PipelineConfig(_Section):
     relay: RelayConfig = RelayConfig()
     pipeline: Run
 
+    @model_validator(mode="after")
+    def _fits(self) -> PipelineConfig:
+        for number, route in enumerate(self.routes, 1):
+            if self.sink.type is SinkType.FLUSS and route.mode is Mode.CHANGELOG:
+                text = f"routes[{number}].mode: {route.mode} does not go with the sink {self.sink.type}, whose tables hold rows as they are"
+                raise PydanticCustomError("config", "{text}", {"text": text})
+        return self
+
     def to_settings(self) -> Settings:
         """What the engine wants to know."""
         return Settings(
@@ -388,6 +434,7 @@ class PipelineConfig(_Section):
             types=self.source.types(),
             capture=self.relay.limits(),
             limits=self.relay.reading(),
+            fluss=self.sink.fluss(),
         )
 
 

@@ -306,7 +306,7 @@ def round_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[Roun
             found = {"table": str(end.path), "state": end.state.value, "rows": end.rows, "seconds": round(end.seconds, 3)}
             JsonLines(out).tell("round", **found, snapshot=end.snapshot, error=error)
         elif end.state is not State.FINISHED:
-            out(f"{end.path}: {end.state.value}: {error or 'somebody else has it'}")
+            out(f"{end.path}: {end.state.value}: {error or 'left to whoever has it next'}")
         elif end.rows or end.snapshot:
             out(f"{end.path}: rows {end.rows:,} in {end.seconds:.1f} s, lake snapshot {end.snapshot}")
 

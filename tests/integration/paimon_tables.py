@@ -19,9 +19,10 @@ from typing import Any, Self
 import pyarrow as pa
 import pytest
 
-from snowmelt.commit.records import Entry, Intent, StagedName
+from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedName
 from snowmelt.errors import Fenced
-from snowmelt.lakes.paimon import DELETE, INSERT, KIND, SEQUENCE, PaimonLake, Reshape, Staged
+from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
+from snowmelt.model.table import DELETE, INSERT, KIND
 
 KEYED, PLAIN = "shop.orders", "shop.events"
 BUCKETS = 2

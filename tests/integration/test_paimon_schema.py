@@ -16,9 +16,10 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.commit.publish import There, judge
-from snowmelt.commit.records import Entry
+from snowmelt.commit.records import Entry, Reshape
 from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SourceDrift
-from snowmelt.lakes.paimon import KIND, PaimonLake, Reshape
+from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.model.table import KIND
 from snowmelt.store.local import LocalStore
 from tests.integration.paimon_tables import (
     KEYED,

@@ -13,6 +13,7 @@ from pypaimon import Schema as PaimonSchema
 
 from snowmelt.engine.tiering import round as round_module
 from snowmelt.engine.tiering.leasing import Leasing
+from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.service import Tiering
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
@@ -216,6 +217,29 @@ def test_a_lake_table_of_another_shape_a_dropped_table_and_a_killed_tablet_serve
     assert not list((server.remote / "lease").rglob("*.metadata")), "a lease is left"
     again.close()
     tables.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_service_that_is_to_end_does_not_wait_for_a_coordinator_that_is_away(fresh_fluss: FreshFluss, spark: Any) -> None:
+    server = fresh_fluss()
+    tables = Tables(server)
+    path = tables.make(**LAKE)
+    tables.upsert(path, [{"id": 1, "name": "one", "n": 1}])
+    held = threading.Event()
+
+    def reported_late(running: RunningRound, report: Any) -> None:
+        # Its round is over but for the word to the coordinator.
+        server.kill(Part.COORDINATOR)
+        held.set()
+        say(running, report)
+
+    say = RunningRound._say
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunningRound, "_say", reported_late)
+        with RunningTiering(spark, settings(server)) as running:
+            running.wait_for(held.is_set)
+        assert not running._thread.is_alive()
+    assert lake_rows(server.warehouse, path) == [{"id": 1, "name": "one", "n": 1}]
 
 
 def _leads(reading: Reading) -> bool:

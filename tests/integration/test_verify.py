@@ -27,8 +27,8 @@ from snowmelt.databases.mysql.resultset import Counters, select
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
-from snowmelt.lakes.paimon import DELETE, INSERT, KIND, SEQUENCE, PaimonLake
-from snowmelt.model.table import TableId
+from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
+from snowmelt.model.table import DELETE, INSERT, KIND, TableId
 from snowmelt.verify import Difference, Outcome, TableVerdict, verify
 from snowmelt.verify.digests import digest_rows, from_raw
 from snowmelt.verify.forms import float_bits, is_summed, lake_text, sql_digest, sql_float

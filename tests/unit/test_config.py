@@ -16,6 +16,7 @@ from snowmelt.databases.mysql.connect import Tls
 from snowmelt.engine.routes import SAME_NAME, Mode, Route, Router, Target, assign_targets, check_unchanged
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
+from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.table import TableId
 from snowmelt.relay.limits import Limits
 from snowmelt.secrets import Secret
@@ -133,6 +134,14 @@ def test_relative_paths_are_of_the_files_folder_whatever_folder_one_is_in(tmp_pa
     assert Path(settings.source.password.reference.removeprefix("file:")).resolve() == tmp_path / "secret"
 
 
+def test_fluss_stands_for_a_warehouse(tmp_path: Path) -> None:
+    text = LEAST.replace("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: a:9123, b:9123")
+    assert read(tmp_path, text).to_settings().fluss == FlussTarget("a:9123, b:9123")
+    settings = read(tmp_path, text.replace("b:9123", "b:9123\n  tiered: no\n  freshness: 10s")).to_settings()
+    assert settings.fluss == FlussTarget("a:9123, b:9123", tiered=False, freshness_s=10.0)
+    assert read(tmp_path, LEAST).to_settings().fluss is None
+
+
 def test_a_socket_stands_for_a_host(tmp_path: Path) -> None:
     settings = read(tmp_path, LEAST.replace("host: db.example.com", "socket: /run/mysqld.sock")).to_settings()
     assert settings.source.socket == "/run/mysqld.sock"
@@ -184,7 +193,7 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         ("pipeline:\n  name: shop-to-lake\n  state: state\n", "", "pipeline.yaml:1: pipeline is missing"),
         ("  name: shop-to-lake\n", "", "pipeline.yaml:9: pipeline.name is missing"),
         ("  type: mysql", "  type: oracle", "pipeline.yaml:2: source.type: found 'oracle'; allowed is mysql (for MariaDB too)"),
-        ("  type: paimon", "  type: delta", "pipeline.yaml:7: sink.type: found 'delta'; allowed is paimon"),
+        ("  type: paimon", "  type: delta", "pipeline.yaml:7: sink.type: found 'delta'; allowed is paimon, fluss"),
         ("  host: db.example.com", "  port: 3306", "pipeline.yaml:1: source: needs either host or socket"),
         ("username: repl", "username: repl\n  port: 70000", "pipeline.yaml:5: source.port: found '70000'; allowed is a whole number from"),
         ("username: repl", "username: repl\n  port: [1]", "pipeline.yaml:5: source.port: found a list; allowed is a whole number"),
@@ -197,6 +206,19 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         ("[shop.*]", "[shop.\\.*]", "source.tables[1]: found 'shop.\\\\.*'; allowed is a pattern as shop.* with * and ?; it is no regular"),
         ("[shop.*]", "{a: b}", "pipeline.yaml:5: source.tables: found a mapping; allowed is a list"),
         ("  warehouse: lake", "  warehouse: lake\n  buckets: 0", "sink.buckets: found '0'; allowed is a whole number from 1 to 10000"),
+        ("  warehouse: lake\n", "", "pipeline.yaml:6: sink: needs warehouse, because its type is paimon"),
+        ("  warehouse: lake", "  bootstrap: a:1\n  warehouse: lake", "pipeline.yaml:6: sink: bootstrap does not go with the type paimon"),
+        ("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: here", "sink.bootstrap: found text that is not repeated here"),
+        (
+            "type: paimon\n  warehouse: lake",
+            "type: fluss\n  buckets: 2",
+            "yaml:6: sink: needs bootstrap, because its type is fluss",
+        ),
+        (
+            "sink:\n  type: paimon\n  warehouse: lake\n",
+            "routes:\n- {source: a.b, target: c.d, mode: changelog}\nsink:\n  type: fluss\n  bootstrap: a:1\n",
+            "routes[1].mode: changelog does not go with the sink fluss",
+        ),
         ("  warehouse: lake", "  warehouse: ftp://lake", "sink.warehouse: no store has the scheme 'ftp'"),
         ("name: shop-to-lake", "name: shop to lake", "pipeline.yaml:10: pipeline.name: found 'shop to lake'; allowed is letters, digits"),
         ("state: state", "state: memory://", "pipeline.yaml:11: pipeline.state: found 'memory://'; allowed is a path, or an address"),

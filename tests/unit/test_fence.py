@@ -45,6 +45,10 @@ class TestBeginning:
         with pytest.raises(SourceDrift, match="does not have what Fluss says"):
             decide_start(TABLE, LAKE, OFFSETS, Known(9, ENDS))
 
+    def test_a_snapshot_that_is_missing_behind_the_newest_tiered_one_may_have_been_a_round(self) -> None:
+        with pytest.raises(SourceDrift, match="lacks snapshots behind its newest tiered one"):
+            decide_start(TABLE, replace(LAKE, whole_from=9), OFFSETS, Known(8, ENDS))
+
     def test_where_it_is_expired_fluss_is_believed_if_nothing_can_be_hidden(self) -> None:
         expired = replace(LAKE, tiered=())
         for snapshot in (2, 8, 9):

@@ -57,8 +57,8 @@ class Flaky(Store):
     def delete(self, keys: Iterable[str]) -> None:
         self.behind.delete(keys)
 
-    def numbers(self, prefix: str) -> list[int]:
-        return self.behind.numbers(prefix) if self.hints is None else self.hints
+    def names(self, prefix: str) -> list[str]:
+        return self.behind.names(prefix) if self.hints is None else [f"{number:020d}" for number in self.hints]
 
 
 PUT_FAULTS = st.lists(st.sampled_from(["", "refused", "request", "reply", "late", "repeated", "conflict"]), max_size=12)

@@ -102,6 +102,27 @@ class Done:
     """The listeners' own state."""
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a writer left behind, for the intent."""
+
+    files: tuple[str, ...]
+    messages: tuple[bytes, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """A change of a lake table's schema, for the intent."""
+
+    expected: int
+    """The schema that the table has, and has to have still when the change is made."""
+    schema: int
+    """The one behind it."""
+    content: bytes
+    """What that is, in the lake's own form."""
+
+
 _NAME = re.compile(r"sm-([0-9]{1,18})-([ec])([0-9]{1,18})-([a-z0-9]{1,64})-([A-Za-z0-9_.-]{1,200})")
 
 

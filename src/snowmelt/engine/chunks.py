@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.records import Staged
 from snowmelt.databases.mysql.bounds import Bound
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
@@ -30,7 +31,6 @@ from snowmelt.engine.retries import Retries
 from snowmelt.engine.rows import Sourced
 from snowmelt.engine.tasks import ChunkAnswer, ChunkTask, Place, run_chunk
 from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable
-from snowmelt.lakes.paimon import Staged
 from snowmelt.model.gtid import MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId

@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Entry
+from snowmelt.commit.records import Entry, Reshape
 from snowmelt.databases.mysql.columns import TypeOptions
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.rows import lake_schema
 from snowmelt.engine.shapes import Shapes
+from snowmelt.engine.sinks import Lake
 from snowmelt.engine.tasks import Emptied, LogAnswer
 from snowmelt.errors import SourceDrift
-from snowmelt.lakes.paimon import PaimonLake, Reshape
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Relay
 from snowmelt.source.facts import Adopted, Found, Reborn, Reshaped, Truncated
@@ -41,7 +41,7 @@ class _Work:
 class Entries:
     """Builds them, for the thread that owns the machines."""
 
-    def __init__(self, lake: PaimonLake, ledger: Ledger, shapes: Shapes, chunks: Chunks, options: TypeOptions) -> None:
+    def __init__(self, lake: Lake, ledger: Ledger, shapes: Shapes, chunks: Chunks, options: TypeOptions) -> None:
         self._lake = lake
         self._ledger = ledger
         self._shapes = shapes
@@ -103,6 +103,12 @@ class Entries:
             one.empties = (str(name),)
 
     def _entry(self, target: str, one: _Work) -> Entry:
+        if one.empties and not self._lake.empties:
+            raise SourceDrift(
+                "a table was emptied or made anew, and its target can't be emptied",
+                detail=f"{one.empties[0]} into {target}",
+                hint="begin with a new state, and with another table for it",
+            )
         uuid, buckets, schema, base = self._lake.standing(target)
         change = self._reshape(target, one)
         return Entry(
@@ -114,7 +120,7 @@ class Entries:
             base,
             one.empties,
             tuple(one.files),
-            tuple(one.messages),
+            (*self._lake.preface(target), *one.messages),
             self._ledger.marks.get(target, ""),
             b"" if change is None else change.content,
         )

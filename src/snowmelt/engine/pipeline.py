@@ -34,7 +34,6 @@ from snowmelt.commit.coordinator import (
     TableCommitted,
 )
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.publish import check_start
 from snowmelt.commit.records import Intent, StagedName, intent_of
 from snowmelt.databases.mysql.catalog import TablePredicate
 from snowmelt.databases.mysql.columns import MySqlTable
@@ -53,11 +52,11 @@ from snowmelt.engine.routes import Mode, Router, Target, assign_targets, check_u
 from snowmelt.engine.rows import CHANGE_FIELDS, Sourced, lake_schema
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.shapes import Shapes
+from snowmelt.engine.sinks import open_lake
 from snowmelt.engine.splitting import Splitter
 from snowmelt.engine.state import Owner, Shape, State
 from snowmelt.engine.tasks import LogAnswer, LogTask, Place, run_log
 from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Cut, Relay
@@ -122,7 +121,8 @@ class Pipeline:
     def __init__(self, spark: Any, settings: Settings) -> None:
         self._settings = settings
         self._state = State(open_store(settings.state))
-        self._lake = PaimonLake(settings.warehouse, user=f"snowmelt-{settings.name}")
+        self._user = f"snowmelt-{settings.name}"
+        self._lake = open_lake(settings.warehouse, settings.fluss, user=self._user, state=settings.state)
         self._awake = threading.Event()
         at_once = max(2, slots_of(spark) - 1)
         self._log_tasks = settings.log_tasks or at_once
@@ -185,12 +185,13 @@ class Pipeline:
             nonce=self._generation.nonce,
             state=settings.state,
             warehouse=settings.warehouse,
-            user=f"snowmelt-{settings.name}",
+            user=self._user,
             source=settings.source,
             server=catalogue.server,
             log=catalogue.log,
             options=settings.types,
             limits=settings.limits,
+            fluss=settings.fluss,
         )
         self._shapes = Shapes(
             self._state,
@@ -240,7 +241,7 @@ class Pipeline:
         word. At the first start a user is there to decide about tables without a key; one that is made later must not stop all others."""
         for table in () if ledger.epoch else catalogue.tables.values():
             if not self._takes(table):
-                hint = f"exclude it, or give it a route with mode: {Mode.CHANGELOG}"
+                hint = "exclude it" if self._settings.fluss else f"exclude it, or give it a route with mode: {Mode.CHANGELOG}"
                 raise InvalidConfig("a table has no key by which its rows could be told apart", detail=str(table.id), hint=hint)
         for known in ledger.tables:
             name = known.incarnation.table
@@ -259,8 +260,7 @@ class Pipeline:
         targets = {known.target for known in ledger.tables} | {self._router.of(name).name for name in catalogue.tables}
         for target in sorted(targets):
             if self._lake.exists(target):
-                marker, _ = self._lake.newest_marker(target)
-                check_start(target, marker, epoch=ledger.epoch, identity=ledger.identity)
+                self._lake.check_start(target, ledger)
 
     def _begin_chain(self, relay: Relay, keeping: Keeping, catalogue: Catalogue) -> Position:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one

@@ -24,9 +24,9 @@ from snowmelt.databases.mysql.rows import DELETE as DELETED
 from snowmelt.databases.mysql.rows import UPDATE_BEFORE
 from snowmelt.engine.keys import Mask
 from snowmelt.errors import SourceDrift
-from snowmelt.lakes.paimon import DELETE, INSERT, KIND, SEQUENCE
-from snowmelt.lakes.paimon_shape import of_source
+from snowmelt.lakes.paimon_shape import SEQUENCE, of_source
 from snowmelt.model import sequence
+from snowmelt.model.table import DELETE, INSERT, KIND
 
 OP, POSITION, TIME, ORDINAL = "_op", "_position", "_ts", "_ordinal"
 KINDS: Final = pa.array(["insert", "update_before", "update_after", "delete"])

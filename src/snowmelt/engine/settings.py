@@ -11,6 +11,7 @@ from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.columns import TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.engine.routes import Route
+from snowmelt.fluss.target import FlussTarget
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.store.objects import Bucket
@@ -50,6 +51,8 @@ class Settings:
     types: TypeOptions = field(default_factory=TypeOptions)
     limits: Limits = field(default_factory=Limits)
     capture: CaptureLimits = field(default_factory=CaptureLimits)
+    fluss: FlussTarget | None = None
+    """Instead of a warehouse: rows go to tables of Fluss."""
 
     spool: Path | None = None
     """Where a log that is kept in a bucket lies until it is there; None: where temporary files are."""

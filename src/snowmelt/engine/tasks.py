@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from snowmelt.columnar.arena import ArenaPool, Longs
 from snowmelt.commit.checks import Message, StagedFile
+from snowmelt.commit.records import Staged
 from snowmelt.databases.mysql.bounds import Bound, Chunk
 from snowmelt.databases.mysql.bounds import Extent as KeyExtent
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
@@ -45,9 +46,10 @@ from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED, reach
 from snowmelt.engine.keeping import Opened, segments_of
 from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
 from snowmelt.engine.rows import Ordinals, Sourced, change_rows, chunk_rows, truncate_row
+from snowmelt.engine.sinks import Lake, Writer, open_lake
 from snowmelt.engine.stored_log import Filtered, StoredLog, read_stretch
 from snowmelt.errors import SnowmeltError, check
-from snowmelt.lakes.paimon import PaimonLake, Staged, Writer
+from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
@@ -78,12 +80,14 @@ class Place:
     """Some file of the server's log; others differ by their number."""
     options: TypeOptions
     limits: Limits = field(default_factory=Limits)
+    fluss: FlussTarget | None = None
+    """Instead of a warehouse."""
 
     def check(self) -> None:
         check_shared(open_store(self.state), self.generation, self.nonce)
 
-    def lake(self) -> PaimonLake:
-        return PaimonLake(self.warehouse, user=self.user)
+    def lake(self) -> Lake:
+        return open_lake(self.warehouse, self.fluss, user=self.user, state=self.state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,9 @@ class LogBatch:
     rows: int
     append_only: bool
     data: memoryview
+    writer: int
+    """Who wrote it, and how many batches that writer had written to the bucket before; both -1 where nobody counts."""
+    sequence: int
 
     @property
     def next(self) -> int:
@@ -112,7 +115,7 @@ def log_batches(data: bytes | memoryview, *, from_offset: int) -> Iterator[LogBa
             raise Corrupt("the header of a batch of Fluss' log can't be right", position=f"byte {at}")
         if end > len(view):
             return
-        checksum, schema_id, attributes, delta, _, _, rows = _REST.unpack_from(view, at + rest_at)
+        checksum, schema_id, attributes, delta, writer, sequence, rows = _REST.unpack_from(view, at + rest_at)
         if google_crc32c.value(view[at + rest_at + _CHECKSUM_BYTES : end].tobytes()) != checksum:
             raise Corrupt("a batch of Fluss' log has a wrong checksum", detail=f"offset {base}", position=f"byte {at}")
         # A batch without rows takes one offset.
@@ -123,7 +126,7 @@ def log_batches(data: bytes | memoryview, *, from_offset: int) -> Iterator[LogBa
         expected = base + delta + 1
         if expected > from_offset:
             body = view[at + rest_at + _REST.size : end]
-            yield LogBatch(base, base + delta, schema_id, time_ms, rows, bool(attributes & _APPEND_ONLY), body)
+            yield LogBatch(base, base + delta, schema_id, time_ms, rows, bool(attributes & _APPEND_ONLY), body, writer, sequence)
         at = end
 
 

@@ -13,14 +13,18 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, Unavailable
+from snowmelt.errors import Corrupt, InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.fluss.messages import message
 from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, Connection, Gone, error_of
+from snowmelt.fluss.types import Column
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile, SnapshotFiles
 from snowmelt.model.table import TableId
 
 _CLIENT: Final = -1
 """Instead of a server's id: the asker is no follower."""
+_ALL_REPLICAS: Final = -1
+_LAST: Final = 0
+"""Where a new column stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +316,63 @@ class FlussClient:
             self._error_in(one, Call.FETCH_LOG, bucket, changes=False),
         )
 
+    def init_writer(self, path: TableId) -> int:
+        """An id that no other writer has: batches of one writer are counted for each bucket, and taken in their order, each once."""
+        return int(self.connection.call(Call.INIT_WRITER, table_path=[_path(path)]).writer_id)
+
+    def put_kv(self, table: int, batches: Mapping[int, bytes], *, wait_ms: int) -> dict[int, SnowmeltError | None]:
+        """Batches of upserts and deletes into buckets, in step with all replicas. What became of each: an error, or none. Those of a writer
+        that counts its batches may be sent again: one that is there changes nothing."""
+        answer = self.connection.call(
+            Call.PUT_KV,
+            changes=True,
+            wait_s=wait_ms / 1000,
+            acks=_ALL_REPLICAS,
+            table_id=table,
+            timeout_ms=wait_ms,
+            buckets_req=[{"bucket_id": bucket, "records": batch} for bucket, batch in batches.items()],
+        )
+        said = {one.bucket_id: self._error_in(one, Call.PUT_KV, Bucket(table, one.bucket_id), changes=True) for one in answer.buckets_resp}
+        if said.keys() != batches.keys():
+            raise Corrupt("Fluss answers of other buckets than it was asked about", detail=f"{Call.PUT_KV.name}, table {table}")
+        return said
+
     # ---- the coordinator
+
+    def create_database(self, name: str) -> None:
+        """One that is there is fine."""
+        self.connection.call(Call.CREATE_DATABASE, changes=True, database_name=name, ignore_if_exists=True)
+
+    def create_table(
+        self, path: TableId, columns: Iterable[Column], key: Iterable[str], *, buckets: int, properties: Mapping[str, str]
+    ) -> None:
+        """One of this name that is there is left as it is. Its buckets are by its key."""
+        columns, key = list(columns), list(key)
+        described = {
+            "version": 1,
+            "schema": {
+                "version": 1,
+                "columns": [{"name": column.name, "data_type": column.type.json, "id": column.id} for column in columns],
+                "primary_key": key,
+                "highest_field_id": max(column.id for column in columns),
+            },
+            "partition_key": [],
+            "bucket_key": key,
+            "bucket_count": buckets,
+            "properties": dict(properties),
+            "custom_properties": {},
+        }
+        self.connection.call(
+            Call.CREATE_TABLE, changes=True, table_path=_path(path), table_json=json.dumps(described).encode(), ignore_if_exists=True
+        )
+
+    def add_columns(self, path: TableId, columns: Mapping[str, Mapping[str, Any]]) -> None:
+        """Behind all others. Types as `FlussType.json` has them."""
+        added = [
+            {"column_name": name, "data_type_json": json.dumps(kind).encode(), "column_position_type": _LAST}
+            for name, kind in columns.items()
+        ]
+        self.connection.call(Call.ALTER_TABLE, changes=True, table_path=_path(path), ignore_if_not_exists=False, add_columns=added)
 
     def knows_leases(self) -> bool:
         return self.connection.knows(Call.ACQUIRE_KV_SNAPSHOT_LEASE)
@@ -427,7 +487,11 @@ class FlussClient:
         """Tell Fluss of a lake snapshot, unless it knows it already: told twice it would delete the offsets' file as that of the snapshot
         before. So repeating this is harmless. Offsets are given too, because tablet servers cut their remote logs by them. `keep_from`
         is the oldest lake snapshot whose offsets Fluss is to keep: none is this one alone, -1 all."""
-        known = self.lake_snapshot(path)
+        try:
+            known = self.lake_snapshot(path)
+        except OutcomeUnknown:
+            # It does not find the file of what it knew, so it can't be told that twice either.
+            known = None
         if known is not None and (known.table, known.snapshot) == (table, snapshot):
             return
         times = max_timestamps_ms or {}

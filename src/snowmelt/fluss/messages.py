@@ -41,6 +41,14 @@ GetTableInfoResponse: table_id=1 int64, schema_id=2 int32, table_json=3 bytes, c
 GetTableSchemaRequest: table_path=1 PbTablePath, schema_id=2 int32?
 GetTableSchemaResponse: schema_id=1 int32, schema_json=2 bytes
 
+CreateDatabaseRequest: database_name=1 string, ignore_if_exists=2 bool
+CreateDatabaseResponse:
+CreateTableRequest: table_path=1 PbTablePath, table_json=2 bytes, ignore_if_exists=3 bool
+CreateTableResponse:
+AlterTableRequest: table_path=1 PbTablePath, ignore_if_not_exists=2 bool, add_columns=4 PbAddColumn*
+AlterTableResponse:
+PbAddColumn: column_name=1 string, data_type_json=2 bytes, column_position_type=4 int32
+
 MetadataRequest: table_path=1 PbTablePath*, partitions_path=2 PbPhysicalTablePath*, partitions_id=3 int64**
 MetadataResponse: coordinator_server=1 PbServerNode?, tablet_servers=2 PbServerNode*, table_metadata=3 PbTableMetadata*, partition_metadata=4 PbPartitionMetadata*
 PbServerNode: node_id=1 int32, host=2 string, port=3 int32, listeners=4 string?, rack=5 string?
@@ -65,6 +73,13 @@ PbFetchLogRespForTable: table_id=1 int64, buckets_resp=2 PbFetchLogRespForBucket
 PbFetchLogRespForBucket: partition_id=1 int64?, bucket_id=2 int32, error_code=3 int32?, error_message=4 string?, high_watermark=5 int64?, log_start_offset=6 int64?, remote_log_fetch_info=7 PbRemoteLogFetchInfo?, records=8 bytes?
 PbRemoteLogFetchInfo: remote_log_tablet_dir=1 string, partition_name=2 string?, remote_log_segments=3 PbRemoteLogSegment*, first_start_pos=4 int32?
 PbRemoteLogSegment: remote_log_segment_id=1 string, remote_log_start_offset=2 int64, remote_log_end_offset=3 int64, segment_size_in_bytes=4 int32, max_timestamp=5 int64?
+
+InitWriterRequest: table_path=1 PbTablePath*
+InitWriterResponse: writer_id=1 int64
+PutKvRequest: acks=1 int32, table_id=2 int64, timeout_ms=3 int32, buckets_req=5 PbPutKvReqForBucket*
+PbPutKvReqForBucket: partition_id=1 int64?, bucket_id=2 int32, records=3 bytes
+PutKvResponse: buckets_resp=1 PbPutKvRespForBucket*
+PbPutKvRespForBucket: partition_id=1 int64?, bucket_id=2 int32, error_code=3 int32?, error_message=4 string?
 
 GetLatestKvSnapshotsRequest: table_path=1 PbTablePath, partition_name=2 string?
 GetLatestKvSnapshotsResponse: table_id=1 int64, partition_id=2 int64?, latest_snapshots=3 PbKvSnapshot*

@@ -37,17 +37,22 @@ class Call(IntEnum):
     """The calls that we use, by their keys; we speak version 0 of each."""
 
     API_VERSIONS = 1000
+    CREATE_DATABASE = 1001
+    CREATE_TABLE = 1005
     GET_TABLE_INFO = 1007
     LIST_PARTITION_INFOS = 1009
     GET_TABLE_SCHEMA = 1011
     METADATA = 1012
     FETCH_LOG = 1015
+    PUT_KV = 1016
     LIST_OFFSETS = 1021
     GET_LATEST_KV_SNAPSHOTS = 1023
     GET_KV_SNAPSHOT_METADATA = 1024
+    INIT_WRITER = 1026
     COMMIT_LAKE_TABLE_SNAPSHOT = 1030
     GET_LAKE_SNAPSHOT = 1032
     LAKE_TIERING_HEARTBEAT = 1042
+    ALTER_TABLE = 1044
     PREPARE_LAKE_TABLE_SNAPSHOT = 1052
     ACQUIRE_KV_SNAPSHOT_LEASE = 1056
     RELEASE_KV_SNAPSHOT_LEASE = 1057
@@ -102,6 +107,9 @@ _PASSING: Final = {
     26: "a Fluss server could not reach its storage",
     27: "a Fluss server did not attempt the call",
     29: "too few replicas are in step",
+    31: "a batch does not follow the last one of its writer",
+    32: "a batch of a writer came twice",
+    33: "the Fluss server does not know the writer",
     44: "the bucket has no leader at the moment",
     51: "Fluss could not authenticate at the moment",
 }
@@ -156,7 +164,8 @@ class Connection:
         try:
             self._socket: socket.socket | None = socket.create_connection((host, port), timeout_s)
         except OSError as error:
-            raise Unavailable("the Fluss server can't be reached", detail=f"{self.where}, {error}") from error
+            hint = "is it up, and is this its bootstrap.servers?"
+            raise Unavailable("the Fluss server can't be reached", detail=f"{self.where}, {error}", hint=hint) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             answer = self.call(Call.API_VERSIONS, client_software_name="snowmelt", client_software_version="0")

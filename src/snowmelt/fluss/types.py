@@ -128,6 +128,20 @@ class FlussType:
                 text = _SAME[self.root][1]
         return text if self.nullable else f"{text} NOT NULL"
 
+    @property
+    def json(self) -> dict[str, Any]:
+        """As Fluss writes a type down."""
+        described: dict[str, Any] = {"type": self.root.value}
+        if not self.nullable:
+            described["nullable"] = False
+        if self.root in (Root.CHAR, Root.BINARY):
+            described["length"] = self.length
+        if self.root in (Root.DECIMAL, Root.TIME, Root.TIMESTAMP, Root.TIMESTAMP_LTZ):
+            described["precision"] = self.precision
+        if self.root is Root.DECIMAL:
+            described["scale"] = self.scale
+        return described
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -193,6 +207,22 @@ class Versions:
                 )
             places.append(place)
         return tuple(places)
+
+
+_PRECISIONS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+_ROOT_OF: Final = {arrow: root for root, (arrow, _) in _SAME.items()}
+
+
+def type_of(field: pa.Field) -> FlussType | None:
+    """What a column of Arrow is in Fluss, so that readers of ours hand out the same again; None: nothing."""
+    if (root := _ROOT_OF.get(field.type)) is not None:
+        return FlussType(root, field.nullable)
+    if pa.types.is_decimal128(field.type):
+        return FlussType(Root.DECIMAL, field.nullable, precision=field.type.precision, scale=field.type.scale)
+    if pa.types.is_timestamp(field.type) and field.type.tz in (None, "UTC"):
+        root = Root.TIMESTAMP if field.type.tz is None else Root.TIMESTAMP_LTZ
+        return FlussType(root, field.nullable, precision=_PRECISIONS[field.type.unit])
+    return None
 
 
 def read_schema(schema_id: int, schema_json: str | bytes) -> Schema:

@@ -25,8 +25,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from snowmelt.commit.publish import Files, Marker, There, View, judge, judge_schema
-from snowmelt.commit.records import Entry, Intent
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.publish import Files, Marker, There, View, check_start, judge, judge_schema
+from snowmelt.commit.records import Entry, Intent, Reshape, Staged
 from snowmelt.errors import Corrupt, InvalidConfig, OutcomeUnknown, SourceDrift, check
 from snowmelt.lakes import paimon_shape
 from snowmelt.lakes.paimon_table import (
@@ -51,36 +52,12 @@ from snowmelt.model.table import SYSTEM_COLUMNS
 from snowmelt.store.objects import open_store
 
 SEQUENCE: Final = paimon_shape.SEQUENCE
-KIND: Final = "_VALUE_KIND"
-"""The writer's own column: what a row does. A table without a key has none."""
-INSERT, DELETE = 0, 3
 _EPOCH, _IDENTITY, _SEQUENCE_MAX = "snowmelt.epoch", "snowmelt.identity", "snowmelt.sequence-max"
 _SCHEMA: Final = re.compile(r"schema-([0-9]+)")
 _OPTIONS: Final = MappingProxyType({"write.parquet-buffer-size": "64mb"})
 """Of new tables. How much a writer holds of a bucket before it writes a file: `docs/decisions/0009`."""
 _SWITCHES: Final = ("deletion-vectors.enabled", "ignore-delete")
 """Options of a table with a key that hide rows from readers, or keep deletes from them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """What a writer left behind, for the intent."""
-
-    files: tuple[str, ...]
-    messages: tuple[bytes, ...]
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reshape:
-    """A change of a table's schema, for the intent."""
-
-    expected: int
-    """The schema that the table has, and has to have still when the change is made."""
-    schema: int
-    """The one behind it."""
-    content: bytes
-    """What that is, in Paimon's own form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +72,8 @@ class Share:
 
 class PaimonLake:
     """The tables of one warehouse, as one pipeline sees them. To be opened in the process that uses it."""
+
+    empties: Final = True
 
     def __init__(self, warehouse: str, *, user: str, options: Mapping[str, str] | None = None) -> None:
         self._catalog: Any = open_catalog(warehouse, options)
@@ -243,6 +222,15 @@ class PaimonLake:
                 if marker is not None:
                     return marker, int(snapshot.properties.get(_SEQUENCE_MAX, "0"))
         return None, 0
+
+    def check_start(self, target: str, ledger: Ledger) -> None:
+        """Before a driver's first step: the table must not know more than the store."""
+        marker, _ = self.newest_marker(target)
+        check_start(target, marker, epoch=ledger.epoch, identity=ledger.identity)
+
+    def preface(self, target: str) -> tuple[bytes, ...]:
+        """What an entry's messages begin with, besides those of its writers: nothing."""
+        return ()
 
     # ---- writing, in a task
 

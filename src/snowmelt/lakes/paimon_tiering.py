@@ -25,7 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SourceDrift, check
-from snowmelt.lakes.paimon import KIND, Writer
+from snowmelt.lakes.paimon import Writer
 from snowmelt.lakes.paimon_table import (
     TRIES_MAX,
     bucket_count,
@@ -42,6 +42,8 @@ from snowmelt.lakes.paimon_table import (
     sync_folders,
     sync_table,
 )
+from snowmelt.model.table import KIND
+from snowmelt.secrets import Secret
 from snowmelt.store.objects import open_store
 from snowmelt.tiering.fence import Base, LakeView, There, Tiered, judge
 from snowmelt.tiering.offsets import Offsets, parse_offsets
@@ -105,7 +107,11 @@ class Shape:
 class TieredLake:
     """The tables of one warehouse. To be opened in the process that uses it."""
 
-    def __init__(self, warehouse: str, *, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, warehouse: str, *, options: Mapping[str, str] | None = None, remote: Mapping[str, str | Secret] | None = None
+    ) -> None:
+        """`remote`: obstore's options for Fluss' remote storage, where files of offsets are."""
+        self._remote = remote
         self._catalog: Any = open_catalog(warehouse, options)
 
     # ---- tables
@@ -160,7 +166,8 @@ class TieredLake:
                 "a lake snapshot names no file of offsets",
                 hint="was it tiered by Fluss 0.8 or older? tier the table once with Fluss' own service of 0.9",
             )
-        found = open_store(folder).get(name)
+        # Hadoop's name for the same.
+        found = open_store(folder.replace("s3a://", "s3://", 1), self._remote if "://" in folder else None).get(name)
         if found is None:
             raise SourceDrift(
                 "a file of Fluss offsets is not there",

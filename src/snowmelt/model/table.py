@@ -24,6 +24,10 @@ class TableId:
 SYSTEM_COLUMNS: Final = frozenset({"_seq", "_op", "_position", "_ts", "_event", "_ordinal", "_absent"})
 """Columns of ours, in lake tables and in batches of changes: no column of a source can have such a name."""
 
+KIND: Final = "_VALUE_KIND"
+"""What a row of a keyed table does, for the writers of lake tables; it is Paimon's own name."""
+INSERT, DELETE = 0, 3
+
 Schema = TypeVar("Schema")
 
 

@@ -77,9 +77,13 @@ class Store(Protocol):
         """
         ...
 
-    def numbers(self, prefix: str) -> list[int]:
-        """The numbers of the records right under `prefix`, ascending: a hint. May lack new ones and name deleted ones."""
+    def names(self, prefix: str) -> list[str]:
+        """The names of the objects right under `prefix`: a hint. May lack new ones and name deleted ones."""
         ...
+
+    def numbers(self, prefix: str) -> list[int]:
+        """The numbers of the records right under `prefix`, ascending; as much of a hint."""
+        return sorted(int(name) for name in self.names(prefix) if _NUMBER.fullmatch(name))
 
 
 def checked_key(key: str) -> str:
@@ -107,11 +111,6 @@ def numbered(prefix: str, number: int) -> str:
 def key_of_part(key: str, name: str) -> str:
     """Where a part of what lies at `key` is: in a folder beside it, that holds nothing else and goes with the last of them."""
     return checked_key(f"{key}{PARTS}/{name}")
-
-
-def number_in(name: str) -> int | None:
-    """The number that the last part of a key is, or None for other objects, which may lie in the same folder."""
-    return int(name) if _NUMBER.fullmatch(name) else None
 
 
 def checked_data(key: str, data: bytes | memoryview) -> memoryview:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
-from snowmelt.store.contract import DATA_BYTES_MAX, PARTS, Store, checked_data, checked_key, different, lacking, number_in, too_short
+from snowmelt.store.contract import DATA_BYTES_MAX, PARTS, Store, checked_data, checked_key, different, lacking, too_short
 
 _TEMPORARY: Final = ".tmp"
 _ABANDONED_S: Final = 3600
@@ -124,15 +124,14 @@ class LocalStore(Store):
                     raise
             os.fsync(folder)
 
-    def numbers(self, prefix: str) -> list[int]:
+    def names(self, prefix: str) -> list[str]:
         try:
             with self._folder(checked_key(prefix)) as folder:
-                found = [number_in(name) for name in os.listdir(folder)]
+                return os.listdir(folder)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise self._failure(error, prefix) from None
-        return sorted(number for number in found if number is not None)
 
     def _put(self, key: str, value: memoryview) -> bool:
         above, _, name = key.rpartition("/")

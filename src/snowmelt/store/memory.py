@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from snowmelt.errors import check
-from snowmelt.store.contract import Store, checked_data, checked_key, different, number_in, too_short
+from snowmelt.store.contract import Store, checked_data, checked_key, different, too_short
 
 
 class MemoryStore(Store):
@@ -48,11 +48,11 @@ class MemoryStore(Store):
             with self._lock:
                 self._objects.pop(checked_key(key), None)
 
-    def numbers(self, prefix: str) -> list[int]:
+    def names(self, prefix: str) -> list[str]:
         start = checked_key(prefix) + "/"
         with self._lock:
-            found = [number_in(key.removeprefix(start)) for key in self._objects if key.startswith(start)]
-        return sorted(number for number in found if number is not None)
+            names = [key.removeprefix(start) for key in self._objects if key.startswith(start)]
+        return [name for name in names if "/" not in name]
 
     def _place(self, key: str, value: bytes) -> None:
         # A file system could not do this either, and a test should find out first.

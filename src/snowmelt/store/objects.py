@@ -25,7 +25,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable, check
 from snowmelt.secrets import Secret
-from snowmelt.store.contract import DATA_BYTES_MAX, Store, checked_data, checked_key, different, lacking, number_in, too_short
+from snowmelt.store.contract import DATA_BYTES_MAX, Store, checked_data, checked_key, different, lacking, too_short
 from snowmelt.store.local import LocalStore
 from snowmelt.store.memory import MemoryStore
 
@@ -126,14 +126,13 @@ class ObjectStore(Store):
                 self._refuse(error, key)
                 raise self._unavailable(error, key) from None
 
-    def numbers(self, prefix: str) -> list[int]:
+    def names(self, prefix: str) -> list[str]:
         try:
             listed = obstore.list_with_delimiter(self._here(), checked_key(prefix))
-            found = [number_in(meta["path"].rpartition("/")[2]) for meta in listed["objects"]]
+            return [meta["path"].rpartition("/")[2] for meta in listed["objects"]]
         except _FAILURES as error:
             self._refuse(error, prefix)
             raise self._unavailable(error, prefix) from None
-        return sorted(number for number in found if number is not None)
 
     def _put(self, key: str, value: memoryview) -> bool:
         try:

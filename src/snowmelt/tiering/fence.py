@@ -106,6 +106,12 @@ def decide_start(table_id: int, lake: LakeView, offsets: Offsets | None, known: 
                 detail=f"its newest snapshot {newest.snapshot} is of {other}, not of {table_id}",
                 hint="was the Fluss table dropped and made anew? drop the lake table as well",
             )
+        if lake.whole_from > newest.snapshot:
+            raise SourceDrift(
+                "a lake table lacks snapshots behind its newest tiered one",
+                detail=f"behind {newest.snapshot} up to {lake.whole_from - 1}: another round may have been there, and its rows may be",
+                hint="who removes single snapshots? compare the table with Fluss, and make both anew if rows are there twice",
+            )
         if known is None or known.snapshot < newest.snapshot:
             return Untold(newest)
         if known.snapshot > newest.snapshot:
@@ -152,5 +158,5 @@ def _lost(known: Known, detail: str) -> SourceDrift:
     return SourceDrift(
         "a lake table does not have what Fluss says it has",
         detail=f"Fluss knows of snapshot {known.snapshot}; {detail}",
-        hint="was it rolled back or restored, or were snapshots expired? drop the lake table, and let it be made anew",
+        hint="is it the warehouse that Fluss tiers to? was the table rolled back or dropped? if it is lost, make the Fluss table anew",
     )

@@ -107,7 +107,7 @@ def decide_begin(keyed: bool, start: int | None, log: Log) -> KvSnapshot | int:
         raise SourceDrift(
             "the lake is ahead of a Fluss table",
             detail=f"{log.bucket}: the lake goes on with {start}, the log ends with {log.latest}",
-            hint="did Fluss lose data? drop the lake table, and let it be made anew",
+            hint="did Fluss lose data? keep the lake table, and make the Fluss table anew under another name",
         )
     return start
 
@@ -117,7 +117,7 @@ def _reaches(log: Log, start: int, what: str) -> None:
         raise SourceDrift(
             "a Fluss table has lost rows that the lake needs",
             detail=f"{log.bucket}: {what} {start}, the log begins with {log.earliest}",
-            hint="was its log kept for too short a time? drop the lake table, and let it be made anew",
+            hint="was its log kept for too short a time? keep the lake table, and make the Fluss table anew under another name",
         )
 
 

@@ -116,6 +116,9 @@ def verify(
 
 def open_state(settings: Settings) -> State:
     """The pipeline's records; a pipeline that never ran has none."""
+    if settings.fluss is not None:
+        hint = "the table in the lake that Fluss is tiered to may be compared by a query of yours"
+        raise InvalidConfig("only a lake can be verified, and this pipeline's sink is Fluss", hint=hint)
     state = State(open_store(settings.state))
     if not state.begun:
         raise InvalidConfig("the pipeline has no state yet", detail=str(settings.state), hint="`snowmelt run` makes it")

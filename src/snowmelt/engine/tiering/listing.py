@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from snowmelt.engine.tiering.tablets import Tablets, tablets
 from snowmelt.errors import OutcomeUnknown
 from snowmelt.fluss.client import FlussClient, Node, OffsetKind, Partition, TableInfo
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable
+from snowmelt.fluss.tablets import Tablets, tablets
 from snowmelt.lakes.paimon_tiering import Column, Shape
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId

@@ -25,13 +25,14 @@ from snowmelt.engine.tiering.leasing import Leasing, lease_id
 from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
-from snowmelt.errors import Fenced, InvariantBroken, SnowmeltError, Unavailable
+from snowmelt.errors import Fenced, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, HandedOut, connect_coordinator
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import Bucket, SnapshotFile
 from snowmelt.tiering import rounds
+from snowmelt.tiering.fence import Tiered
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import ENDS, Outcome, Round, State, Step
 from snowmelt.tiering.splits import SnapshotSplit
@@ -39,11 +40,13 @@ from snowmelt.tiering.splits import SnapshotSplit
 log = logging.getLogger(__name__)
 
 ROW_BYTES: Final = 100
-"""What a row of the log is taken for before it is read; readers have their own bounds."""
+"""What a row of the log is taken for before it is read; tasks count what it really is."""
 COMMITS_MAX: Final = 5
 """Tries of a commit of which the lake knows nothing afterwards."""
 PAUSE_S: Final = 0.2
 PAUSE_S_MAX: Final = 10.0
+SAY_S_MAX: Final = 10.0
+"""How long a service that is to end waits for a coordinator that says nothing."""
 
 
 class Stopped(Exception):
@@ -54,7 +57,7 @@ class RunningRound:
     """`run` in a thread of its own; `machine` under `lock` from any."""
 
     def __init__(
-        self, spark: Any, settings: TieringSettings, handed: HandedOut, coordinator_epoch: int, leasing: Leasing, stop: threading.Event
+        self, spark: Any, settings: TieringSettings, handed: HandedOut, coordinator_epoch: int, leasing: Leasing, abandon: threading.Event
     ) -> None:
         self.handed = handed
         self.coordinator_epoch = coordinator_epoch
@@ -67,11 +70,13 @@ class RunningRound:
         self._spark = spark
         self._settings = settings
         self._leasing = leasing
-        self._stop = stop
+        self._abandon = abandon
+        self.pausing = False
+        """It waits, because the table failed just now."""
         self._handed_out_ms = _now_ms()
         self._nonce = uuid.uuid4().hex
         self._lease = lease_id(settings.name, handed.table, self._nonce)
-        self._lake = TieredLake(settings.warehouse)
+        self._opened: TieredLake | None = None
         self._coordinator: FlussClient | None = None
         self._table: ReadableTable | None = None
         self._buckets = Buckets((), {})
@@ -93,12 +98,12 @@ class RunningRound:
 
     def lost(self, why: str) -> None:
         with self.lock:
-            if not self._lost:
-                log.warning("%s is not ours any more: %s", self.handed.path, why)
-            self._lost = True
+            news, self._lost = not self._lost, True
             if self.machine is not None and self.machine.state not in ENDS:
                 self.machine.lost()
         self.reported.set()
+        if news:
+            log.warning("%s is not ours any more: %s", self.handed.path, why)
 
     @property
     def owned(self) -> bool:
@@ -108,7 +113,9 @@ class RunningRound:
 
     def run(self, pause_s: float = 0.0) -> RoundEnd:
         """`pause_s`: before it begins, for a table that failed just now and is handed out again at once."""
-        self._stop.wait(pause_s)
+        self.pausing = pause_s > 0
+        self._abandon.wait(pause_s)
+        self.pausing = False
         began = time.monotonic()
         state = State.FAILED
         try:
@@ -129,8 +136,11 @@ class RunningRound:
             return self._give_up()
         machine = self.machine
         assert machine is not None
-        while machine.state not in ENDS:
+        while True:
             with self.lock:
+                # Together: the table may be lost between a look at the state and the next step.
+                if machine.state in ENDS:
+                    return machine.state
                 step = machine.next_step(_now_ms())
             outcome = self._outcome(step)
             with self.lock:
@@ -142,7 +152,6 @@ class RunningRound:
                 committed = frozenset(machine.committed)
             if committed:
                 self._leasing.release(self._lease, committed)
-        return machine.state
 
     def _begin(self) -> None:
         """Know the table, and have its lake table."""
@@ -168,6 +177,12 @@ class RunningRound:
         if self.owned:
             self._say(rounds.Report(finished=False, more=False))
         return State.FAILED if self.owned else State.FENCED
+
+    @property
+    def _lake(self) -> TieredLake:
+        if self._opened is None:
+            self._opened = TieredLake(self._settings.warehouse, remote=self._settings.remote)
+        return self._opened
 
     @property
     def _target(self) -> str:
@@ -201,7 +216,7 @@ class RunningRound:
             case rounds.LookBack(base, path):
                 return self._look_back(base, path)
             case rounds.Confirm():
-                return rounds.Confirmed(self._until_answered(lambda: self._lake.view(self._target).newest))
+                return rounds.Confirmed(self._newest())
             case rounds.Clean(messages):
                 try:
                     self._lake.clean(self._target, self._identity, messages)
@@ -253,6 +268,14 @@ class RunningRound:
                 raise InvariantBroken("a round has a step that nobody does", detail=type(step).__name__)
 
     # ---- steps
+
+    def _newest(self) -> Tiered | None:
+        try:
+            newest: Tiered | None = self._until_answered(lambda: self._lake.view(self._target).newest)
+        except SourceDrift:
+            # The lake table is not there any more.
+            return None
+        return newest
 
     def _look(self) -> Outcome:
         known = lake_known(self._client(), self.handed.path)
@@ -326,7 +349,8 @@ class RunningRound:
 
         try:
             found = self._until_answered(look)
-        except Fenced:
+        except (Fenced, SourceDrift):
+            # Or the lake table is not there any more, and nothing of ours in it.
             return rounds.Overtaken()
         if found is not None:
             self._snapshot, self._failed = found, None
@@ -343,8 +367,11 @@ class RunningRound:
         """With the next heartbeat; back when it was answered, or the table is not ours any more."""
         with self.lock:
             self.report = report
+        ending_s = 0.0
         while not self.reported.wait(PAUSE_S):
-            pass
+            ending_s += PAUSE_S if self._abandon.is_set() else 0.0
+            if ending_s > SAY_S_MAX:
+                raise Stopped
 
     # ---- waiting
 
@@ -353,7 +380,7 @@ class RunningRound:
         while True:
             try:
                 return ask()
-            except Fenced:
+            except (Fenced, SourceDrift):
                 raise
             except SnowmeltError as error:
                 log.warning("%s: %s; asked again", self.handed.path, error)
@@ -365,7 +392,7 @@ class RunningRound:
         self._wait(1.0)
 
     def _wait(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
+        if self._abandon.wait(seconds):
             raise Stopped
 
 

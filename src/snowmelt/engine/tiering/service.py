@@ -4,9 +4,11 @@ Laws:
 - One thread speaks to the coordinator about who has which table; a heartbeat names all that are ours. An answer that names an error for a
   table, or another epoch of the coordinator, takes the table from us. Nothing of it protects the lake: see `tiering.fence`.
 - A table that is handed out while a round of it is still ours was taken from us, and the older round is told so first.
-- A table that failed is handed out again at once; how long it then waits here doubles with each failure.
+- A table that failed is handed out again at once; how long it then waits here doubles with each failure. It takes nobody's place meanwhile.
+- Whatever goes wrong in a round ends that round, and never the service.
 - Nothing is kept: whoever starts anew, here or elsewhere, finds everything in Fluss and in the lake.
-- Asked to end, it asks for no more tables, ends the rounds under way, and drops its leases.
+- Asked to end, it asks for no more tables, ends the rounds under way, and drops its leases. Rounds that wait for a server which does not
+  answer are left to whoever has their tables next.
 """
 
 from __future__ import annotations
@@ -22,14 +24,18 @@ from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
-from snowmelt.errors import InvalidConfig, OutcomeUnknown, Unavailable
+from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.fluss.client import FlussClient, HandedOut, HeartbeatAnswer, Tiered, connect_coordinator
 from snowmelt.fluss.rpc import Call
 from snowmelt.tiering.rounds import State
 
 log = logging.getLogger(__name__)
 
-PAUSE_S_MAX: Final = 60.0
+PAUSE_S: Final = 0.5
+PAUSES_DOUBLED_MAX: Final = 7
+"""A minute or so is the longest."""
+PAUSING_MAX: Final = 64
+"""Tables that failed and wait."""
 AWAY_S_MAX: Final = 15.0
 """Between tries to reach a coordinator that is away."""
 
@@ -57,10 +63,12 @@ class Tiering:
         check_server(self._settings)
         abandon = threading.Event()
         leasing = Leasing(self._settings.bootstrap, duration_ms=self._settings.lease_ms)
-        with leasing, ThreadPoolExecutor(self._settings.rounds_at_once, thread_name_prefix="snowmelt-round") as pool:
+        threads = self._settings.rounds_at_once + PAUSING_MAX
+        with leasing, ThreadPoolExecutor(threads, thread_name_prefix="snowmelt-round") as pool:
             try:
                 while not self._stop.is_set() and not until():
                     self._beat(pool, leasing, abandon, more=True)
+                abandon.set()
                 while self._running:
                     self._beat(pool, leasing, abandon, more=False)
             finally:
@@ -72,7 +80,8 @@ class Tiering:
                     self._coordinator.connection.close()
 
     def _beat(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, *, more: bool) -> None:
-        free = more and len(self._running) < self._settings.rounds_at_once
+        pausing = sum(running.pausing for running in self._running.values())
+        free = more and pausing < PAUSING_MAX and len(self._running) - pausing < self._settings.rounds_at_once
         sent_ms = time.monotonic_ns() // 1_000_000
         owned = [running for running in self._running.values() if running.owned and not running.reported.is_set()]
         reports = {running: running.report for running in owned if running.report is not None}
@@ -118,7 +127,7 @@ class Tiering:
                 running.lost("it was handed out again")
         failures = self._failures.get(handed.table, 0)
         running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon)
-        future = pool.submit(running.run, min(PAUSE_S_MAX, 0.5 * 2**failures) if failures else 0.0)
+        future = pool.submit(running.run, PAUSE_S * 2 ** min(failures, PAUSES_DOUBLED_MAX) if failures else 0.0)
         future.add_done_callback(lambda _: self._wake.set())
         self._running[future] = running
 
@@ -128,10 +137,20 @@ class Tiering:
         self._wake.clear()
         for future in [future for future in self._running if future.done()]:
             running = self._running.pop(future)
-            end = future.result()
+            end = _end_of(future, running)
             failed = end.state is State.FAILED
             self._failures[running.handed.table] = self._failures.get(running.handed.table, 0) + 1 if failed else 0
             self._tell(end)
+
+
+def _end_of(future: Future[RoundEnd], running: RunningRound) -> RoundEnd:
+    """What came of a round; of one that met what we did not foresee, that it failed."""
+    try:
+        return future.result()
+    except Exception as error:
+        log.exception("a round of %s failed by a bug", running.handed.path)
+        known = error if isinstance(error, SnowmeltError) else InvariantBroken("a round failed by a bug", detail=type(error).__name__)
+        return RoundEnd(running.handed.path, State.FAILED, 0, 0.0, 0, known)
 
 
 def check_server(settings: TieringSettings) -> None:

@@ -26,9 +26,11 @@ class TieringSettings:
     """How often it is asked whether a table is due. A heartbeat of the tables under way goes with it."""
     lease_ms: int = DURATION_MS
     round_s_max: float = 120.0
-    """After this the log is read no further in a round. A KV snapshot is always read to its end."""
+    """After this no more of a bucket's log is read in a round. A KV snapshot is always read to its end."""
     rows_max: int = 20_000_000
+    """Of the log in a round."""
     bytes_max: int = 4 << 30
+    """Of a bucket's log in a round, as rows are in memory."""
 
     def budget(self, row_bytes: int) -> Budget:
         return Budget(self.rows_max, self.bytes_max, row_bytes)

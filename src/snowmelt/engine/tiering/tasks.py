@@ -99,7 +99,7 @@ class _LogRows:
         self.reached = split.start
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        deadline = time.monotonic() + self._settings.round_s_max
+        deadline, read_bytes = time.monotonic() + self._settings.round_s_max, 0
         table, bucket = self._task.table, self._split.bucket
         with closing(BucketLeader(table.path, bucket, lambda: connect_coordinator(self._settings.bootstrap))) as leader:
             reader = LogReader(
@@ -121,7 +121,8 @@ class _LogRows:
                 if whole:
                     yield batch.slice(0, whole)
                     self.reached = int(batch.column(OFFSET)[whole - 1].as_py()) + 1
-                if held is None and time.monotonic() > deadline:
+                read_bytes += batch.nbytes
+                if held is None and (time.monotonic() > deadline or read_bytes > self._settings.bytes_max):
                     return
             # Behind the last row there may be batches without any.
             if held is None:

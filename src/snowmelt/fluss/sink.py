@@ -1,0 +1,623 @@
+"""Fluss as the lake of a pipeline: an epoch's rows go into primary-key tables by upserts and deletes.
+
+Fluss has no files to stage and no commit over several batches. So tasks stage the epoch's records, encoded and by bucket, as objects of the
+state store, and the intent names them. To commit an entry is to put its records into their buckets, as batches in an order that the intent
+decides.
+
+    Laws. An intent holds the id of a writer, for each bucket the number of that writer's next batch there, and where the bucket's log
+    ended. The server takes a writer's batches in the order of their numbers, each once: a put is a compare-and-set. Whoever puts a batch
+    that is there changes nothing, also somebody who slept while a newer driver went on. Before the first put, and again after every error,
+    it is asked of each bucket's log how far it has come: nothing of the epoch is there if it ends where the intent says; otherwise its last
+    batch is one of this entry's, by writer and number, and what follows it is put. Any other last batch is somebody else's, and nothing is
+    put.
+
+    Forbidden orders. A change of columns before all batches are there. A batch to a bucket before the one in front of it was answered.
+    Taking away what a task staged while an intent that is not done names it.
+
+    Memory. One staged object at a time (`OBJECT_BYTES_MAX`, or one record), and a batch of it for each bucket.
+
+A writer's id is the driver's own and lasts an hour: the server forgets writers, after a week unless it is told otherwise, and would then
+refuse what follows. See docs/decisions/0018.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.records import Entry, Intent, Reshape, Staged
+from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable, check
+from snowmelt.fluss.batches import log_batches
+from snowmelt.fluss.client import FetchFrom, FlussClient, Node, OffsetKind, TableInfo, connect_coordinator
+from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, Gone
+from snowmelt.fluss.tables import describe_table
+from snowmelt.fluss.tablets import Tablets
+from snowmelt.fluss.target import FlussTarget
+from snowmelt.fluss.types import Column, Schema, read_schema, type_of
+from snowmelt.fluss.upserts import Run, UpsertEncoder, kv_batch
+from snowmelt.model.fluss import Bucket
+from snowmelt.model.table import DELETE, KIND, TableId
+from snowmelt.store.contract import Store, key_of
+from snowmelt.store.objects import Bucket as StateBucket
+from snowmelt.store.objects import open_store
+
+OBJECT_BYTES_MAX: Final = 8 << 20
+RUN_BYTES_MAX: Final = 1 << 20
+"""Of what becomes a batch."""
+_WRITER_S_MAX: Final = 3600.0
+_PUT_MS: Final = 30_000
+_TRIES_MAX: Final = 12
+_PAUSE_S_MAX: Final = 5.0
+_NO_DATABASE: Final = 4
+_TAIL_BYTES: Final = 64
+_SYSTEM: Final = frozenset({"__offset", "__timestamp", "__bucket"})
+
+Answer = TypeVar("Answer")
+
+
+# ---- what an intent holds
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a bucket was when the intent was written."""
+
+    sequence: int
+    """The number of the next batch."""
+    end: int
+    """Of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Preface:
+    writer: int
+    places: Mapping[int, _Place]
+
+    def encoded(self) -> bytes:
+        places = [[bucket, place.sequence, place.end] for bucket, place in sorted(self.places.items())]
+        return json.dumps({"writer": self.writer, "places": places}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What becomes one batch: a stretch of a staged object."""
+
+    bucket: int
+    at: int
+    length: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """A staged object, as its writer tells of it."""
+
+    name: str
+    schema: int
+    checksum: int
+    pieces: tuple[_Piece, ...]
+
+    def encoded(self) -> bytes:
+        pieces = [[one.bucket, one.at, one.length, one.count] for one in self.pieces]
+        return json.dumps({"name": self.name, "schema": self.schema, "crc": self.checksum, "pieces": pieces}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An entry's messages, read: they are what is put, its files are what is kept for it, so both must be the same."""
+
+    preface: _Preface
+    objects: tuple[_Object, ...]
+
+    @staticmethod
+    def of(entry: Entry) -> _Work:
+        try:
+            said, *written = [json.loads(message) for message in entry.messages]
+            places = {int(bucket): _Place(int(sequence), int(end)) for bucket, sequence, end in said["places"]}
+            objects = tuple(
+                _Object(str(one["name"]), int(one["schema"]), int(one["crc"]), tuple(_Piece(*map(int, piece)) for piece in one["pieces"]))
+                for one in written
+            )
+            work = _Work(_Preface(int(said["writer"]), places), objects)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt("what an intent says of a Fluss table can't be read", detail=entry.target) from error
+        check(tuple(one.name for one in objects) == entry.files, "an intent's messages tell of other files than it names", entry.target)
+        check(
+            {piece.bucket for one in objects for piece in one.pieces} <= places.keys(),
+            "an intent has rows for buckets that it has no place of",
+            entry.target,
+        )
+        return work
+
+    def batches(self) -> dict[int, int]:
+        """How many go to each bucket."""
+        counts = dict.fromkeys(self.preface.places, 0)
+        for one in self.objects:
+            for piece in one.pieces:
+                counts[piece.bucket] += 1
+        return counts
+
+
+# ---- the sink
+
+
+@dataclass(slots=True)
+class _Links:
+    """Connections, kept until something goes wrong on one of them."""
+
+    coordinator: FlussClient
+    tablets: dict[str, Tablets] = field(default_factory=dict)
+
+    def tablets_of(self, target: str) -> Tablets:
+        if target not in self.tablets:
+            self.tablets[target] = Tablets(self.coordinator.cluster(_path(target)))
+        return self.tablets[target]
+
+    def close(self) -> None:
+        self.coordinator.connection.close()
+        for tablets in self.tablets.values():
+            tablets.close()
+
+
+@dataclass(slots=True)
+class _Writing:
+    """Of one driver, for one table: its writer, since when, and how many batches of it each bucket has."""
+
+    table: int
+    writer: int
+    since_s: float
+    next: dict[int, int] = field(default_factory=dict)
+
+
+class FlussLake:
+    """The tables of one cluster, as one pipeline sees them. To be opened in the process that uses it; one thread uses it."""
+
+    empties: Final = False
+    """Fluss can't take all rows out of a table."""
+
+    def __init__(
+        self,
+        target: FlussTarget,
+        state: str | Path | StateBucket,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = target
+        self._store: Store = open_store(state)
+        self._clock = clock
+        self._sleep = sleep
+        self._links: _Links | None = None
+        self._writing: dict[str, _Writing] = {}
+        self._over: dict[str, tuple[str, ...]] = {}
+        """Per table the files of the entry that was committed last: they go when the next one is, since its intent waited for done."""
+
+    def _repeated(self, act: Callable[[_Links], Answer]) -> Answer:
+        """Everything here may be done again: what it finds tells how far it came."""
+        for again in range(_TRIES_MAX):
+            try:
+                if self._links is None:
+                    self._links = _Links(connect_coordinator(self._cluster.bootstrap))
+                return act(self._links)
+            except BaseException as error:
+                self.close()
+                # A tablet server learns of a new table after the coordinator.
+                young = isinstance(error, Gone) and error.code == NO_TABLE_OR_BUCKET
+                if again == _TRIES_MAX - 1 or not (young or isinstance(error, Unavailable | OutcomeUnknown)):
+                    raise
+            self._sleep(min(_PAUSE_S_MAX, 0.1 * 2**again))
+        raise AssertionError
+
+    def close(self) -> None:
+        """Twice is fine; it opens again by itself."""
+        if self._links is not None:
+            self._links.close()
+            self._links = None
+
+    # ---- tables
+
+    def exists(self, target: str) -> bool:
+        def ask(links: _Links) -> bool:
+            try:
+                links.coordinator.table_info(_path(target))
+            except Gone as gone:
+                if gone.code in (NO_TABLE, _NO_DATABASE):
+                    return False
+                raise
+            return True
+
+        return self._repeated(ask)
+
+    def create(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
+        """Create a table of a source's columns. One that is there is left as it is, if rows can be brought into it."""
+        if not keys or system:
+            raise InvalidConfig("a Fluss table can't hold a table's history", detail=target, hint="leave out mode: changelog")
+        columns = _columns(target, schema)
+        path = _path(target)
+
+        def make(links: _Links) -> None:
+            links.coordinator.create_database(path.database)
+            links.coordinator.create_table(path, columns, keys, buckets=buckets, properties=self._cluster.properties())
+
+        self._repeated(make)
+        found = self._described(target)
+        if list(found.primary_key) != list(keys):
+            raise _other("another key", f"{target}: {list(found.primary_key)}, not {list(keys)}")
+        self._repeated(lambda links: self._ends(links, target, found))
+
+    def _described(self, target: str) -> TableInfo:
+        """A table, if rows can be brought into it: ours are made so, others may be of any kind."""
+        info = self._repeated(lambda links: links.coordinator.table_info(_path(target)))
+        wrong = ""
+        if not info.primary_key:
+            wrong = "it has no primary key"
+        elif info.partition_keys:
+            wrong = "it is partitioned"
+        elif info.bucket_keys != info.primary_key:
+            wrong = "its bucket key is not its primary key"
+        elif info.properties.get("table.kv.format", "COMPACTED").upper() != "COMPACTED":
+            wrong = "its table.kv.format is not COMPACTED"
+        elif "table.merge-engine" in info.properties:
+            wrong = "it has a merge engine"
+        elif info.properties.get("table.delete.behavior", "ALLOW").upper() != "ALLOW":
+            wrong = "it does not allow deletes"
+        if wrong:
+            hint = "name another table, or drop this one and let it be made anew"
+            raise InvalidConfig("a Fluss table is of another kind than ours", detail=f"{target}: {wrong}", hint=hint)
+        return info
+
+    def _ends(self, links: _Links, target: str, info: TableInfo) -> dict[int, int]:
+        """Where the log of each bucket ends."""
+        tablets = links.tablets_of(target)
+        led: dict[Node, list[int]] = {}
+        for number in range(info.buckets):
+            led.setdefault(tablets.leader(Bucket(info.table, number)), []).append(number)
+        ends: dict[int, int] = {}
+        for node, numbers in led.items():
+            found = tablets.client(node).offsets(info.table, None, numbers, OffsetKind.LATEST)
+            ends |= {bucket.bucket: end for bucket, end in found.items()}
+        return ends
+
+    def columns(self, target: str) -> pa.Schema:
+        info = self._described(target)
+        return read_schema(info.schema, info.schema_json).arrow
+
+    def standing(self, target: str) -> tuple[str, int, int, int]:
+        """What an intent holds of a table: its id, number of buckets and schema, and how much its logs hold together."""
+        info = self._described(target)
+        ends = self._repeated(lambda links: self._ends(links, target, info))
+        return str(info.table), info.buckets, info.schema, sum(ends.values())
+
+    def preface(self, target: str) -> tuple[bytes, ...]:
+        """What an entry's messages begin with: who writes it, and from where on."""
+        info = self._described(target)
+        path = _path(target)
+
+        def ask(links: _Links) -> bytes:
+            writing = self._writing.get(target)
+            if writing is None or writing.table != info.table or self._clock() - writing.since_s > _WRITER_S_MAX:
+                tablets = links.tablets_of(target)
+                writer = tablets.client(tablets.leader(Bucket(info.table, 0))).init_writer(path)
+                writing = self._writing[target] = _Writing(info.table, writer, self._clock())
+            ends = self._ends(links, target, info)
+            return _Preface(writing.writer, {bucket: _Place(writing.next.get(bucket, 0), end) for bucket, end in ends.items()}).encoded()
+
+        return (self._repeated(ask),)
+
+    def reshape(
+        self,
+        target: str,
+        schema: pa.Schema,
+        key: Sequence[str],
+        renamed: Mapping[str, str] = MappingProxyType({}),
+        *,
+        emptied: bool = False,
+    ) -> Reshape | None:
+        """What has to change so that a table has a source's columns; None: nothing. Fluss adds columns behind the others, and no more."""
+        info = self._described(target)
+        table = read_schema(info.schema, info.schema_json)
+        wanted = {column.name: column for column in _columns(target, schema)}
+        held = {column.name: column for column in table.columns}
+        if list(info.primary_key) != list(key):
+            raise _drift("the key of a table was changed", f"{target}: from {list(info.primary_key)} to {list(key)}")
+        if renamed or (lost := sorted(held.keys() - wanted.keys())):
+            names = ", ".join(renamed) if renamed else ", ".join(lost)
+            raise _drift("columns of a Fluss table can't be dropped or renamed", f"{target}: {names}")
+        for name, column in held.items():
+            if _bare(column) != _bare(wanted[name]):
+                raise _drift("the type of a Fluss table's column can't be changed", f"{target}.{name}")
+        added = {name: column.type.json for name, column in wanted.items() if name not in held}
+        if not added:
+            return None
+        return Reshape(info.schema, info.schema + 1, json.dumps({"id": info.schema + 1, "add": added}).encode())
+
+    def check_start(self, target: str, ledger: Ledger) -> None:
+        """Before a driver's first step: the logs hold what the store says was put, and nothing else."""
+        if ledger.open is not None and any(entry.target == target for entry in ledger.open.entries):
+            return
+        expected = ledger.snapshots.get(target)
+        if expected is not None and (held := self.standing(target)[3]) != expected:
+            raise SourceDrift(
+                "a Fluss table does not hold what the store says",
+                detail=f"{target}: its logs end at {held} together, expected {expected}",
+                hint="did somebody else write to it, or was the state restored? begin anew with a new state and other tables",
+            )
+
+    # ---- writing, in a task
+
+    def writer(self, target: str, prefix: str) -> FlussWriter:
+        table = self._repeated(lambda links: describe_table(links.coordinator, _path(target)))
+        self.close()
+        bucketing = table.bucketing()
+        check(bucketing is not None, "a Fluss table has no bucket key", target)
+        assert bucketing is not None
+        schema = table.versions.target
+        encoder = UpsertEncoder(schema, bucketing, run_bytes_max=RUN_BYTES_MAX)
+        return FlussWriter(target, prefix, schema, encoder, self._store)
+
+    # ---- committing
+
+    def commit(self, intent: Intent, entry: Entry) -> int:
+        """Put an entry's batches into their buckets, each once, whoever else tries the same. Returns how much the logs hold then."""
+        work = _Work.of(entry)
+        if over := self._over.pop(entry.target, ()):
+            self.delete(entry.target, set(over).difference(entry.files))
+        held = self._repeated(lambda links: self._commit(links, entry, work))
+        writing = self._writing.get(entry.target)
+        if writing is not None and writing.writer == work.preface.writer:
+            writing.next = {bucket: work.preface.places[bucket].sequence + count for bucket, count in work.batches().items()}
+        self._over[entry.target] = entry.files
+        return held
+
+    def _commit(self, links: _Links, entry: Entry, work: _Work) -> int:
+        info = links.coordinator.table_info(_path(entry.target))
+        if (str(info.table), info.buckets) != (entry.uuid, entry.buckets):
+            raise SourceDrift(
+                "a Fluss table was made anew",
+                detail=f"{entry.target}: {info.table} with {info.buckets} buckets, expected {entry.uuid} with {entry.buckets}",
+                hint="begin anew with a new state and another table",
+            )
+        if info.schema not in (entry.schema, entry.new_schema):
+            raise SourceDrift(
+                "a Fluss table's schema was changed by somebody else",
+                detail=f"{entry.target} has {info.schema}, expected {entry.schema}",
+            )
+        there = self._there(links, entry, info, work)
+        counts = work.batches()
+        if there != counts:
+            check(info.schema == entry.schema, "a Fluss table has an epoch's columns and not its rows", entry.target)
+            tablets = links.tablets_of(entry.target)
+            came = dict.fromkeys(counts, 0)
+            for one in work.objects:
+                self._put_object(tablets, entry, info, work.preface, one, there, came)
+        self._change_columns(links, entry, info)
+        return sum(self._ends(links, entry.target, info).values())
+
+    def _there(self, links: _Links, entry: Entry, info: TableInfo, work: _Work) -> dict[int, int]:
+        """How many of the entry's batches each bucket has."""
+        tablets = links.tablets_of(entry.target)
+        ends = self._ends(links, entry.target, info)
+        there: dict[int, int] = {}
+        for number, count in work.batches().items():
+            place, end = work.preface.places[number], ends[number]
+            there[number] = 0
+            if end == place.end:
+                continue
+            if end < place.end:
+                raise SourceDrift("a Fluss table lost rows", detail=f"{entry.target}, bucket {number} ends at {end}, was at {place.end}")
+            bucket = Bucket(info.table, number)
+            writer, sequence = _last(tablets.client(tablets.leader(bucket)), bucket, end)
+            if writer != work.preface.writer or not place.sequence <= sequence < place.sequence + count:
+                # A driver that slept comes here, too: the newer one has gone on.
+                raise Fenced(
+                    "somebody else has written to a Fluss table",
+                    detail=f"{entry.target}, bucket {number}: the last batch is {sequence} of writer {writer}",
+                    hint="a newer driver, if not another program; a table is one pipeline's",
+                )
+            there[number] = sequence - place.sequence + 1
+        return there
+
+    def _put_object(
+        self,
+        tablets: Tablets,
+        entry: Entry,
+        info: TableInfo,
+        preface: _Preface,
+        one: _Object,
+        there: Mapping[int, int],
+        came: dict[int, int],
+    ) -> None:
+        """Put what of an object is not there. `came` counts the batches of each bucket that were seen so far."""
+        waiting: dict[int, list[tuple[int, _Piece]]] = {}
+        for piece in one.pieces:
+            if came[piece.bucket] >= there[piece.bucket]:
+                sequence = preface.places[piece.bucket].sequence + came[piece.bucket]
+                waiting.setdefault(piece.bucket, []).append((sequence, piece))
+            came[piece.bucket] += 1
+        if not waiting:
+            return
+        data = memoryview(self._store.read(_key(entry.target, one.name)))
+        if google_crc32c.value(bytes(data)) != one.checksum:
+            raise Corrupt("a staged object is damaged", detail=f"{entry.target}: {one.name}")
+        while waiting:
+            # One batch of each bucket, by who leads them.
+            requests: dict[Node, dict[int, bytes]] = {}
+            for number in list(waiting):
+                sequence, piece = waiting[number].pop(0)
+                if not waiting[number]:
+                    del waiting[number]
+                records = data[piece.at : piece.at + piece.length]
+                batch = kv_batch(records, piece.count, schema=one.schema, writer=preface.writer, sequence=sequence)
+                requests.setdefault(tablets.leader(Bucket(info.table, number)), {})[number] = batch
+            for node, batches in requests.items():
+                for error in tablets.client(node).put_kv(info.table, batches, wait_ms=_PUT_MS).values():
+                    if error is not None:
+                        raise error
+
+    def _change_columns(self, links: _Links, entry: Entry, info: TableInfo) -> None:
+        """The last act of an entry, once, whoever else does the same."""
+        if entry.new_schema is None or info.schema == entry.new_schema:
+            return
+        added: dict[str, Any] = json.loads(entry.shape)["add"]
+        refused: SnowmeltError | None = None
+        try:
+            links.coordinator.add_columns(_path(entry.target), added)
+        except (InvalidConfig, OutcomeUnknown) as error:
+            # Who else was at it may have been first.
+            refused = error
+        now = links.coordinator.table_info(_path(entry.target))
+        held = {column.name: column.type.json for column in read_schema(now.schema, now.schema_json).columns}
+        if now.schema == entry.new_schema and all(held.get(name) == kind for name, kind in added.items()):
+            return
+        if refused is not None and now.schema == entry.schema:
+            raise refused
+        raise SourceDrift("a Fluss table's schema was changed by somebody else", detail=f"{entry.target} has {now.schema}")
+
+    # ---- cleaning
+
+    def staged(self, target: str) -> list[str]:
+        return [name for name in self._store.names(_folder(target)) if name.startswith("sm-")]
+
+    def referenced(self, target: str) -> set[str]:
+        """Nothing: what an epoch that is done has staged is in Fluss."""
+        return set()
+
+    def delete(self, target: str, names: Iterable[str]) -> None:
+        self._store.delete([_key(target, name) for name in names])
+
+
+class FlussWriter:
+    """Stages rows of one table, in a task. Not shared; `finish` once."""
+
+    def __init__(self, target: str, prefix: str, schema: Schema, encoder: UpsertEncoder, store: Store) -> None:
+        self._target = target
+        self._prefix = prefix
+        self._schema = schema
+        self._names = frozenset(column.name for column in schema.columns)
+        self._encoder = encoder
+        self._store = store
+        self._rows = self._held_bytes = 0
+        self._held: dict[int, list[Run]] = {}
+        self._objects: list[_Object] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Rows in the order of their changes, with their kind. Which change came later is told by that order, not by `_seq`."""
+        lacking = self._names - set(batch.schema.names)
+        check(not lacking, "rows lack columns of their Fluss table", f"{self._target}: {', '.join(sorted(lacking))}")
+        deleted = np.asarray(batch.column(KIND).to_numpy() == DELETE)
+        for run in self._encoder.encode(batch, deleted):
+            self._held.setdefault(run.bucket, []).append(run)
+            self._held_bytes += len(run.records)
+            if self._held_bytes >= OBJECT_BYTES_MAX:
+                self._stage()
+        self._rows += batch.num_rows
+
+    def finish(self, identifier: int) -> Staged:
+        self._stage()
+        return Staged(tuple(one.name for one in self._objects), tuple(one.encoded() for one in self._objects), self._rows)
+
+    def _stage(self) -> None:
+        if not self._held:
+            return
+        content = bytearray()
+        pieces: list[_Piece] = []
+        for bucket, runs in sorted(self._held.items()):
+            for run in _joined(runs):
+                pieces.append(_Piece(bucket, len(content), len(run.records), run.count))
+                content += run.records
+        # A file's name is its own among those of all tables.
+        name = f"{self._prefix}{_digest(self._target)}-{len(self._objects)}"
+        self._store.put_data(_key(self._target, name), memoryview(content))
+        self._objects.append(_Object(name, self._schema.id, google_crc32c.value(bytes(content)), tuple(pieces)))
+        self._held.clear()
+        self._held_bytes = 0
+
+
+def _joined(runs: Iterable[Run]) -> Iterator[Run]:
+    """Short runs of a bucket as fewer longer ones: each becomes a batch."""
+    group: list[Run] = []
+    size = 0
+    for run in runs:
+        if group and size + len(run.records) > RUN_BYTES_MAX:
+            yield _one(group)
+            group, size = [], 0
+        group.append(run)
+        size += len(run.records)
+    yield _one(group)
+
+
+def _one(runs: list[Run]) -> Run:
+    if len(runs) == 1:
+        return runs[0]
+    return Run(runs[0].bucket, memoryview(b"".join(run.records for run in runs)), sum(run.count for run in runs))
+
+
+def _last(client: FlussClient, bucket: Bucket, end: int) -> tuple[int, int]:
+    """Writer and number of the last batch in front of `end`."""
+    with contextlib.suppress(StopIteration):
+        for fetched in client.fetch_log([FetchFrom(bucket, end - 1, _TAIL_BYTES)], bytes_max=_TAIL_BYTES):
+            if fetched.error is not None:
+                raise fetched.error
+            batch = next(log_batches(fetched.records, from_offset=end - 1))
+            if batch.next == end:
+                return batch.writer, batch.sequence
+    raise Unavailable("the end of a Fluss bucket's log can't be read", detail=f"{bucket} at {end}")
+
+
+def _path(target: str) -> TableId:
+    database, _, name = target.partition(".")
+    return TableId(database, name)
+
+
+def _folder(target: str) -> str:
+    """A table's name may be anything, a key's parts may not."""
+    return key_of("staged", _digest(target))
+
+
+def _digest(target: str) -> str:
+    return hashlib.sha256(target.encode()).hexdigest()[:32]
+
+
+def _key(target: str, name: str) -> str:
+    return f"{_folder(target)}/{key_of(name)}"
+
+
+def _columns(target: str, schema: pa.Schema) -> list[Column]:
+    columns = []
+    for place, one in enumerate(schema):
+        kind = type_of(one)
+        if kind is None or one.name.lower() in _SYSTEM:
+            what = "has a type that has no form in Fluss" if kind is None else "has a name that Fluss needs"
+            raise InvalidConfig(
+                f"a column {what}",
+                detail=f"{target}.{one.name}: {one.type}",
+                hint="have it read as another type, rename it, or exclude the table",
+            )
+        columns.append(Column(place, one.name, kind))
+    return columns
+
+
+def _bare(column: Column) -> tuple[object, ...]:
+    """A column's type without whether it may be NULL."""
+    kind = column.type
+    return kind.root, kind.length, kind.precision, kind.scale
+
+
+def _other(what: str, detail: str) -> InvalidConfig:
+    return InvalidConfig(f"a Fluss table has {what}", detail=detail, hint="name another table, or drop this one")
+
+
+def _drift(fact: str, detail: str) -> SourceDrift:
+    return SourceDrift(fact, detail=detail, hint="begin with a new state, and with another table for it")

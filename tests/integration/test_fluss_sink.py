@@ -1,0 +1,389 @@
+"""Epochs reach Fluss once: rows by key, repeated commits, drivers that die or sleep in the middle; then a database, Fluss and the lake."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedName
+from snowmelt.errors import Fenced, InvalidConfig, SourceDrift
+from snowmelt.fluss import sink
+from snowmelt.fluss.client import FlussClient
+from snowmelt.fluss.server import FlussServer
+from snowmelt.fluss.sink import FlussLake
+from snowmelt.fluss.target import FlussTarget
+from snowmelt.model.table import DELETE, INSERT, KIND, TableId
+from tests.fluss_servers import Tables
+from tests.integration.running import Running, settings, source_rows
+from tests.integration.tiering import RunningTiering, in_order, lake_rows
+from tests.integration.tiering import settings as tiering_settings
+from tests.servers import Fresh
+
+COLUMNS = pa.schema([pa.field("id", pa.int32(), nullable=False), ("name", pa.string())])
+Row = tuple[int, str | None]
+"""Without a name it is a delete."""
+_numbers = itertools.count(1)
+
+
+class Sink:
+    """A table of Fluss, its state, and as many drivers as a test wants."""
+
+    def __init__(self, server: FlussServer, tables: Tables, state: Path) -> None:
+        self.server, self.tables, self.state = server, tables, state
+        self.path = TableId("sinks", f"t{next(_numbers)}")
+        self.target = str(self.path)
+
+    def driver(self) -> FlussLake:
+        return FlussLake(FlussTarget(self.server.bootstrap), str(self.state))
+
+    def made(self, columns: pa.Schema = COLUMNS, *, buckets: int = 2) -> FlussLake:
+        lake = self.driver()
+        lake.create(self.target, columns, [columns.names[0]], buckets=buckets)
+        return lake
+
+    def staged(self, lake: FlussLake, epoch: int, rows: list[Row]) -> Staged:
+        arrays = [
+            pa.array([row[0] for row in rows], pa.int32()),
+            pa.array([row[1] for row in rows], pa.string()),
+            pa.array([INSERT if row[1] is not None else DELETE for row in rows], pa.int8()),
+        ]
+        writer = lake.writer(self.target, str(StagedName(1, False, epoch, "a1", "")))
+        writer.write(pa.RecordBatch.from_arrays(arrays, ["id", "name", KIND]))
+        return writer.finish(epoch)
+
+    def intent(self, lake: FlussLake, epoch: int, *staged: Staged, reshape: Reshape | None = None) -> tuple[Intent, Entry]:
+        uuid, buckets, schema, base = lake.standing(self.target)
+        files = tuple(name for one in staged for name in one.files)
+        messages = (*lake.preface(self.target), *(message for one in staged for message in one.messages))
+        entry = Entry(self.target, uuid, buckets, schema, None, base, (), files, messages)
+        if reshape is not None:
+            entry = replace(entry, new_schema=reshape.schema, shape=reshape.content)
+        return Intent(epoch, 1, "a1", epoch - 1, epoch, None, (), (entry,), 2 * epoch, 0), entry
+
+    def bring(self, lake: FlussLake, epoch: int, *rows: Row) -> int:
+        return lake.commit(*self.intent(lake, epoch, self.staged(lake, epoch, list(rows))))
+
+    def names(self, *keys: int) -> list[str | None]:
+        """What the client that users have finds by these keys."""
+        found = self.tables.lookup(self.path, [{"id": key} for key in keys])
+        return [row and row["name"] for row in found]
+
+    def changes(self, ends: int) -> list[tuple[int, str]]:
+        """Its log: rows with their kinds of change."""
+        lake = self.driver()
+        logs = lake._repeated(lambda links: lake._ends(links, self.target, lake._described(self.target)))
+        assert sum(logs.values()) == ends
+        records = [record for _, record in self.tables.log(self.path, logs)]
+        return sorted((record.row["id"], record.change_type.short_string()) for record in records)
+
+
+@pytest.fixture
+def table(fluss: FlussServer, fluss_tables: Tables, tmp_path: Path) -> Sink:
+    return Sink(fluss, fluss_tables, tmp_path / "state")
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So small that a few rows are many batches."""
+    monkeypatch.setattr(sink, "RUN_BYTES_MAX", 60)
+
+
+class Died(BaseException):
+    """What a driver dies of."""
+
+
+@pytest.fixture
+def at_put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, Callable[[], None]], None]]:
+    """Has something happen right before the n-th put from now on."""
+    plain = FlussClient.put_kv
+    waiting: list[tuple[int, Callable[[], None]]] = []
+    puts = 0
+
+    def put(self: FlussClient, *args: Any, **given: Any) -> Any:
+        nonlocal puts
+        puts += 1
+        for one in [one for one in waiting if one[0] == puts]:
+            waiting.remove(one)
+            one[1]()
+        return plain(self, *args, **given)
+
+    monkeypatch.setattr(FlussClient, "put_kv", put)
+    yield lambda number, act: waiting.append((puts + number, act))
+    assert not waiting, "it was never put so often"
+
+
+def test_rows_and_deletes_arrive_by_key_in_their_order(table: Sink) -> None:
+    lake = table.made()
+    table.bring(lake, 1, (1, "a"), (2, "b"), (3, "c"), (1, "d"))
+    table.bring(lake, 2, (2, None), (4, "e"), (4, None), (3, "f"))
+    assert table.names(1, 2, 3, 4) == ["d", None, "f", None]
+
+
+def test_every_type_that_a_source_has_comes_back_as_it_was(table: Sink) -> None:
+    columns = pa.schema(
+        [
+            pa.field("id", pa.string(), nullable=False),
+            ("tiny", pa.int8()), ("small", pa.int16()), ("whole", pa.int32()), ("big", pa.int64()), ("huge", pa.decimal128(20, 0)),
+            ("price", pa.decimal128(10, 2)), ("single", pa.float32()), ("double", pa.float64()), ("flag", pa.bool_()), ("day", pa.date32()),
+            ("clock", pa.timestamp("us")), ("instant", pa.timestamp("us", "UTC")), ("text", pa.string()), ("raw", pa.binary()),
+        ]
+    )  # fmt: skip
+    lake = table.made(columns)
+    row = {
+        "id": "längerer Schlüssel", "tiny": -128, "small": 300, "whole": -5, "big": 2**63 - 1, "huge": Decimal(2**64 - 1),
+        "price": Decimal("-12345678.90"), "single": 1.5, "double": -2.25e300, "flag": True, "day": date(1969, 7, 20),
+        "clock": datetime(1066, 10, 14, 9, 0, 0, 123456),
+        "instant": datetime(2024, 2, 29, 1, 2, 3, 999999, UTC), "text": "äöü€", "raw": b"\0\xff",
+    }  # fmt: skip
+    empty = dict.fromkeys(row) | {"id": ""}
+    rows = pa.RecordBatch.from_pylist([row, empty], schema=columns)
+    writer = lake.writer(table.target, "sm-1-e1-a1-")
+    writer.write(rows.append_column(KIND, pa.array([INSERT, INSERT], pa.int8())))
+    lake.commit(*table.intent(lake, 1, writer.finish(1)))
+    found, nothing = table.tables.lookup(table.path, [{"id": row["id"]}, {"id": ""}])
+    assert nothing == empty
+    assert found == row
+
+
+def test_a_commit_that_is_repeated_changes_nothing(table: Sink, small_batches: None) -> None:
+    lake = table.made()
+    first = table.intent(lake, 1, table.staged(lake, 1, [(key, "a") for key in range(40)]))
+    held = lake.commit(*first)
+    assert lake.commit(*first) == held == 40
+    assert table.driver().commit(*first) == held
+    assert table.changes(held) == [(key, "+I") for key in range(40)]
+
+
+def test_a_driver_that_dies_between_two_batches_is_gone_on_from_there(table: Sink, small_batches: None, at_put: Any) -> None:
+    lake = table.made()
+    rows: list[Row] = [(key, "a") for key in range(60)] + [(key, None) for key in range(0, 60, 3)]
+    work = table.intent(lake, 1, table.staged(lake, 1, rows))
+
+    def die() -> None:
+        raise Died
+
+    at_put(4, die)
+    with pytest.raises(Died):
+        lake.commit(*work)
+    at_put(2, die)
+    with pytest.raises(Died):
+        table.driver().commit(*work)
+    held = table.driver().commit(*work)
+    assert held == 80
+    assert table.changes(held) == sorted([(key, "+I") for key in range(60)] + [(key, "-D") for key in range(0, 60, 3)])
+
+
+def test_a_reply_that_is_lost_does_not_bring_rows_twice(table: Sink, small_batches: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = table.made(buckets=1)
+    plain = FlussClient.put_kv
+    lost = iter([False, True, False, True])
+
+    def put(self: FlussClient, *args: Any, **given: Any) -> Any:
+        answer = plain(self, *args, **given)
+        if next(lost, False):
+            self.connection.close()
+            raise sink.OutcomeUnknown("the reply is lost")
+        return answer
+
+    monkeypatch.setattr(FlussClient, "put_kv", put)
+    held = table.bring(lake, 1, *[(key, "a") for key in range(30)])
+    assert table.changes(held) == [(key, "+I") for key in range(30)]
+
+
+@pytest.mark.parametrize(("rows", "asleep_before"), [(30, 1), (30, 3), (1, 1)])
+def test_a_driver_that_slept_while_another_went_on_changes_nothing(
+    table: Sink, small_batches: None, at_put: Any, rows: int, asleep_before: int
+) -> None:
+    old = table.made(buckets=1)
+    work = table.intent(old, 1, table.staged(old, 1, [(key, "old") for key in range(rows)]))
+    held: list[int] = []
+
+    def another_goes_on() -> None:
+        new = table.driver()
+        new.commit(*work)
+        for epoch in range(2, 12):
+            held.append(table.bring(new, epoch, *[(key, f"{epoch}") for key in range(rows)]))
+
+    at_put(asleep_before, another_goes_on)
+    # Where the server still has the batch before its eyes it says yes to it once more, and it is the store that fences.
+    learns = pytest.raises(Fenced, match="somebody else has written") if rows > 1 else contextlib.nullcontext()
+    with learns:
+        old.commit(*work)
+    assert table.names(*range(rows)) == ["11"] * rows
+    assert table.driver().standing(table.target)[3] == held[-1]
+
+
+def test_what_somebody_else_wrote_stops_it(table: Sink) -> None:
+    lake = table.made()
+    ledger = Ledger()
+    ledger.snapshots[table.target] = table.bring(lake, 1, (1, "a"))
+    table.driver().check_start(table.target, ledger)
+    work = table.intent(lake, 2, table.staged(lake, 2, [(1, "b")]))
+    table.tables.upsert(table.path, [{"id": 1, "name": "mine"}])
+    with pytest.raises(SourceDrift, match="does not hold what the store says"):
+        table.driver().check_start(table.target, ledger)
+    with pytest.raises(Fenced, match="somebody else has written"):
+        lake.commit(*work)
+    assert table.names(1) == ["mine"]
+
+
+def test_the_server_remembers_a_writer_over_a_restart(table: Sink, small_batches: None, at_put: Any, fresh_fluss: Any) -> None:
+    server = fresh_fluss()
+    tables = Tables(server)
+    table = Sink(server, tables, table.state)
+    lake = table.made(buckets=1)
+    work = table.intent(lake, 1, table.staged(lake, 1, [(key, "a") for key in range(30)]))
+
+    def restart() -> None:
+        server.kill()
+        server.start()
+
+    at_put(4, restart)
+    held = lake.commit(*work)
+    assert held == 30
+    assert lake.commit(*work) == held
+    assert table.changes(held) == [(key, "+I") for key in range(30)]
+
+
+def test_a_column_is_added_behind_the_epoch_that_brings_it(table: Sink) -> None:
+    lake = table.made()
+    wider = pa.schema([COLUMNS.field(0), ("price", pa.decimal128(8, 2)), COLUMNS.field(1), ("note", pa.string())])
+    reshape = lake.reshape(table.target, wider, ["id"])
+    assert reshape is not None
+    work = table.intent(lake, 1, table.staged(lake, 1, [(1, "a")]), reshape=reshape)
+    lake.commit(*work)
+    assert table.driver().commit(*work) == lake.commit(*work) == 1
+    assert lake.columns(table.target).names == ["id", "name", "price", "note"]
+    assert lake.reshape(table.target, wider, ["id"]) is None
+    writer = lake.writer(table.target, "sm-1-e2-a1-")
+    row = {"id": 2, "price": Decimal("1.50"), "name": "b", "note": None}
+    rows = pa.RecordBatch.from_pylist([row], schema=wider)
+    writer.write(rows.append_column(KIND, pa.array([INSERT], pa.int8())))
+    lake.commit(*table.intent(lake, 2, writer.finish(2)))
+    assert table.tables.lookup(table.path, [{"id": 2}]) == [row]
+
+
+@pytest.mark.parametrize(
+    ("schema", "renamed", "told"),
+    [
+        (COLUMNS.remove(1), {}, "can't be dropped or renamed: .*name"),
+        (pa.schema([COLUMNS.field(0), ("title", pa.string())]), {"name": "title"}, "can't be dropped or renamed: .*name"),
+        (pa.schema([COLUMNS.field(0), ("name", pa.int64())]), {}, "can't be changed: .*name"),
+    ],
+)
+def test_what_fluss_can_not_do_to_columns_is_refused(table: Sink, schema: pa.Schema, renamed: dict[str, str], told: str) -> None:
+    lake = table.made()
+    with pytest.raises(SourceDrift, match=told):
+        lake.reshape(table.target, schema, ["id"], renamed)
+
+
+def test_a_table_of_another_kind_is_refused(table: Sink) -> None:
+    table.path = table.tables.make(buckets=1, table__merge_engine="first_row")
+    table.target = str(table.path)
+    with pytest.raises(InvalidConfig, match="merge engine"):
+        table.driver().standing(table.target)
+    with pytest.raises(InvalidConfig, match=r"no form in Fluss: .*tags"):
+        table.driver().create("sinks.lists", COLUMNS.append(pa.field("tags", pa.list_(pa.string()))), ["id"], buckets=1)
+
+
+def test_staged_objects_go_when_the_next_epoch_comes(table: Sink) -> None:
+    lake = table.made()
+    for epoch in (1, 2, 3):
+        table.bring(lake, epoch, (1, "a"))
+        (name,) = lake.staged(table.target)
+        assert name.startswith(f"sm-1-e{epoch}-a1-")
+
+
+# ---- a database into Fluss, and on to the lake
+
+
+def held_by_fluss(fluss: FlussServer, tables: Tables, target: str, key: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What a table's log adds up to. Each change must fit what was there before it."""
+    database, _, name = target.partition(".")
+    path = TableId(database, name)
+    lake = FlussLake(FlussTarget(fluss.bootstrap), "/nowhere")
+    ends = lake._repeated(lambda links: lake._ends(links, target, lake._described(target)))
+    lake.close()
+    held: dict[Any, Any] = {}
+    for bucket, record in tables.log(path, ends) if sum(ends.values()) else ():
+        at = (bucket, *(record.row[name] for name in key))
+        match record.change_type.short_string():
+            case "+I":
+                assert at not in held, "a row came twice"
+                held[at] = record.row
+            case "+U":
+                assert at not in held, "a row came without the one before it being taken away"
+                held[at] = record.row
+            case _:
+                assert held.pop(at) == record.row, "another row was taken away than was there"
+    return in_order(held.values())
+
+
+@pytest.mark.timeout(300)
+def test_a_database_reaches_the_lake_by_way_of_fluss_whoever_dies(
+    fluss: FlussServer, fluss_tables: Tables, fresh_mariadb: Fresh, spark: Any, tmp_path: Path, at_put: Any
+) -> None:
+    server = fresh_mariadb()
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+        cursor.execute(
+            "CREATE TABLE shop.orders (id INT NOT NULL PRIMARY KEY, amount DECIMAL(12,2), note VARCHAR(200), paid BOOLEAN, total DOUBLE,"
+            " big BIGINT UNSIGNED, at DATETIME(6), day DATE, raw VARBINARY(20))"
+        )
+        cursor.execute("CREATE TABLE shop.pairs (a VARCHAR(40) NOT NULL, b BIGINT NOT NULL, v INT, PRIMARY KEY (a, b))")
+        cursor.execute("CREATE TABLE shop.nothing (id BIGINT NOT NULL PRIMARY KEY, v TEXT)")
+        rows = [
+            (i, i / 100 if i % 5 else None, f"nöte {i}" * (i % 9), i % 2, i / 3, 2**64 - i, f"1999-12-31 23:59:{i % 60}.{i}", None, b"\0")
+            for i in range(1, 3001)
+        ]  # fmt: skip
+        cursor.executemany("INSERT INTO shop.orders VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)", rows)
+        cursor.executemany("INSERT INTO shop.pairs VALUES (%s, %s, %s)", [(f"schlüssel {i % 70}", -i, i) for i in range(1000)])
+        connection.commit()
+    database = f"shop_{next(_numbers)}"
+    target = FlussTarget(fluss.bootstrap, freshness_s=1)
+    wanted = settings(server, tmp_path, target=f"{database}.{{table}}", fluss=target, buckets=3)
+    keys: dict[str, tuple[str, ...]] = {"orders": ("id",), "pairs": ("a", "b"), "nothing": ("id",)}
+
+    def die() -> None:
+        raise Died
+
+    def compared() -> None:
+        for name, key in keys.items():
+            assert held_by_fluss(fluss, fluss_tables, f"{database}.{name}", key) == source_rows(server, f"shop.{name}"), name
+
+    at_put(2, die)
+    with Running(spark, wanted) as running:
+        assert isinstance(running.stopped_by(), Died)
+    with Running(spark, wanted) as running:
+        running.settled()
+        compared()
+        at_put(1, die)
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("UPDATE shop.orders SET note = 'changed', day = '2024-02-29' WHERE id % 3 = 0")
+            cursor.execute("DELETE FROM shop.orders WHERE id % 7 = 0")
+            cursor.execute("UPDATE shop.orders SET id = id + 100000 WHERE id % 11 = 0")
+            cursor.execute("UPDATE shop.pairs SET a = UPPER(a), v = v + 1 WHERE b % 2 = 0")
+            cursor.execute("INSERT INTO shop.nothing VALUES (1, 'something'), (2, NULL)")
+            cursor.execute("DELETE FROM shop.nothing WHERE id = 1")
+            connection.commit()
+        assert isinstance(running.stopped_by(), Died)
+    with Running(spark, wanted) as running, RunningTiering(spark, tiering_settings(fluss)) as tiering:
+        running.settled()
+        compared()
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE shop.orders ADD COLUMN channel VARCHAR(20) DEFAULT 'web'")
+            cursor.execute("UPDATE shop.orders SET channel = 'shop' WHERE id % 2 = 0")
+            connection.commit()
+        running.settled()
+        for name in keys:
+            tiering.wait_for(lambda name=name: lake_rows(fluss.warehouse, TableId(database, name)) == source_rows(server, f"shop.{name}"))
