@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from snowmelt.databases.mysql.capture import capture_until
-from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.decode import Held
 from snowmelt.databases.mysql.events import Xid
 from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.databases.mysql.statements import read_marked
 from snowmelt.engine import aside
+from snowmelt.engine import chunks as chunk_lane
 from snowmelt.engine.failpoints import GROUPS_ASIDE
 from snowmelt.engine.jobs import Lane
 from snowmelt.engine.pipeline import Pipeline
@@ -204,6 +205,79 @@ def test_a_read_that_has_what_followed_an_xa_commit_is_not_overtaken_by_it(spark
         running.settled()
     assert not acts
     assert lake_rows(shop.folder, "ods.orders") == source_rows(shop.server, "shop.orders")
+
+
+class Stalled:
+    """The server lists these as prepared as well, as if its engine had not come to their COMMIT."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *xids: str) -> None:
+        self.xids = list(xids)
+        self.asked = 0
+        monkeypatch.setattr(chunk_lane, "prepared_transactions", self._listed)
+
+    def _listed(self, session: Session) -> list[str]:
+        self.asked += 1
+        return [*(prepared_transactions(session) or ()), *self.xids]
+
+    def launches(self, running: Running, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """The cuts of the chunks that are launched meanwhile."""
+        submit, cuts = running.pipeline._jobs.submit, list[int]()
+
+        def note(lane: Lane, *job: Any) -> None:
+            if lane is Lane.CHUNKS and self.xids:
+                cuts.extend(task.launch.visible for task in job[1])
+            submit(lane, *job)
+
+        monkeypatch.setattr(running.pipeline._jobs, "submit", note)
+        return cuts
+
+
+@pytest.mark.parametrize("shop", ["mariadb"], indirect=True)
+def test_no_chunk_is_launched_behind_an_xa_commit_that_the_server_does_not_show_yet(
+    spark: Any, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L1: MariaDB says that it shows the log up to behind such a commit. A read lacks it, and the epoch that adopts the read would too."""
+    xid = "X'6731',X'62',1"
+    stalled = Stalled(monkeypatch, xid)
+
+    def commit() -> None:
+        shop.prepare(xid, 1)
+        shop.execute(f"XA COMMIT {xid}")
+
+    running = BeforeTheCopy(spark, shop.settings(tables=["shop.orders"]), commit)
+    cuts = stalled.launches(running, monkeypatch)
+    with running:
+        running.wait_for(lambda: stalled.asked)
+        relay = running.pipeline._keeper.relay
+        running.wait_for(lambda: relay.floor >= relay._committed.get(xid, 2**62))
+        committed, asked = relay._committed[xid], stalled.asked
+        running.wait_for(lambda: stalled.asked >= asked + 20)
+        assert any(table.copy is not None for table in running.pipeline.ledger.tables), "the copy went on"
+        assert all(cut < committed for cut in cuts)
+        stalled.xids.clear()
+        running.settled()
+    assert lake_rows(shop.folder, "ods.orders") == source_rows(shop.server, "shop.orders")
+
+
+@pytest.mark.parametrize("shop", ["mariadb"], indirect=True)
+def test_no_chunk_is_launched_while_something_is_listed_that_a_driver_before_may_have_seen_committed(
+    spark: Any, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was let go of is not known after a restart, and an engine may be stalled for longer than that takes."""
+    stalled = Stalled(monkeypatch, "X'6c6f6e67',X'',1")
+    running = Running(spark, shop.settings())
+    cuts = stalled.launches(running, monkeypatch)
+    with running:
+        running.wait_for(lambda: stalled.asked >= 2)
+        # What is prepared later, or is captured a moment after it is listed, keeps nobody waiting.
+        shop.prepare("'later'", 1)
+        running.wait_for(lambda: stalled.asked >= 20)
+        assert not cuts
+        stalled.xids.clear()
+        running.settled()
+        shop.execute("XA COMMIT 'later'")
+        running.settled()
+        shop.check()
 
 
 @pytest.mark.parametrize("shop", ["mariadb"], indirect=True)

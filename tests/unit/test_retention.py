@@ -14,6 +14,7 @@ from snowmelt.model import sequence
 from snowmelt.model.gtid import MariaDbGtidSet
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.relay import retention
 from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, Statement, needs_before, take_over
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
@@ -204,6 +205,54 @@ class TestTwoPhases:
         assert relay.committed(0, 30) == [Decided(group(14), 25, True, True)]
         relay.raise_floor(30)
         assert relay.over == [group(3), group(14)]
+
+    def test_a_commit_that_the_server_still_lists_as_prepared_is_not_shown(self) -> None:
+        """L1: it is in the log and in no read; the cut is one below it."""
+        relay = Relay()
+        self.seal(relay, group(3), group(4, "y"), Ending("x", 7, True), Ending("y", 9, True))
+        assert relay.shown(10, []) == relay.shown(10, ["z"]) == 10
+        assert (relay.shown(10, ["x"]), relay.shown(10, ["y"]), relay.shown(10, ["y", "x"])) == (6, 8, 6)
+        assert (relay.shown(7, ["x"]), relay.shown(6, ["x"]), relay.shown(8, ["y"])) == (6, 6, 8), (
+            "what lies behind a cut is not asked of it"
+        )
+
+    def test_a_commit_that_is_not_shown_is_remembered_when_its_log_is_let_go_of(self) -> None:
+        """An engine may be stalled for longer than an epoch takes."""
+        relay = Relay()
+        self.seal(relay, group(3))
+        self.seal(relay, Ending("x", 15, True))
+        self.seal(relay)
+        relay.raise_floor(20)
+        relay.forget(relay.deletable(2))
+        assert (relay.shown(30, ["x"]), relay.shown(30, [])) == (None, 30)
+        relay = Relay()
+        self.seal(relay, group(3))
+        self.seal(relay, Ending("x", 15, True))
+        relay.raise_floor(12)
+        assert relay.shown(20, ["x"]) == 14, "above the floor there is a cut below it"
+
+    def test_a_name_that_is_prepared_again_was_shown_before(self) -> None:
+        relay = Relay()
+        self.seal(relay, group(3), Ending("x", 5, True), group(7))
+        assert relay.shown(10, ["x"]) == 10
+        self.seal(relay, Ending("x", 12, False))
+        assert relay.shown(20, ["x"]) == 20
+        self.seal(relay, group(23), Ending("x", 28, True))
+        assert (relay.shown(27, ["x"]), relay.shown(30, ["x"])) == (27, 27)
+
+    def test_what_the_log_says_of_a_name_is_known_until_it_is_rolled_back(self) -> None:
+        relay = Relay()
+        assert not relay.knows("x")
+        self.seal(relay, group(3), group(4, "y"))
+        assert relay.knows("x")
+        self.seal(relay, Ending("x", 15, True), Ending("y", 16, False))
+        assert (relay.knows("x"), relay.knows("y")) == (True, False)
+
+    def test_the_names_that_are_remembered_are_bounded_and_the_oldest_goes_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(retention, "COMMITTED_MAX", 2)
+        relay = Relay()
+        self.seal(relay, *(phase for at, xid in ((2, "x"), (4, "y"), (6, "z")) for phase in (group(at, xid), Ending(xid, at + 1, True))))
+        assert [relay.knows(xid) for xid in "xyz"] == [False, True, True]
 
     def test_a_commit_of_what_was_not_captured_is_an_error_that_names_it(self) -> None:
         relay = of(1)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Staged
@@ -21,6 +22,7 @@ from snowmelt.databases.mysql.bounds import Bound
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.marks import Mark, exact
+from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.reads import newest_visible
 from snowmelt.engine.jobs import Jobs, Lane
 from snowmelt.engine.keys import chunked, unpack_bound
@@ -28,7 +30,7 @@ from snowmelt.engine.relay import Keeper
 from snowmelt.engine.retries import Retries
 from snowmelt.engine.rows import Sourced
 from snowmelt.engine.tasks import ChunkAnswer, ChunkTask, Place, run_chunk
-from snowmelt.errors import InvariantBroken, SnowmeltError
+from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.model.gtid import MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
@@ -36,6 +38,19 @@ from snowmelt.source.facts import OUTSIDE, Launched, Reported
 from snowmelt.source.planning import Rule, decide_launches, lower, visible_cut
 
 log = logging.getLogger(__name__)
+
+_HIDDEN_TOLD: Final = 100
+"""Answers, some ten a second: a commit is shown a moment after it is logged, and that is not worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a server says that it shows."""
+
+    place: Position | MySqlGtidSet
+    prepared: frozenset[str] = frozenset()
+    """MariaDB moves its place before its engine shows an XA COMMIT. Whatever it does not show yet is among these, which it lists as
+    prepared behind the place. MySQL's place moves behind the engine, or was read under a lock."""
 
 
 class Chunks:
@@ -62,7 +77,11 @@ class Chunks:
         """Of reports, by nonce."""
         self._waiting: list[ChunkAnswer] = []
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="snowmelt-visible")
-        self._asked: tuple[TableId, Future[Position | MySqlGtidSet]] | None = None
+        self._asked: tuple[TableId, Future[Shown]] | None = None
+        self._unknown: frozenset[str] | None = None
+        """Of what the server listed as prepared when it was asked first, that which it still lists and our log says nothing of."""
+        self._hidden = 0
+        """So many answers in a row left no cut to read at."""
         self._retries = retries
         self.newest_job = 0
 
@@ -91,8 +110,11 @@ class Chunks:
         if error is not None:
             self._retries.failed(name, error)
             return
-        shown = answer.result()
+        said = answer.result()
+        shown = said.place
         visible = self._visible(shown)
+        if visible is not None:
+            visible = self._without_hidden(visible, said.prepared)
         if visible is None:
             return
         waiting = self._retries.waiting
@@ -115,6 +137,23 @@ class Chunks:
                 return sealed.last
         # A server that nobody writes to seals nothing, but capture knows what lies before the place where it began.
         return relay.offset_of(located) if located is not None and _within(located, shown) else None
+
+    def _without_hidden(self, visible: int, prepared: frozenset[str]) -> int | None:
+        """The newest cut up to this one with no XA COMMIT below it that the server has logged and does not show.
+
+        A driver before us may have let go of such a commit. So of what is listed first nothing may be left that our log does not know.
+        """
+        relay = self._keeper.relay
+        listed = prepared if self._unknown is None else prepared & self._unknown
+        self._unknown = frozenset(xid for xid in listed if not relay.knows(xid))
+        cut = None if self._unknown else relay.shown(visible, prepared)
+        self._hidden = self._hidden + 1 if cut is None or cut < relay.floor else 0
+        if self._hidden == _HIDDEN_TOLD:
+            log.warning(
+                "no chunk is read: the server lists XA transactions as prepared that it may have logged as committed",
+                extra={"xids": sorted(self._unknown or prepared)[:20]},
+            )
+        return cut
 
     def _start(self, launch: Launched, shown: Position | None) -> None:
         source = self._sourced(launch.incarnation.table)
@@ -211,9 +250,15 @@ class Chunks:
         return {reading.launch.job for reading in self._ledger.tables.readings()}
 
 
-def _ask(options: MySqlOptions, table: MySqlTable, era: int) -> Position | MySqlGtidSet:
+def _ask(options: MySqlOptions, table: MySqlTable, era: int) -> Shown:
     with Session(options) as session:
-        return newest_visible(session, table, era=era)
+        place = newest_visible(session, table, era=era)
+        if session.server.flavour != "mariadb":
+            return Shown(place)
+        prepared = prepared_transactions(session)
+        if prepared is None:
+            raise Unavailable("the server does not say which XA transactions are prepared", detail=str(session.server))
+        return Shown(place, frozenset(prepared))
 
 
 def _within(place: Position, shown: Any) -> bool:

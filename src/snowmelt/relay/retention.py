@@ -10,7 +10,7 @@
 
     Memory. Per segment one record and its cut points; all below the floor is forgotten. The floor only rises. Transactions that are
     prepared are in every record from theirs to the one that decides them, so that no record is kept for their sake; together their
-    events are bounded.
+    events are bounded. The names of those that were committed outlive the floor, so many of them.
 
 The chain is the pipeline's number line (see `model.sequence`): a segment's first offset is the end of the one before it, whatever file, era
 or server the bytes came from.
@@ -30,6 +30,9 @@ from snowmelt.model.table import TableId
 
 PREPARED_BYTES_MAX: Final = 4 << 30
 """Of the transactions that are prepared at one place, together."""
+COMMITTED_MAX: Final = 100_000
+"""So many names of transactions that were committed are remembered: as many as a server has connections at most, each of which waits for
+one commit."""
 _OFFSET_MAX: Final = 10**16
 _ERAS_MAX: Final = 10**4
 
@@ -157,6 +160,8 @@ class Relay:
         self._times: list[int] = []
         self._statements: list[Statement] = []
         self._decided: list[Decided] = []
+        self._committed: dict[str, int] = {}
+        """Where those that were prepared were committed last and not prepared again since, oldest first, also below the floor."""
         self._over: list[Prepared] = []
 
     # ---- asking
@@ -213,6 +218,20 @@ class Relay:
         """The prepared transactions that were committed in (after, upto]."""
         check(after >= self.floor, "prepared transactions are asked for that were let go of", f"({after}, {upto}], floor {self.floor}")
         return [decided for decided in self._decided if decided.committed and after < decided.offset <= upto]
+
+    def shown(self, cut: int, listed: Iterable[str]) -> int | None:
+        """The newest cut up to `cut` that a server shows all of which lists these as prepared behind `cut`; None if none is held.
+
+        A server may log a COMMIT before its engine shows it, and lists its transaction until then. One that is prepared again was shown: a
+        name is free from then on.
+        """
+        hidden = [offset for xid in listed if (offset := self._committed.get(xid)) is not None and offset <= cut]
+        return self.cut_at_or_below(min(hidden) - 1) if hidden else cut
+
+    def knows(self, xid: str) -> bool:
+        """Whether the log says of a transaction that it is prepared, or was committed. What a driver before this one has let go of is not
+        known here."""
+        return xid in self._committed or any(group.xid == xid for group in self.prepared)
 
     @property
     def over(self) -> list[Prepared]:
@@ -343,6 +362,14 @@ class Relay:
             self._times.append(cut.time_ms)
         self._statements.extend(sealed.statements)
         self._decided.extend(sealed.decided)
+        for decided in sealed.decided:
+            self._committed.pop(decided.group.xid, None)
+            if decided.committed:
+                self._committed[decided.group.xid] = decided.offset
+        for group in sealed.prepared:
+            self._committed.pop(group.xid, None)
+        for xid in list(self._committed)[: max(0, len(self._committed) - COMMITTED_MAX)]:
+            del self._committed[xid]
 
     def raise_floor(self, floor: int) -> None:
         """Never falls. What lies below it is forgotten, but for the newest cut: an epoch may begin at it."""

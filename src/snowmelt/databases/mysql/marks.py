@@ -6,7 +6,7 @@ that read: nothing beyond its high end is contained.
 - `PositionMark`: exactly the transactions whose commit ends at or before the position. MariaDB tells it for a consistent
   snapshot; elsewhere the table is locked while the snapshot opens. An XA COMMIT is the exception: MariaDB moves its snapshots'
   position before the engine shows one (46 of 22,000 snapshots under load lacked one that lay before them), so unless the table was
-  locked it may be in the read or not.
+  locked it may be in the read or not. `XA RECOVER` lists it until it is shown, and a chunk is launched at a cut below it.
 - `GtidMark`: at least the transactions of the set, and nothing beyond `high`. What lies between may be in the read or not;
   it is emitted again, which converges where rows have keys. The set moves *after* the engine shows a transaction and the
   end of the log *before* it, so the set is the only low end that a server under load tells right, also of an XA COMMIT (none was

@@ -3,7 +3,7 @@
 A server sends a transaction to its replicas before its own SELECTs show it, for microseconds or, with semi-synchronous
 replication, without a bound. So the end of the log says nothing about what a read contains, and marks come from elsewhere:
 
-- MariaDB tells the position of a consistent snapshot. It is exact for InnoDB.
+- MariaDB tells the position of a consistent snapshot. It is exact for InnoDB, but for XA COMMITs (see `marks`).
 - MySQL 5.7 and later with GTIDs: `gtid_executed` moves after the engine's commit, so what it holds before the snapshot
   opens is in the snapshot; the end of the log moves before, so what lies beyond it after the snapshot is open is not.
 - MySQL without GTIDs, and MySQL 5.6, whose `gtid_executed` moves too early: a second connection locks the table against
@@ -71,7 +71,9 @@ def log_end(session: Session, *, era: int) -> Position:
 def newest_visible(session: Session, table: MySqlTable, *, era: int) -> Position | MySqlGtidSet:
     """What is surely visible on this server now: a position, or the set of transactions where the server keeps GTIDs.
 
-    With a lock it is proven for this table only.
+    With a lock it is proven for this table only. On MariaDB an XA COMMIT up to the position may not be visible yet; whoever relies on
+    it asks behind this which are still prepared (`engine.chunks`). Nobody else does: a first start waits until none is, behind the place
+    where it begins (`handover.with_nothing_prepared`), and `verify` reads by marks.
     """
     match read_method(session):
         case Method.SNAPSHOT:
