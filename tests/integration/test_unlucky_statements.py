@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine import pipeline as engine
+from snowmelt.engine import handover
 from snowmelt.errors import SourceDrift
 from snowmelt.model.table import TableId
 from snowmelt.store.contract import Store
@@ -54,7 +54,7 @@ def elsewhere(stage: Stage, database: Callable[[Server], str]) -> str:
 
 @pytest.mark.timeout(300)
 def test_a_table_that_is_made_while_one_driver_takes_over_from_another_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    take_over = engine.take_over
+    take_over = handover.take_over
 
     def make_first(store: Store, folder: Path, until: ExitStack) -> Generation:
         stage.execute("CREATE TABLE {}.late (id INT NOT NULL PRIMARY KEY)", "INSERT INTO {}.late VALUES (1), (2)")
@@ -62,7 +62,7 @@ def test_a_table_that_is_made_while_one_driver_takes_over_from_another_is_found(
 
     with stage.run(interval_s=5) as one:
         one.settled()
-        monkeypatch.setattr(engine, "take_over", make_first)
+        monkeypatch.setattr(handover, "take_over", make_first)
         with stage.run() as two:
             two.settled()
             stage.execute("INSERT INTO {}.late VALUES (3)")
