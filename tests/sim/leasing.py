@@ -49,13 +49,15 @@ class Profile:
     lagging: float
     drops: float
     stalls: float
+    spite: float
+    """Of renewals, those whose answer is seen late, and which are the last for long."""
     crashes: float
     round_fails: float
 
     @property
     def calm(self) -> bool:
         """Nothing happens by which a lease that is held could be lost."""
-        if self.drops or self.stalls or self.crashes or self.outage_ms > DURATION_MS // 2:
+        if self.drops or self.stalls or self.spite or self.crashes or self.outage_ms > DURATION_MS // 2:
             return False
         return self.request_lost + self.reply_lost < 0.2
 
@@ -75,9 +77,10 @@ def draw(rng: Random) -> Profile:
         outages=some(0.3),
         outage_ms=rng.choice([DURATION_MS // 3, DURATION_MS // 2, 2 * DURATION_MS, 4 * DURATION_MS]),
         restarts=some(1.0),
-        lagging=some(0.4),
+        lagging=some(0.5),
         drops=some(0.2),
-        stalls=some(0.2),
+        stalls=some(0.7),
+        spite=some(0.1, often=0.3),
         crashes=some(0.15),
         round_fails=some(0.2),
     )
@@ -187,7 +190,7 @@ class LeaseWorld:
         if not self.hostile:
             return
         slice_ms = 20
-        if self.profile.lagging and self.rng.random() < 0.1:
+        if self.profile.lagging and self.rng.random() < 0.4:
             self.past = self.coordinator.as_it_is()
         profile = self.profile
 
@@ -207,7 +210,7 @@ class LeaseWorld:
             self.create(name)
             self.tell(f"dropped: {name}")
         if happens(profile.stalls):
-            self.stalled_ms = self.now_ms + self.rng.randint(1, 2 * DURATION_MS)
+            self.stalled_ms = self.now_ms + self.rng.randint(1, self.rng.choice([DURATION_MS, 2 * DURATION_MS]))
             self.tell("stalled")
         if happens(profile.crashes):
             self.excused |= {one.lease for one in self.rounds if not one.over} | self.coordinator.leases.keys()
@@ -244,6 +247,9 @@ class LeaseWorld:
 
     def send(self, book: LeaseBook, step: Step) -> None:
         self.in_flight = step
+        if self.hostile and self.rng.random() < self.profile.lagging / 2:
+            # Cut while nobody used it.
+            self.connection = None
         if self.connection is None:
             self.connection = next(self.ids)
             self.lagging = self.past if self.hostile and self.rng.random() < self.profile.lagging else None
@@ -265,6 +271,10 @@ class LeaseWorld:
                 self.after(CALL_MS_MAX - there_ms, lambda: self.answer(book, step, Lost("no answer"), sent_ms))
                 return
             answer = done()
+            if self.hostile and isinstance(step, Acquire) and self.rng.random() < self.profile.spite:
+                self.stalled_ms = self.now_ms + self.rng.randint(1, DURATION_MS // 2)
+                self.reachable_ms = self.now_ms + 2 * DURATION_MS
+                self.tell("spite")
             if self.hostile and self.rng.random() < self.profile.reply_lost:
                 answer = Lost("no answer")
             self.after(back_ms, lambda: self.answer(book, step, answer, sent_ms))
