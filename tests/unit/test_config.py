@@ -136,9 +136,9 @@ def test_relative_paths_are_of_the_files_folder_whatever_folder_one_is_in(tmp_pa
 
 def test_fluss_stands_for_a_warehouse(tmp_path: Path) -> None:
     text = LEAST.replace("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: a:9123, b:9123")
-    assert read(tmp_path, text).to_settings().fluss == FlussTarget("a:9123, b:9123")
+    assert read(tmp_path, text).to_settings().fluss == FlussTarget("a:9123,b:9123")
     settings = read(tmp_path, text.replace("b:9123", "b:9123\n  tiered: no\n  freshness: 10s")).to_settings()
-    assert settings.fluss == FlussTarget("a:9123, b:9123", tiered=False, freshness_s=10.0)
+    assert settings.fluss == FlussTarget("a:9123,b:9123", tiered=False, freshness_s=10.0)
     assert read(tmp_path, LEAST).to_settings().fluss is None
 
 
