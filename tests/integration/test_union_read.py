@@ -329,7 +329,7 @@ def test_what_is_wrong_is_told_before_anything_is_read(tiered: Changing, spark: 
     # A lake table of that name that belongs to another table.
     fitting = TieredLake(str(tmp_path))
     client = FlussClient(server.connect())
-    fitting.ensure(name, lake_shape(describe_table(client, path), client.table_info(path)))
+    fitting.ensure(name, lake_shape(describe_table(client, path)))
     with pytest.raises(SourceDrift, match="does not have what Fluss says it has"):
         planned(server, path, warehouse=str(tmp_path))
     # Spark's account of it has ours in it.

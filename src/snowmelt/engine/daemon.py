@@ -10,22 +10,28 @@ Its standard output is Spark's: nothing may be printed before `manager` takes it
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 
-def main() -> None:
+def serve(load: Callable[[], None]) -> None:
+    """Load what all tasks need, and what these do, and fork workers from then on."""
     import pypaimon.write.commit_message_serializer
     import pypaimon.write.native_commit  # noqa: F401
     import pyspark.worker  # noqa: F401
     from pyspark.daemon import manager
 
-    import snowmelt.engine.tasks  # noqa: F401
-    from snowmelt.databases.mysql.decode import warm
-
-    warm()
+    load()
     gc.collect()
     gc.freeze()
     manager()
 
 
+def _load() -> None:
+    import snowmelt.engine.tasks  # noqa: F401
+    from snowmelt.databases.mysql.decode import warm
+
+    warm()
+
+
 if __name__ == "__main__":
-    main()
+    serve(_load)

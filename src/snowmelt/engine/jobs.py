@@ -79,7 +79,7 @@ class Jobs:
         try:
             answers = self._collect(lane, place, tasks, run)
         except Exception as error:
-            known = _known(error)
+            known = spark_error(error)
             return lambda: failed(known)
         errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
         if errors:
@@ -123,7 +123,7 @@ def passes(error: SnowmeltError) -> bool:
     return isinstance(error, Unavailable | OutcomeUnknown)
 
 
-def _known(error: Exception) -> SnowmeltError:
+def spark_error(error: Exception) -> SnowmeltError:
     """What Spark raises: a worker or an executor died, or a bug of ours in a task. Its text may quote rows; the kind alone is told."""
     if isinstance(error, SnowmeltError):
         return error

@@ -258,12 +258,10 @@ class FlussClient:
         wanted: Iterable[FetchFrom],
         *,
         bytes_max: int,
-        projection: tuple[int, ...] | None = None,
         wait_ms: int = 0,
-        bytes_min: int = 1,
     ) -> list[Fetched]:
-        """What follows the offsets, up to the high watermark. The server waits up to `wait_ms` for `bytes_min`. A first batch comes whole
-        even if it is larger than what was asked for. `projection` are columns by their numbers, of tables whose log is in Arrow."""
+        """What follows the offsets, up to the high watermark. The server waits up to `wait_ms` for the first of it. A first batch comes
+        whole even if it is larger than what was asked for."""
         tables: dict[int, list[Any]] = {}
         for one in wanted:
             request = message("PbFetchLogReqForBucket")(
@@ -276,12 +274,11 @@ class FlussClient:
             follower_server_id=_CLIENT,
             max_bytes=bytes_max,
             max_wait_ms=wait_ms,
-            min_bytes=bytes_min,
+            min_bytes=1,
             tables_req=[
                 {
                     "table_id": table,
-                    "projection_pushdown_enabled": projection is not None,
-                    "projected_fields": projection or (),
+                    "projection_pushdown_enabled": False,
                     "buckets_req": requests,
                 }
                 for table, requests in tables.items()
@@ -481,7 +478,6 @@ class FlussClient:
         offsets: Mapping[Bucket, int],
         *,
         max_timestamps_ms: Mapping[Bucket, int] | None = None,
-        readable_file: str | None = None,
         keep_from: int | None = None,
     ) -> None:
         """Tell Fluss of a lake snapshot, unless it knows it already: told twice it would delete the offsets' file as that of the snapshot
@@ -519,7 +515,6 @@ class FlussClient:
                     "table_id": table,
                     "snapshot_id": snapshot,
                     "tiered_bucket_offsets_file_path": offsets_file,
-                    "readable_bucket_offsets_file_path": readable_file,
                     "earliest_snapshot_id_to_keep": keep_from,
                 }
             ],
@@ -528,10 +523,10 @@ class FlussClient:
             if (error := self._error_in(one, Call.COMMIT_LAKE_TABLE_SNAPSHOT, path, changes=True)) is not None:
                 raise error
 
-    def lake_snapshot(self, path: TableId, *, readable: bool = False) -> LakeSnapshot | None:
-        """The newest that Fluss was told of, or the newest that may be read. None: it was told of none."""
+    def lake_snapshot(self, path: TableId) -> LakeSnapshot | None:
+        """The newest that Fluss was told of. None: it was told of none."""
         try:
-            answer = self.connection.call(Call.GET_LAKE_SNAPSHOT, table_path=_path(path), readable=readable)
+            answer = self.connection.call(Call.GET_LAKE_SNAPSHOT, table_path=_path(path), readable=False)
         except Gone as gone:
             if gone.code == NO_LAKE_SNAPSHOT:
                 return None

@@ -5,7 +5,7 @@ A plan's schema stays the plan's: rows of older schemas are read into it, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,6 +34,8 @@ class ReadableTable:
     """The table's own, which decides how keys are hashed, whatever the cluster tiers to."""
     log_format: str
     kv_format: str
+    properties: Mapping[str, str]
+    """Fluss' own and the user's."""
 
     def bucketing(self) -> Bucketing | None:
         """Where rows have to be; None: anywhere."""
@@ -57,6 +59,7 @@ def describe_table(client: FlussClient, path: TableId) -> ReadableTable:
         info.properties.get("table.datalake.format"),
         info.properties.get("table.log.format", "ARROW").upper(),
         info.properties.get("table.kv.format", "COMPACTED").upper(),
+        {**info.properties, **info.custom_properties},
     )
 
 

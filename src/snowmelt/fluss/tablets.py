@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from snowmelt.fluss.client import Cluster, FlussClient, Node
 from snowmelt.fluss.rpc import Connection
 from snowmelt.fluss.tables import leader_of
@@ -12,7 +9,7 @@ from snowmelt.model.fluss import Bucket
 
 
 class Tablets:
-    """Connections to the tablet servers that lead buckets, one a server."""
+    """Connections to the tablet servers that lead buckets, one a server. `close` it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -29,12 +26,3 @@ class Tablets:
     def close(self) -> None:
         for connection in self._open.values():
             connection.close()
-
-
-@contextmanager
-def tablets(cluster: Cluster) -> Iterator[Tablets]:
-    opened = Tablets(cluster)
-    try:
-        yield opened
-    finally:
-        opened.close()

@@ -1,25 +1,21 @@
-"""Spark's daemon of Python workers for tiering, with all that its tasks need loaded before the first worker is forked (`engine.daemon`).
+"""Spark's daemon of Python workers for tiering: `engine.daemon`, with what tiering's tasks need.
 
-Its standard output is Spark's: nothing may be printed before `manager` takes it.
+Its standard output is Spark's: nothing may be printed before the daemon takes it.
 """
 
 from __future__ import annotations
 
-import gc
+from snowmelt.engine.daemon import serve
 
 
-def main() -> None:
+def _load() -> None:
     import rocksdict  # noqa: F401
-    from pyspark.daemon import manager
 
     import snowmelt.engine.tiering.tasks  # noqa: F401
     from snowmelt.fluss.compacted import warm
 
     warm()
-    gc.collect()
-    gc.freeze()
-    manager()
 
 
 if __name__ == "__main__":
-    main()
+    serve(_load)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from snowmelt.errors import OutcomeUnknown
-from snowmelt.fluss.client import FlussClient, Node, OffsetKind, Partition, TableInfo
+from snowmelt.fluss.client import FlussClient, Node, OffsetKind, Partition
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable
-from snowmelt.fluss.tablets import Tablets, tablets
+from snowmelt.fluss.tablets import Tablets
 from snowmelt.lakes.paimon_tiering import Column, Shape
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
@@ -34,7 +35,7 @@ def list_buckets(client: FlussClient, table: ReadableTable) -> Buckets:
     found = client.partitions(table.path) if table.partition_key else ()
     partitions = {one.partition: one for one in found}
     logs: list[Log] = []
-    with tablets(client.cluster(table.path, partitions)) as opened:
+    with closing(Tablets(client.cluster(table.path, partitions))) as opened:
         for partition in found if table.partition_key else (None,):
             try:
                 logs += _list_partition(client, opened, table, partition)
@@ -73,7 +74,7 @@ def lake_known(client: FlussClient, path: TableId) -> Known | None:
     return None if known is None else Known(known.snapshot, known.offsets)
 
 
-def lake_shape(table: ReadableTable, info: TableInfo) -> Shape:
-    columns = tuple(Column(column.name, column.type.paimon) for column in table.versions.target.columns)
-    properties = {**info.properties, **info.custom_properties}
-    return Shape(columns, info.primary_key, table.partition_key, table.bucket_key, table.buckets, properties)
+def lake_shape(table: ReadableTable) -> Shape:
+    target = table.versions.target
+    columns = tuple(Column(column.name, column.type.paimon) for column in target.columns)
+    return Shape(columns, target.primary_key, table.partition_key, table.bucket_key, table.buckets, table.properties)

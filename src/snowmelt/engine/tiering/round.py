@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from snowmelt.engine.failpoints import FLUSS_TOLD, LAKE_COMMITTED, OFFSETS_PREPARED, SPLITS_STAGED, reach
+from snowmelt.engine.jobs import spark_error
 from snowmelt.engine.tasks import run_on_spark
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing, lease_id
@@ -155,17 +156,15 @@ class RunningRound:
 
     def _begin(self) -> None:
         """Know the table, and have its lake table."""
-        client = self._client()
-        self._table = table = describe_table(client, self.handed.path)
-        info = client.table_info(self.handed.path)
+        self._table = table = describe_table(self._client(), self.handed.path)
         if table.table != self.handed.table:
             raise Unavailable("a Fluss table was dropped and made anew since it was handed out", detail=str(self.handed.path))
-        self._lake.ensure(self._target, lake_shape(table, info))
+        self._lake.ensure(self._target, lake_shape(table))
         with self.lock:
             self.machine = Round(
                 table.table,
                 table.versions.target.id,
-                keyed=bool(info.primary_key),
+                keyed=bool(table.versions.target.primary_key),
                 budget=self._settings.budget(ROW_BYTES),
                 handed_out_ms=self._handed_out_ms,
             )
@@ -332,11 +331,8 @@ class RunningRound:
         ]
         try:
             answers = run_on_spark(self._spark, tasks, partial(run_split, self._settings))
-        except SnowmeltError:
-            raise
         except Exception as error:
-            # Its text may quote rows.
-            raise Unavailable("a Spark job failed", detail=type(error).__name__, hint="--debug shows what Spark says") from error
+            raise spark_error(error) from error
         errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
         done = [answer for answer in answers if isinstance(answer, SplitAnswer)]
         if errors:

@@ -77,7 +77,7 @@ class _Planning:
         self._client = client
         self._table = describe_table(client, options.table)
         self._keyed = bool(self._table.versions.target.primary_key)
-        self._lake = TieredLake(options.warehouse)
+        self._lake = TieredLake(options.warehouse, remote=options.remote)
 
     def tasks(self) -> list[UnionTask]:
         for _ in range(TRIES_MAX - 1):
@@ -93,8 +93,7 @@ class _Planning:
     def _look(self) -> Pair:
         """The lake's newest tiered snapshot and its offsets."""
         known = lake_known(self._client, self._options.table)
-        shape = lake_shape(self._table, self._client.table_info(self._options.table))
-        if not self._lake.fits(self._options.target, shape):
+        if not self._lake.fits(self._options.target, lake_shape(self._table)):
             if known is not None:
                 raise InvalidConfig(
                     "a Fluss table was tiered, and its lake table is not there",
