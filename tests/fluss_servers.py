@@ -10,17 +10,17 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fluss as pyfluss
 import pyarrow as pa
 
-from snowmelt.fluss.client import FlussClient
-from snowmelt.fluss.server import FlussServer, FlussSettings, Part
+from snowmelt.fluss.server import FlussServer, FlussSettings
 from snowmelt.model.table import TableId
+from tests.fluss_raw import make_led
 from tests.servers import bound_to_this_process, fetched
-from tests.waiting import until
 
 FreshFluss = Callable[..., FlussServer]
 """What the fixture `fresh_fluss` gives: call it with settings, get a server of the test's own."""
@@ -76,11 +76,9 @@ class Tables:
             partition_keys=list(partitioned_by),
             properties={name.replace("__", ".").replace("_", "-"): value for name, value in properties.items()},
         )
-        self._wait(lambda: self._admin.create_table(_path(path), described, ignore_if_exists=False))
-        if not partitioned_by:
-            # pyfluss' writer may wait for ever for a bucket that had no leader when it first asked.
-            with self.server.connect(Part.TABLET) as connection:
-                until(lambda: len(FlussClient(connection).cluster(path).leaders) == buckets)
+        # pyfluss' writer may wait for ever for a bucket that had no leader when it first asked.
+        create = partial(self._admin.create_table, _path(path), described, ignore_if_exists=False)
+        make_led(self.server, path, 0 if partitioned_by else buckets, lambda: self._wait(create))
         return path
 
     def upsert(self, path: TableId, rows: Iterable[dict[str, Any]]) -> None:

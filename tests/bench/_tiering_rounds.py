@@ -94,7 +94,6 @@ def measure(server: FlussServer, database: str, schema: Schema, row: Callable[[i
 
         for table in (warming, path):
             create_table(server, table, schema, buckets=BUCKETS, **LAKE)
-            Reading(server, table).await_bucket()
         # What is compiled is compiled then, and Spark has its workers.
         bring(warming, 0, 1_000, 1_000)
         bring(warming, 1, 1_000, 2_000)

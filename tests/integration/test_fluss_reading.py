@@ -77,17 +77,6 @@ class Reading:
         # As a task has it.
         self.table: ReadableTable = pickle.loads(pickle.dumps(describe_table(self.client, path)))
 
-    def await_bucket(self) -> None:
-        """Until the tablet server has a bucket that the coordinator gave it."""
-
-        def there() -> bool:
-            try:
-                return bool(self.ends())
-            except Gone:
-                return False
-
-        until(there)
-
     def ends(self, partition: int | None = None) -> dict[Bucket, int]:
         return self.tablet.offsets(self.table.table, partition, range(self.table.buckets), OffsetKind.LATEST)
 
@@ -170,7 +159,6 @@ def test_every_type_comes_back_from_snapshot_and_log_as_it_was_written(fluss: Fl
     create_table(fluss, path, schema)
     reading = Reading(fluss, path)
     assert reading.table.versions.target == schema
-    reading.await_bucket()
     put_rows(fluss, reading.table.table, schema, rows)
     bucket = bucket_of(reading)
     from_log = reading.log(bucket)
@@ -283,7 +271,6 @@ def test_a_compacted_log_is_read_and_an_indexed_one_is_refused(fluss: FlussServe
     path = TableId(database, "compacted")
     create_table(fluss, path, schema, table__log__format="compacted")
     reading = Reading(fluss, path)
-    reading.await_bucket()
     put_rows(fluss, reading.table.table, schema, [[1, "a"], [2, None], [1, "b"]])
     found = reading.log(bucket_of(reading))
     assert list(zip(found.column(KIND).to_pylist(), plain(found), strict=True)) == [
@@ -331,7 +318,6 @@ def test_a_column_that_is_added_is_null_in_older_rows_and_ends_what_an_older_pla
     path = TableId(fluss_tables.make().database, "changed")
     create_table(fluss, path, schema)
     older = Reading(fluss, path)
-    older.await_bucket()
     bucket = bucket_of(older)
     put_rows(fluss, older.table.table, schema, [[1, "a"], [2, "b"]])
     add_column(fluss, path, "late", T(Root.DECIMAL, precision=20, scale=2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -18,9 +19,10 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedName
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift
 from snowmelt.fluss import sink
-from snowmelt.fluss.client import FlussClient
+from snowmelt.fluss.client import Cluster, FlussClient
 from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.sink import FlussLake
+from snowmelt.fluss.tables import NoLeader
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.table import DELETE, INSERT, KIND, TableId
 from tests.fluss_servers import Tables
@@ -285,6 +287,32 @@ def test_what_fluss_can_not_do_to_columns_is_refused(table: Sink, schema: pa.Sch
     lake = table.made()
     with pytest.raises(SourceDrift, match=told):
         lake.reshape(table.target, schema, ["id"], renamed)
+
+
+def test_a_new_table_that_the_coordinator_forgot_is_made_again_and_an_old_one_is_not(table: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: set[int] = set()
+    real = FlussClient.cluster
+
+    def cluster(self: FlussClient, path: TableId | None = None, *partitions: Any) -> Cluster:
+        found = real(self, path, *partitions)
+        if path != table.path:
+            return found
+        forgotten.update([] if forgotten else {bucket.table for bucket in found.leaders})
+        return replace(found, leaders={bucket: node for bucket, node in found.leaders.items() if bucket.table not in forgotten})
+
+    monkeypatch.setattr(FlussClient, "cluster", cluster)
+    lake = FlussLake(FlussTarget(table.server.bootstrap), str(table.state), sleep=lambda seconds: time.sleep(min(seconds, 0.1)))
+    lake.create(table.target, COLUMNS, ["id"], buckets=2)
+    id = int(lake.standing(table.target)[0])
+    assert len(forgotten) == 1
+    assert id not in forgotten
+
+    lake.close()
+    forgotten.add(id)
+    with pytest.raises(NoLeader, match="no leader"):
+        lake.create(table.target, COLUMNS, ["id"], buckets=2)
+    forgotten.remove(id)
+    assert int(lake.standing(table.target)[0]) == id
 
 
 def test_a_table_of_another_kind_is_refused(table: Sink) -> None:

@@ -75,7 +75,6 @@ def test_every_type_is_in_the_lake_as_it_was_written(fluss: FlussServer, fluss_t
     path = TableId(fluss_tables.make().database, "lake_types")
     create_table(fluss, path, schema, **LAKE)
     reading = Reading(fluss, path)
-    reading.await_bucket()
     half = len(rows) // 2
     put_rows(fluss, reading.table.table, schema, rows[:half])
     reading.snapshots()

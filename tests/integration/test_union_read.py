@@ -284,7 +284,6 @@ def test_every_type_is_the_same_from_lake_kv_snapshot_and_log(fluss: FlussServer
     path = TableId(fluss_tables.make().database, "all_types_union")
     create_table(fluss, path, schema, **LAKE)
     reading = Reading(fluss, path)
-    reading.await_bucket()
 
     def check() -> None:
         found = read(*planned(fluss, path)).sort_by("id")

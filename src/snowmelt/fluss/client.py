@@ -363,6 +363,10 @@ class FlussClient:
             Call.CREATE_TABLE, changes=True, table_path=_path(path), table_json=json.dumps(described).encode(), ignore_if_exists=True
         )
 
+    def drop_table(self, path: TableId) -> None:
+        """One that is gone already is fine."""
+        self.connection.call(Call.DROP_TABLE, changes=True, table_path=_path(path), ignore_if_not_exists=True)
+
     def add_columns(self, path: TableId, columns: Mapping[str, Mapping[str, Any]]) -> None:
         """Behind all others. Types as `FlussType.json` has them."""
         added = [

@@ -45,6 +45,8 @@ CreateDatabaseRequest: database_name=1 string, ignore_if_exists=2 bool
 CreateDatabaseResponse:
 CreateTableRequest: table_path=1 PbTablePath, table_json=2 bytes, ignore_if_exists=3 bool
 CreateTableResponse:
+DropTableRequest: table_path=1 PbTablePath, ignore_if_not_exists=2 bool
+DropTableResponse:
 AlterTableRequest: table_path=1 PbTablePath, ignore_if_not_exists=2 bool, add_columns=4 PbAddColumn*
 AlterTableResponse:
 PbAddColumn: column_name=1 string, data_type_json=2 bytes, column_position_type=4 int32

@@ -28,6 +28,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -42,7 +43,7 @@ from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, Snow
 from snowmelt.fluss.batches import log_batches
 from snowmelt.fluss.client import FetchFrom, FlussClient, Node, OffsetKind, TableInfo, connect_coordinator
 from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, Gone
-from snowmelt.fluss.tables import describe_table
+from snowmelt.fluss.tables import NoLeader, describe_table
 from snowmelt.fluss.tablets import Tablets
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.fluss.types import Column, Schema, read_schema, type_of
@@ -59,6 +60,9 @@ RUN_BYTES_MAX: Final = 1 << 20
 _WRITER_S_MAX: Final = 3600.0
 _PUT_MS: Final = 30_000
 _TRIES_MAX: Final = 12
+_TRIES_NEW: Final = 8
+"""How often a table that was just made is asked for its leaders: for some eleven seconds."""
+_ANEW_MAX: Final = 3
 _PAUSE_S_MAX: Final = 5.0
 _NO_DATABASE: Final = 4
 _TAIL_BYTES: Final = 64
@@ -204,9 +208,9 @@ class FlussLake:
         self._over: dict[str, tuple[str, ...]] = {}
         """Per table the files of the entry that was committed last: they go when the next one is, since its intent waited for done."""
 
-    def _repeated(self, act: Callable[[_Links], Answer]) -> Answer:
+    def _repeated(self, act: Callable[[_Links], Answer], *, tries_max: int = _TRIES_MAX) -> Answer:
         """Everything here may be done again: what it finds tells how far it came."""
-        for again in range(_TRIES_MAX):
+        for again in range(tries_max):
             try:
                 if self._links is None:
                     self._links = _Links(connect_coordinator(self._cluster.bootstrap))
@@ -215,7 +219,7 @@ class FlussLake:
                 self.close()
                 # A tablet server learns of a new table after the coordinator.
                 young = isinstance(error, Gone) and error.code == NO_TABLE_OR_BUCKET
-                if again == _TRIES_MAX - 1 or not (young or isinstance(error, Unavailable | OutcomeUnknown)):
+                if again == tries_max - 1 or not (young or isinstance(error, Unavailable | OutcomeUnknown)):
                     raise
             self._sleep(min(_PAUSE_S_MAX, 0.1 * 2**again))
         raise AssertionError
@@ -251,11 +255,22 @@ class FlussLake:
             links.coordinator.create_database(path.database)
             links.coordinator.create_table(path, columns, keys, buckets=buckets, properties=self._cluster.properties())
 
-        self._repeated(make)
-        found = self._described(target)
-        if list(found.primary_key) != list(keys):
-            raise _other("another key", f"{target}: {list(found.primary_key)}, not {list(keys)}")
-        self._repeated(lambda links: self._ends(links, target, found))
+        anew = 0 if self.exists(target) else _ANEW_MAX
+        while True:
+            self._repeated(make)
+            found = self._described(target)
+            if list(found.primary_key) != list(keys):
+                raise _other("another key", f"{target}: {list(found.primary_key)}, not {list(keys)}")
+            try:
+                self._repeated(partial(self._ends, target=target, info=found), tries_max=_TRIES_NEW if anew else _TRIES_MAX)
+                return
+            except NoLeader:
+                if not anew:
+                    raise
+            # Of a table in a hundred Fluss 0.9's coordinator does not hear that it was made, and never chooses leaders for it. Nobody can
+            # have written to it.
+            anew -= 1
+            self._repeated(lambda links: links.coordinator.drop_table(path))
 
     def _described(self, target: str) -> TableInfo:
         """A table, if rows can be brought into it: ours are made so, others may be of any kind."""

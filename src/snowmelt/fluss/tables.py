@@ -63,11 +63,16 @@ def describe_table(client: FlussClient, path: TableId) -> ReadableTable:
     )
 
 
+class NoLeader(Unavailable):
+    """Nobody serves a bucket: its server is away, or its table is so young that none was chosen yet."""
+
+
 def leader_of(cluster: Cluster, bucket: Bucket) -> Node:
     """Whom to ask for a bucket's log. Leaders move; one that was found may lead no longer when it is asked."""
     node = cluster.tablets.get(cluster.leaders.get(bucket, -1))
     if node is None:
-        raise Unavailable("a Fluss bucket has no leader at the moment", detail=str(bucket))
+        hint = "if it stays so, restart the coordinator: Fluss 0.9 may forget to look after a new table"
+        raise NoLeader("a Fluss bucket has no leader at the moment", detail=str(bucket), hint=hint)
     return node
 
 
