@@ -221,10 +221,10 @@ def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> N
 
     settings = read_tiering(file).to_settings()
     check_installed("fluss")
-    from snowmelt.engine.tiering.service import Tiering, check_server
+    from snowmelt.engine.tiering.service import Tiering, check_ends
 
-    # What is wrong with the server is told before Spark is started.
-    check_server(settings)
+    # What is wrong with the server or the warehouse is told before Spark is started.
+    check_ends(settings)
     watcher: Watcher = JsonLines(_line) if as_json else Lines(_line)
     interrupts = Interrupts(watcher)
     interrupts.install()

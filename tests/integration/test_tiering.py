@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pypaimon import Schema as PaimonSchema
 from snowmelt.engine.tiering import round as round_module
 from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.engine.tiering.round import RunningRound
-from snowmelt.engine.tiering.service import Tiering
+from snowmelt.engine.tiering.service import Tiering, check_ends
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable
@@ -181,6 +182,20 @@ def test_a_server_that_is_too_old_is_told(fluss: FlussServer, spark: Any, monkey
     monkeypatch.setattr(Connection, "knows", lambda self, call: call is not Call.PREPARE_LAKE_TABLE_SNAPSHOT)
     with pytest.raises(InvalidConfig, match=r"too old to be tiered from.*PREPARE_LAKE_TABLE_SNAPSHOT.*Fluss 0\.9"):
         Tiering(spark, settings(fluss)).run()
+
+
+def test_a_warehouse_that_can_not_be_written_is_told_and_one_that_fluss_does_not_know_is_warned_of(
+    fluss: FlussServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    for wrong, told in ((tmp_path / "file" / "lake", "not a folder"), (Path("/proc/lake"), "lake")):
+        with pytest.raises((InvalidConfig, Unavailable), match=told):
+            check_ends(settings(fluss, warehouse=str(wrong)))
+    check_ends(settings(fluss))
+    assert not caplog.records
+    assert not list(fluss.warehouse.glob(".snowmelt-*"))
+    check_ends(settings(fluss, warehouse=str(tmp_path / "other")))
+    assert f"Fluss looks for its lake tables in {fluss.warehouse}, not in {tmp_path}/other" in caplog.text
 
 
 @pytest.mark.timeout(240)

@@ -26,8 +26,8 @@ LAKE = {"table__datalake__enabled": "true", "table__datalake__freshness": "1s"}
 
 
 def settings(server: FlussServer, **more: Any) -> TieringSettings:
-    given: dict[str, Any] = {"name": "test", "poll_s": 0.1, "lease_ms": 10_000, **more}
-    return TieringSettings(bootstrap=server.bootstrap, warehouse=str(server.warehouse), **given)
+    given: dict[str, Any] = {"name": "test", "warehouse": str(server.warehouse), "poll_s": 0.1, "lease_ms": 10_000, **more}
+    return TieringSettings(bootstrap=server.bootstrap, **given)
 
 
 class RunningTiering:

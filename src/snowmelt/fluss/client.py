@@ -205,6 +205,12 @@ class FlussClient:
             leaders,
         )
 
+    def settings(self) -> dict[str, str]:
+        """How the cluster was set up, as far as it says; a server that does not know the question says nothing."""
+        if not self.connection.knows(Call.DESCRIBE_CLUSTER_CONFIGS):
+            return {}
+        return {one.config_key: one.config_value for one in self.connection.call(Call.DESCRIBE_CLUSTER_CONFIGS).configs}
+
     def partitions(self, path: TableId) -> tuple[Partition, ...]:
         answer = self.connection.call(Call.LIST_PARTITION_INFOS, table_path=_path(path))
         return tuple(

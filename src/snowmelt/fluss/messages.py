@@ -51,6 +51,10 @@ AlterTableRequest: table_path=1 PbTablePath, ignore_if_not_exists=2 bool, add_co
 AlterTableResponse:
 PbAddColumn: column_name=1 string, data_type_json=2 bytes, column_position_type=4 int32
 
+DescribeClusterConfigsRequest:
+DescribeClusterConfigsResponse: configs=1 PbDescribeConfig*
+PbDescribeConfig: config_key=1 string, config_value=2 string?
+
 MetadataRequest: table_path=1 PbTablePath*, partitions_path=2 PbPhysicalTablePath*, partitions_id=3 int64**
 MetadataResponse: coordinator_server=1 PbServerNode?, tablet_servers=2 PbServerNode*, table_metadata=3 PbTableMetadata*, partition_metadata=4 PbPartitionMetadata*
 PbServerNode: node_id=1 int32, host=2 string, port=3 int32, listeners=4 string?, rack=5 string?

@@ -45,7 +45,7 @@ def open_catalog(warehouse: str, options: Mapping[str, str] | None) -> Any:
     if not log.handlers:
         log.addHandler(logging.NullHandler())
     try:
-        return CatalogFactory.create({**(options or {}), "warehouse": _plain(warehouse)})
+        return CatalogFactory.create({**(options or {}), "warehouse": plain_warehouse(warehouse)})
     except SnowmeltError:
         raise
     except Exception as error:
@@ -53,7 +53,7 @@ def open_catalog(warehouse: str, options: Mapping[str, str] | None) -> Any:
         raise InvalidConfig("the warehouse can't be opened", detail=type(error).__name__, hint=hint) from error
 
 
-def _plain(warehouse: str) -> str:
+def plain_warehouse(warehouse: str) -> str:
     """A local warehouse as an absolute path: of an address with escapes pypaimon's two halves make two different folders."""
     if not warehouse:
         raise InvalidConfig("no warehouse is named", hint="a path, or an address that pypaimon knows")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -36,6 +37,7 @@ from snowmelt.lakes.paimon_table import (
     messages_of,
     open_catalog,
     our_errors,
+    plain_warehouse,
     publish,
     referenced_files,
     snapshot_numbers,
@@ -113,6 +115,18 @@ class TieredLake:
         """`remote`: obstore's options for Fluss' remote storage, where files of offsets are."""
         self._remote = remote
         self._catalog: Any = open_catalog(warehouse, options)
+
+    def check_writable(self) -> None:
+        """`InvalidConfig` or `Unavailable` if not."""
+        files, probe = self._catalog.file_io, f"{self._catalog.warehouse}/.snowmelt-{uuid.uuid4().hex}"
+        with our_errors(self._catalog.warehouse):
+            files.check_or_mkdirs(self._catalog.warehouse)
+            files.write_file(probe, "", False)
+            files.delete(probe, False)
+
+    def is_at(self, warehouse: str) -> bool:
+        ours: str = self._catalog.warehouse
+        return plain_warehouse(warehouse).rstrip("/") == ours.rstrip("/")
 
     # ---- tables
 

@@ -27,6 +27,7 @@ from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.fluss.client import FlussClient, HandedOut, HeartbeatAnswer, Tiered, connect_coordinator
 from snowmelt.fluss.rpc import Call
+from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.tiering.rounds import State
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Tiering:
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """`until` is asked between heartbeats."""
-        check_server(self._settings)
+        check_ends(self._settings)
         abandon = threading.Event()
         leasing = Leasing(self._settings.bootstrap, duration_ms=self._settings.lease_ms)
         threads = self._settings.rounds_at_once + PAUSING_MAX
@@ -153,9 +154,10 @@ def _end_of(future: Future[RoundEnd], running: RunningRound) -> RoundEnd:
         return RoundEnd(running.handed.path, State.FAILED, 0, 0.0, 0, known)
 
 
-def check_server(settings: TieringSettings) -> None:
-    """A cluster that can be tiered from: reachable, and new enough. Errors tell the remedy."""
-    connection = connect_coordinator(settings.bootstrap).connection
+def check_ends(settings: TieringSettings) -> None:
+    """A cluster that can be tiered from, reachable and new enough, and a warehouse that can be written to. Errors tell the remedy."""
+    coordinator = connect_coordinator(settings.bootstrap)
+    connection = coordinator.connection
     try:
         missing = [call.name for call in (Call.LAKE_TIERING_HEARTBEAT, Call.PREPARE_LAKE_TABLE_SNAPSHOT) if not connection.knows(call)]
         if missing:
@@ -164,8 +166,15 @@ def check_server(settings: TieringSettings) -> None:
                 detail=f"{connection.where} does not know {', '.join(missing)}",
                 hint="Fluss 0.9 or newer is needed",
             )
+        told = coordinator.settings()
     finally:
         connection.close()
+    if (lake := told.get("datalake.format", "paimon")) != "paimon":
+        raise InvalidConfig("the Fluss cluster was set up for another lake than Paimon", detail=lake, hint="see its datalake.format")
+    warehouse = TieredLake(settings.warehouse)
+    warehouse.check_writable()
+    if (theirs := told.get("datalake.paimon.warehouse")) and not warehouse.is_at(theirs):
+        log.warning("Fluss looks for its lake tables in %s, not in %s; is that the same place?", theirs, settings.warehouse)
 
 
 def _named(running: RunningRound) -> Tiered:
