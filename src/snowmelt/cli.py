@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -233,16 +234,15 @@ def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> N
     with session as spark, notes_of_log(watcher, debug=debug):
         interrupts.install()
         watcher.note("note", f"asking {settings.bootstrap} for tables that are due")
-        told = False
+        tiering = Tiering(spark, settings, round_teller(_line, as_json=as_json))
 
-        def asked() -> bool:
-            nonlocal told
-            if interrupts.asked.is_set() and not told:
-                told = True
-                watcher.note("note", "ending after the rounds under way; a second Ctrl-C ends at once")
-            return told
+        def end_when_asked() -> None:
+            interrupts.asked.wait()
+            watcher.note("note", "ending after the rounds under way; a second Ctrl-C ends at once")
+            tiering.stop()
 
-        Tiering(spark, settings, round_teller(_line, as_json=as_json)).run(asked)
+        threading.Thread(target=end_when_asked, name="snowmelt-interrupts", daemon=True).start()
+        tiering.run()
     watcher.note("done", "ended as asked")
 
 

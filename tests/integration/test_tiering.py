@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +171,38 @@ def test_a_slow_read_of_a_snapshot_completes_under_its_lease_and_fails_without(
         assert first.state is State.FAILED
     assert not list((server.remote / "lease").rglob("*.metadata")), "a lease is left"
     tables.close()
+
+
+@pytest.mark.timeout(240)
+def test_the_command_tells_of_its_rounds_and_ends_soon_when_it_is_asked_to(
+    fluss: FlussServer, fluss_tables: Tables, tmp_path: Path
+) -> None:
+    path = fluss_tables.make(**LAKE)
+    fluss_tables.upsert(path, [{"id": number, "name": "x", "n": number} for number in range(10)])
+    described = {"fluss": {"bootstrap": fluss.bootstrap}, "lake": {"type": "paimon", "warehouse": str(fluss.warehouse)}}
+    described["tiering"] = {"name": "test", "poll": "15s"}
+    (tmp_path / "tiering.yaml").write_text(json.dumps(described))
+    command = [sys.executable, "-m", "snowmelt", "tier", str(tmp_path / "tiering.yaml"), "--json", "--master", "local[1]"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        try:
+            told = [json.loads(line) for line in iter_until(process.stdout, f'"{path}", "state": "finished", "rows": 10')]
+            # The next heartbeat is not due yet.
+            process.send_signal(signal.SIGINT)
+            told += [json.loads(line) for line in process.stdout]
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+    assert [told[0]["text"], told[-1]["event"]] == ["starting Spark", "done"]
+    assert len(lake_rows(fluss.warehouse, path)) == 10
+
+
+def iter_until(lines: Iterable[str], words: str) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if words in line:
+            return
+    pytest.fail(f"it ended without having said {words}")
 
 
 # ---- what goes wrong

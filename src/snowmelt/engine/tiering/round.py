@@ -58,8 +58,16 @@ class RunningRound:
     """`run` in a thread of its own; `machine` under `lock` from any."""
 
     def __init__(
-        self, spark: Any, settings: TieringSettings, handed: HandedOut, coordinator_epoch: int, leasing: Leasing, abandon: threading.Event
+        self,
+        spark: Any,
+        settings: TieringSettings,
+        handed: HandedOut,
+        coordinator_epoch: int,
+        leasing: Leasing,
+        abandon: threading.Event,
+        wake: threading.Event,
     ) -> None:
+        """`abandon`: the service is to end. `wake`: set by this one when it has something to say."""
         self.handed = handed
         self.coordinator_epoch = coordinator_epoch
         self.lock = threading.Lock()
@@ -72,6 +80,7 @@ class RunningRound:
         self._settings = settings
         self._leasing = leasing
         self._abandon = abandon
+        self._wake = wake
         self.pausing = False
         """It waits, because the table failed just now."""
         self._handed_out_ms = _now_ms()
@@ -363,6 +372,7 @@ class RunningRound:
         """With the next heartbeat; back when it was answered, or the table is not ours any more."""
         with self.lock:
             self.report = report
+        self._wake.set()
         ending_s = 0.0
         while not self.reported.wait(PAUSE_S):
             ending_s += PAUSE_S if self._abandon.is_set() else 0.0

@@ -59,15 +59,15 @@ class Tiering:
         self._stop.set()
         self._wake.set()
 
-    def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """`until` is asked between heartbeats."""
+    def run(self) -> None:
+        """Until `stop`."""
         check_ends(self._settings)
         abandon = threading.Event()
         leasing = Leasing(self._settings.bootstrap, duration_ms=self._settings.lease_ms)
         threads = self._settings.rounds_at_once + PAUSING_MAX
         with leasing, ThreadPoolExecutor(threads, thread_name_prefix="snowmelt-round") as pool:
             try:
-                while not self._stop.is_set() and not until():
+                while not self._stop.is_set():
                     self._beat(pool, leasing, abandon, more=True)
                 abandon.set()
                 while self._running:
@@ -127,7 +127,7 @@ class Tiering:
             if running.handed.table == handed.table and running.owned and not running.reported.is_set():
                 running.lost("it was handed out again")
         failures = self._failures.get(handed.table, 0)
-        running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon)
+        running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon, self._wake)
         future = pool.submit(running.run, PAUSE_S * 2 ** min(failures, PAUSES_DOUBLED_MAX) if failures else 0.0)
         future.add_done_callback(lambda _: self._wake.set())
         self._running[future] = running
