@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from snowmelt.cli import run
-from snowmelt.config import FILE_BYTES_MAX, PipelineConfig, RouteConfig, Run, Sink, Source, read_pipeline
+from snowmelt.config.document import FILE_BYTES_MAX
+from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, Sink, Source, read_pipeline
 from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.columns import TimeAs, ZeroDates
 from snowmelt.databases.mysql.connect import Tls

@@ -1,0 +1,258 @@
+"""`pipeline.yaml`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from snowmelt.config.document import Section, read_file
+from snowmelt.config.values import (
+    BYTES,
+    SECONDS,
+    Address,
+    Bootstrap,
+    File,
+    Name,
+    Options,
+    Password,
+    Pattern,
+    Patterns,
+    State,
+    Text,
+    amount,
+    from_error,
+    one_of,
+    text_like,
+    whole_number,
+)
+from snowmelt.databases.mysql.capture import CaptureLimits
+from snowmelt.databases.mysql.columns import TimeAs, TypeOptions, ZeroDates
+from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.engine.routes import SAME_NAME, Mode, Route
+from snowmelt.engine.settings import Settings
+from snowmelt.errors import InvalidConfig
+from snowmelt.fluss.target import FlussTarget
+from snowmelt.relay.limits import Limits
+from snowmelt.relay.retention import PREPARED_BYTES_MAX
+from snowmelt.secrets import Secret
+from snowmelt.store.objects import Bucket, check_options
+
+
+def read_pipeline(path: Path | str) -> PipelineConfig:
+    """Read and check a file. Nothing else is asked for: no server, no environment, no secret's file."""
+    return read_file(Path(path), PipelineConfig, "run")
+
+
+class Cascades(StrEnum):
+    """Tables whose rows a foreign key changes behind the log's back."""
+
+    REFUSE = "refuse"
+    IGNORE = "ignore"
+
+
+class Failover(StrEnum):
+    """What to do when another server answers."""
+
+    REFUSE = "refuse"
+    GTID = "gtid"
+
+
+class Source(Section):
+    """A MySQL or MariaDB server, and which of its tables."""
+
+    type: Annotated[Literal["mysql"], text_like("mysql (for MariaDB too)", "mysql")]
+    host: Text | None = None
+    port: Annotated[int, whole_number(1, 65535)] = 3306
+    socket: File | None = None
+    username: Text
+    password: Password = Secret()
+    tables: Patterns
+    exclude: Annotated[tuple[Pattern, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = ()
+    tls: Annotated[Tls, one_of(Tls)] = Tls.PREFERRED
+    tls_ca: File | None = None
+    tls_cert: File | None = None
+    tls_key: File | None = None
+    connect_timeout: Annotated[float, amount(SECONDS, "1s", "10m", "10s or 1m")] = 10.0
+    server_id: Annotated[int, whole_number(1, 4_294_967_295)] | None = None
+    failover: Annotated[Failover, one_of(Failover)] = Failover.REFUSE
+    cascades: Annotated[Cascades, one_of(Cascades)] = Cascades.REFUSE
+    zero_dates: Annotated[ZeroDates, one_of(ZeroDates)] = ZeroDates.NULL
+    time_as: Annotated[TimeAs, one_of(TimeAs)] = TimeAs.MICROS
+
+    @model_validator(mode="after")
+    def _fits(self) -> Source:
+        if (self.host is None) == (self.socket is None):
+            raise PydanticCustomError("config", "{text}", {"text": "needs either host or socket"})
+        try:
+            self.options()
+        except InvalidConfig as error:
+            raise from_error(error) from None
+        return self
+
+    def options(self) -> MySqlOptions:
+        return MySqlOptions(
+            host=self.host or "127.0.0.1",
+            port=self.port,
+            socket=self.socket,
+            username=self.username,
+            password=self.password,
+            tls=self.tls,
+            tls_ca=self.tls_ca,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            connect_timeout_s=self.connect_timeout,
+        )
+
+    def types(self) -> TypeOptions:
+        return TypeOptions(zero_dates=self.zero_dates, time_as=self.time_as)
+
+
+class SinkType(StrEnum):
+    PAIMON = "paimon"
+    FLUSS = "fluss"
+
+
+class Tiered(StrEnum):
+    """Whether a tiering service takes Fluss' tables on to the lake."""
+
+    YES = "yes"
+    NO = "no"
+
+
+_NEEDED: Final = {SinkType.PAIMON: "warehouse", SinkType.FLUSS: "bootstrap"}
+_ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness")
+
+
+class Sink(Section):
+    """The lake, or Fluss in front of it."""
+
+    type: Annotated[SinkType, one_of(SinkType)]
+    warehouse: Address = ""
+    bootstrap: Bootstrap = ""
+    buckets: Annotated[int, whole_number(1, 10_000)] = 2
+    tiered: Annotated[Tiered, one_of(Tiered)] = Tiered.YES
+    freshness: Annotated[float, amount(SECONDS, "1s", "24h", "10s or 3m")] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Sink:
+        needed, given = _NEEDED[self.type], self.model_fields_set
+        if needed not in given:
+            raise PydanticCustomError("config", "{text}", {"text": f"needs {needed}, because its type is {self.type}"})
+        wrong = given.intersection(_ONLY_FLUSS if self.type is SinkType.PAIMON else ["warehouse"])
+        if wrong:
+            raise PydanticCustomError("config", "{text}", {"text": f"{min(wrong)} does not go with the type {self.type}"})
+        return self
+
+    def fluss(self) -> FlussTarget | None:
+        if self.type is SinkType.PAIMON:
+            return None
+        return FlussTarget(self.bootstrap, self.tiered is Tiered.YES, self.freshness)
+
+
+class RouteConfig(Section):
+    """Where the tables of a pattern go. The first route that matches a table wins."""
+
+    source: Pattern
+    target: Text
+    mode: Annotated[Mode, one_of(Mode)] = Mode.UPSERT
+
+    @model_validator(mode="after")
+    def _fits(self) -> RouteConfig:
+        try:
+            self.route()
+        except InvalidConfig as error:
+            raise from_error(error) from None
+        return self
+
+    def route(self) -> Route:
+        return Route(self.source, self.target, self.mode)
+
+
+class Run(Section):
+    """How it is done."""
+
+    name: Name
+    state: State
+    state_options: Options = Field(default_factory=dict)
+    interval: Annotated[float, amount(SECONDS, "100ms", "1h", "500ms, 5s or 1m")] = 5.0
+    rows_per_chunk: Annotated[int, whole_number(100, 100_000_000)] = 500_000
+    chunks_at_once: Annotated[int, whole_number(1, 1024)] | None = None
+    epoch_bytes: Annotated[float, amount(BYTES, "1MiB", "64GiB", "64MiB or 1GiB")] = float(256 << 20)
+    prepared_bytes: Annotated[float, amount(BYTES, "1MiB", "1024GiB", "512MiB or 4GiB")] = float(PREPARED_BYTES_MAX)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Run:
+        try:
+            if isinstance(self.state, str):
+                check_options(self.state, self.state_options)
+            elif self.state_options:
+                raise InvalidConfig("state_options are for a state in a bucket")
+        except InvalidConfig as error:
+            raise from_error(error) from None
+        return self
+
+    def place(self) -> Path | Bucket:
+        return self.state if isinstance(self.state, Path) else Bucket(self.state, tuple(self.state_options.items()))
+
+
+class RelayConfig(Section):
+    """The captured log that the lake does not have yet."""
+
+    disk_bytes_max: Annotated[float, amount(BYTES, "64MiB", "1024TiB", "16GiB or 1TiB")] = float(CaptureLimits().disk_bytes_max)
+    spill_bytes_max: Annotated[float, amount(BYTES, "16MiB", "1TiB", "4GiB or 64GiB")] = float(Limits().spill_bytes_max)
+    spool: File | None = None
+
+    def limits(self) -> CaptureLimits:
+        return CaptureLimits(disk_bytes_max=int(self.disk_bytes_max))
+
+    def reading(self) -> Limits:
+        return Limits(spill_bytes_max=int(self.spill_bytes_max), unpacked_bytes_max=int(self.spill_bytes_max))
+
+
+class PipelineConfig(Section):
+    """A pipeline as its file describes it. Secrets are in it by reference only."""
+
+    source: Source
+    sink: Sink
+    routes: tuple[RouteConfig, ...] = ()
+    relay: RelayConfig = RelayConfig()
+    pipeline: Run
+
+    @model_validator(mode="after")
+    def _fits(self) -> PipelineConfig:
+        for number, route in enumerate(self.routes, 1):
+            if self.sink.type is SinkType.FLUSS and route.mode is Mode.CHANGELOG:
+                text = f"routes[{number}].mode: {route.mode} does not go with the sink {self.sink.type}, whose tables hold rows as they are"
+                raise PydanticCustomError("config", "{text}", {"text": text})
+        return self
+
+    def to_settings(self) -> Settings:
+        """What the engine wants to know."""
+        return Settings(
+            name=self.pipeline.name,
+            state=self.pipeline.place(),
+            spool=Path(self.relay.spool) if self.relay.spool else None,
+            warehouse=self.sink.warehouse,
+            source=self.source.options(),
+            tables=self.source.tables,
+            exclude=self.source.exclude,
+            routes=tuple(route.route() for route in self.routes),
+            target=SAME_NAME,
+            interval_s=self.pipeline.interval,
+            epoch_bytes=int(self.pipeline.epoch_bytes),
+            prepared_bytes_max=int(self.pipeline.prepared_bytes),
+            rows_per_chunk=self.pipeline.rows_per_chunk,
+            chunks_at_once=self.pipeline.chunks_at_once,
+            buckets=self.sink.buckets,
+            refuse_cascades=self.source.cascades is Cascades.REFUSE,
+            failover=self.source.failover is Failover.GTID,
+            server_id=self.source.server_id,
+            types=self.source.types(),
+            capture=self.relay.limits(),
+            limits=self.relay.reading(),
+            fluss=self.sink.fluss(),
+        )
