@@ -12,8 +12,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -68,7 +68,13 @@ def _commands(
 
 @app.command()
 def check(
-    tables: Annotated[list[str], typer.Option("--tables", "-t", help="Which tables: database.table, with * and ?. Repeatable.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A pipeline's description, instead of all the options.", metavar="[pipeline.yaml]", show_default=False),
+    ] = None,
+    tables: Annotated[
+        list[str] | None, typer.Option("--tables", "-t", help="Which tables: database.table, with * and ?. Repeatable.")
+    ] = None,
     exclude: Annotated[list[str] | None, typer.Option("--exclude", "-x", help="Which of them not. Repeatable.")] = None,
     host: Annotated[str, typer.Option(help="Where the server listens.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Its port.")] = 3306,
@@ -87,28 +93,30 @@ def check(
 
     Nothing is changed and no row is read. Exit code 1 means that errors were found; warnings alone give 0.
 
-    Example:
+    Examples:
+
+      DB_PASSWORD=… snowmelt check pipeline.yaml
 
       DB_PASSWORD=… snowmelt check --host db.example.com --user repl --tables 'shop.*' --exclude 'shop.tmp_*'
     """
-    options = MySqlOptions(host=host, port=port, socket=socket, username=user, password=_password(password_ref), tls=tls, tls_ca=tls_ca)
-    excluded = exclude or []
-    # A wrong pattern is told before anything is asked of the server.
-    match_tables(tables, excluded)
-    with Session(options) as session:
-        ignore_case = ignores_case(session)
-        found = read_tables(session, match_tables(tables, excluded, ignore_case=ignore_case))
-        findings = _unmatched(tables, excluded, found, ignore_case)
-        findings += inspect(session, found.values(), PreflightOptions(cascade=cascade))
-        server = str(session.server)
-    capture, reading = CaptureLimits(), Limits()
+    if (file is None) == (tables is None):
+        raise InvalidConfig("check needs either a pipeline's file or --tables")
+    if file is not None:
+        from snowmelt.config import read_pipeline
+
+        config = read_pipeline(file)
+        looked, capture, reading = _look_for(config), config.relay.limits(), config.relay.reading()
+    else:
+        options = MySqlOptions(host=host, port=port, socket=socket, username=user, password=_password(password_ref), tls=tls, tls_ca=tls_ca)
+        looked = _look(options, tables or [], exclude or [], PreflightOptions(cascade=cascade))
+        capture, reading = CaptureLimits(), Limits()
     if as_json:
-        told = _as_json(server, found, findings) | {"limits": {"capture": asdict(capture), "task": asdict(reading)}}
+        told = looked.as_json() | {"limits": {"capture": asdict(capture), "task": asdict(reading)}}
         typer.echo(json.dumps(told, ensure_ascii=False, indent=2))
     else:
-        _print_findings(server, found, findings)
+        _print_findings(looked)
         _print_limits(capture, reading)
-    if any(finding.level is Level.ERROR for finding in findings):
+    if looked.errors:
         raise typer.Exit(1)
 
 
@@ -331,41 +339,93 @@ def _run(file: Path, *, until_current: bool, master: str, ui: bool, as_json: boo
 
 def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
     """Errors end the run here, with their remedies; warnings are told and left."""
+    from snowmelt.supervise import JsonLines
+
+    looked = _look_for(config)
+    if as_json:
+        JsonLines(_line).tell("preflight", **looked.as_json())
+    else:
+        _line(f"{looked.server}, {len(looked.found)} tables: {_listed(tuple(looked.found))}")
+        for finding in looked.findings:
+            if finding.level is not Level.INFO:
+                where = f" [{_listed(finding.tables)}]" if finding.tables else ""
+                print(f"{finding.level.value}: {finding.fact}{where} (hint: {finding.remedy})", file=sys.stderr)
+    if looked.errors:
+        print(f"snowmelt: {looked.server} can't be captured as it is, errors: {looked.errors}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """A server as it was found, its tables, and, of a pipeline, where they go."""
+
+    server: str
+    ignore_case: bool
+    found: dict[TableId, MySqlTable]
+    findings: list[Finding]
+    targets: dict[TableId, str] | None = None
+
+    @property
+    def errors(self) -> int:
+        return sum(finding.level is Level.ERROR for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "server": self.server,
+            "ok": not self.errors,
+            "tables": [str(table) for table in self.found],
+            "findings": [
+                {
+                    "code": finding.code,
+                    "level": finding.level.value,
+                    "fact": finding.fact,
+                    "remedy": finding.remedy,
+                    "tables": [str(table) for table in finding.tables],
+                }
+                for finding in self.findings
+            ],
+        }
+        if self.targets is not None:
+            told["targets"] = {str(table): target for table, target in self.targets.items()}
+        return told
+
+
+def _look(options: MySqlOptions, tables: Sequence[str], exclude: Sequence[str], wanted: PreflightOptions) -> _Looked:
+    # A wrong pattern is told before anything is asked of the server.
+    match_tables(tables, exclude)
+    with Session(options) as session:
+        ignore_case = ignores_case(session)
+        found = read_tables(session, match_tables(tables, exclude, ignore_case=ignore_case))
+        findings = _unmatched(tables, exclude, found, ignore_case) + inspect(session, found.values(), wanted)
+        return _Looked(str(session.server), ignore_case, found, findings)
+
+
+def _look_for(config: PipelineConfig) -> _Looked:
+    """The server of a pipeline, its tables, and where they go."""
     from snowmelt.engine.routes import SAME_NAME, assign_targets
     from snowmelt.engine.state import State
     from snowmelt.store.objects import open_store
-    from snowmelt.supervise import JsonLines
 
     source = config.source
-    with Session(source.options()) as session:
-        ignore_case = ignores_case(session)
-        found = read_tables(session, match_tables(source.tables, source.exclude, ignore_case=ignore_case))
-        findings = _unmatched(list(source.tables), list(source.exclude), found, ignore_case)
-        begun = State(open_store(config.pipeline.place())).begun
-        options = PreflightOptions(types=source.types(), cascade=Cascade(source.cascades.value), begun=begun)
-        findings += inspect(session, found.values(), options)
-        server = str(session.server)
-    targets = assign_targets(found, [route.route() for route in config.routes], default=SAME_NAME, ignore_case=ignore_case)
+    begun = State(open_store(config.pipeline.place())).begun
+    wanted = PreflightOptions(types=source.types(), cascade=Cascade(source.cascades.value), begun=begun)
+    looked = _look(source.options(), source.tables, source.exclude, wanted)
+    routes = [route.route() for route in config.routes]
+    targets = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=looked.ignore_case)
     # Here it is known where each goes: only a change table can do without a key.
     findings = [
         replace(finding, level=Level.ERROR, remedy=f"{finding.remedy}; or give it a route with mode: changelog, or exclude it")
         if finding.code == "no-key" and any(targets[table].keyed for table in finding.tables)
         else finding
-        for finding in findings
+        for finding in looked.findings
     ]
-    errors = sum(finding.level is Level.ERROR for finding in findings)
-    if as_json:
-        told = _as_json(server, found, findings) | {"targets": {str(table): target.name for table, target in targets.items()}}
-        JsonLines(_line).tell("preflight", **told)
-    else:
-        _line(f"{server}, {len(found)} tables: {_listed(tuple(found))}")
-        for finding in findings:
-            if finding.level is not Level.INFO:
-                where = f" [{_listed(finding.tables)}]" if finding.tables else ""
-                print(f"{finding.level.value}: {finding.fact}{where} (hint: {finding.remedy})", file=sys.stderr)
-    if errors:
-        print(f"snowmelt: {server} can't be captured as it is, errors: {errors}", file=sys.stderr)
-        raise typer.Exit(1)
+    matching = [match_tables([route.source], ignore_case=looked.ignore_case) for route in routes]
+    taken = {next((at for at, matches in enumerate(matching) if matches(table)), None) for table in looked.found}
+    for at, route in enumerate(routes):
+        if at not in taken:
+            remedy = "check its spelling; of several routes that match a table the first wins"
+            findings.append(Finding("no-route", Level.WARNING, f"no table takes the route of {route.source}", remedy))
+    return replace(looked, findings=findings, targets={table: target.name for table, target in targets.items()})
 
 
 def _line(text: str) -> None:
@@ -622,7 +682,7 @@ def _password(reference: str | None) -> Secret:
     return Secret(f"${{{PASSWORD_VARIABLE}}}") if PASSWORD_VARIABLE in os.environ else Secret()
 
 
-def _unmatched(patterns: list[str], exclude: list[str], found: dict[TableId, MySqlTable], ignore_case: bool) -> list[Finding]:
+def _unmatched(patterns: Sequence[str], exclude: Sequence[str], found: dict[TableId, MySqlTable], ignore_case: bool) -> list[Finding]:
     """A pattern without a table is a typing error or a missing grant: the catalogue shows only what the user may see."""
     findings = []
     for pattern in patterns:
@@ -635,31 +695,16 @@ def _unmatched(patterns: list[str], exclude: list[str], found: dict[TableId, MyS
     return findings
 
 
-def _as_json(server: str, found: dict[TableId, MySqlTable], findings: list[Finding]) -> dict[str, Any]:
-    return {
-        "server": server,
-        "ok": not any(finding.level is Level.ERROR for finding in findings),
-        "tables": [str(table) for table in found],
-        "findings": [
-            {
-                "code": finding.code,
-                "level": finding.level.value,
-                "fact": finding.fact,
-                "remedy": finding.remedy,
-                "tables": [str(table) for table in finding.tables],
-            }
-            for finding in findings
-        ],
-    }
-
-
 _COLOURS = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
 
 
-def _print_findings(server: str, found: dict[TableId, MySqlTable], findings: list[Finding]) -> None:
+def _print_findings(looked: _Looked) -> None:
     console = Console()
     # Names and remedies are data: none of it is read as rich's markup.
-    console.print(Text(f"{server}, {len(found)} tables: {_listed(tuple(found))}" if found else f"{server}, no tables"))
+    found, findings = looked.found, looked.findings
+    console.print(Text(f"{looked.server}, {len(found)} tables: {_listed(tuple(found))}" if found else f"{looked.server}, no tables"))
+    for source, target in (looked.targets or {}).items():
+        console.print(Text(f"  {source} -> {target}"))
     if findings:
         table = Table(show_lines=True)
         for heading in ("level", "finding", "remedy"):

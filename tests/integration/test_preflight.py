@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -469,6 +470,43 @@ class TestCommand:
         assert f"ALTER TABLE `{name}`.`u` ADD PRIMARY KEY" in done.stdout
         assert "capture: memory 25 MiB (6 buffers of 4 MiB), segments of 64 MiB or 500 ms, heartbeat 5 s, disk 16 GiB" in done.stdout
         assert "a task that reads the log: 8 MiB of it at a time, 64 MiB that wait for the lake" in done.stdout
+
+    def test_a_pipelines_file_tells_where_tables_go_and_which_routes_nobody_takes(
+        self, mariadb: Server, database: Database, tmp_path: Path
+    ) -> None:
+        name = database(mariadb)
+        run(mariadb, f"CREATE TABLE {name}.t (id int PRIMARY KEY)", f"CREATE TABLE {name}.u (id int)")
+        described = {
+            "source": {
+                "type": "mysql",
+                "host": "127.0.0.1",
+                "port": mariadb.port,
+                "username": "root",
+                "password": "${DB_PASSWORD}",
+                "tables": [f"{name}.*"],
+            },
+            "sink": {"type": "paimon", "warehouse": "lake"},
+            "routes": [
+                {"source": f"{name}.u", "target": "ods.history", "mode": "changelog"},
+                {"source": f"{name}.?", "target": "ods.{table}"},
+                {"source": f"{name}.t", "target": "ods.never"},
+            ],
+            "relay": {"disk_bytes_max": "1GiB"},
+            "pipeline": {"name": "test", "state": "state"},
+        }
+        file = tmp_path / "pipeline.yaml"
+        file.write_text(json.dumps(described))
+        done = self.snowmelt("check", str(file), password=mariadb.password)
+        assert (done.returncode, done.stderr) == (0, "")
+        for words in (f"{name}.t -> ods.t", f"{name}.u -> ods.history", f"no table takes the route of {name}.t", "disk 1 GiB"):
+            assert words in done.stdout
+        described["routes"] = []
+        file.write_text(json.dumps(described))
+        told = json.loads(self.snowmelt("check", str(file), "--json", password=mariadb.password).stdout)
+        assert not told["ok"], "a table without a key can only go to a change table"
+        assert told["targets"] == {f"{name}.{table}": f"{name}.{table}" for table in "tu"}
+        assert not (tmp_path / "state").exists(), "nothing is changed"
+        assert self.snowmelt("check", str(file), "-t", "a.b").returncode == 2
 
     def test_errors_give_1_and_json_has_them_all(self, mysql8: Server, database: Database) -> None:
         name = database(mysql8)
