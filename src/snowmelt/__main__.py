@@ -1,7 +1,19 @@
-"""`python -m snowmelt` is `snowmelt`."""
+"""The program `snowmelt`, which `python -m snowmelt` is too."""
 
 from __future__ import annotations
 
-from snowmelt.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    try:
+        # Libraries take a second or two, in which somebody may have changed their mind.
+        from snowmelt.cli import main as run
+    except KeyboardInterrupt:
+        print("snowmelt: interrupted", file=sys.stderr)
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -28,7 +28,7 @@ from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.preflight import Cascade, Finding, Level, PreflightOptions, inspect
+from snowmelt.databases.mysql.preflight import Cascades, Finding, Level, PreflightOptions, inspect
 from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.model.table import TableId
 from snowmelt.relay.limits import Limits
@@ -86,7 +86,7 @@ def check(
     ] = None,
     tls: Annotated[Tls, typer.Option(help="How far TLS is needed.")] = Tls.PREFERRED,
     tls_ca: Annotated[str | None, typer.Option(help="The certificate authority's PEM file.")] = None,
-    cascade: Annotated[Cascade, typer.Option(help="Tables that foreign keys change behind the log's back.")] = Cascade.REFUSE,
+    cascades: Annotated[Cascades, typer.Option(help="Tables that foreign keys change behind the log's back.")] = Cascades.REFUSE,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Look whether a MySQL or MariaDB server and its tables can be captured, and what to do if not.
@@ -108,7 +108,7 @@ def check(
         looked, capture, reading = _look_for(config), config.relay.limits(), config.relay.reading()
     else:
         options = MySqlOptions(host=host, port=port, socket=socket, username=user, password=_password(password_ref), tls=tls, tls_ca=tls_ca)
-        looked = _look(options, tables or [], exclude or [], PreflightOptions(cascade=cascade))
+        looked = _look(options, tables or [], exclude or [], PreflightOptions(cascades=cascades))
         capture, reading = CaptureLimits(), Limits()
     if as_json:
         told = looked.as_json() | {"limits": {"capture": asdict(capture), "task": asdict(reading)}}
@@ -345,7 +345,7 @@ def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
     if as_json:
         JsonLines(_line).tell("preflight", **looked.as_json())
     else:
-        _line(f"{looked.server}, {len(looked.found)} tables: {_listed(tuple(looked.found))}")
+        _line(f"{looked.server}, {_tables(looked.found)}")
         for finding in looked.findings:
             if finding.level is not Level.INFO:
                 where = f" [{_listed(finding.tables)}]" if finding.tables else ""
@@ -407,14 +407,19 @@ def _look_for(config: PipelineConfig) -> _Looked:
     from snowmelt.store.objects import open_store
 
     source = config.source
+    if (target := config.sink.fluss()) is not None:
+        from snowmelt.fluss.client import connect_coordinator
+
+        connect_coordinator(target.bootstrap).connection.close()
     begun = State(open_store(config.pipeline.place())).begun
-    wanted = PreflightOptions(types=source.types(), cascade=Cascade(source.cascades.value), begun=begun)
+    wanted = PreflightOptions(types=source.types(), cascades=source.cascades, begun=begun)
     looked = _look(source.options(), source.tables, source.exclude, wanted)
     routes = [route.route() for route in config.routes]
     targets = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=looked.ignore_case)
     # Here it is known where each goes: only a change table can do without a key.
+    instead = "; or exclude it" if config.sink.fluss() else "; or give it a route with mode: changelog, or exclude it"
     findings = [
-        replace(finding, level=Level.ERROR, remedy=f"{finding.remedy}; or give it a route with mode: changelog, or exclude it")
+        replace(finding, level=Level.ERROR, remedy=finding.remedy + instead)
         if finding.code == "no-key" and any(targets[table].keyed for table in finding.tables)
         else finding
         for finding in looked.findings
@@ -596,6 +601,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @fluss.command("up")
 def fluss_up(
+    context: typer.Context,
     folder: _FlussFolder = _FLUSS_FOLDER,
     snapshot_interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two KV snapshots of a bucket.")] = 60.0,
     snapshots_retained: Annotated[int, typer.Option(min=1, help="KV snapshots of a bucket that are kept without a lease.")] = 2,
@@ -616,6 +622,9 @@ def fluss_up(
 
     if (folder / "fluss.json").exists():
         server = FlussServer.open(folder)
+        given = {name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+        if ignored := given - {"folder", "as_json"}:
+            print(f"the server of this folder keeps its settings; not heard: {', '.join(sorted(ignored))}", file=sys.stderr)
     else:
         server = FlussServer.make(
             folder,
@@ -641,6 +650,7 @@ def fluss_down(folder: _FlussFolder = _FLUSS_FOLDER, as_json: _AsJson = False) -
     from snowmelt.fluss.server import FlussServer
 
     server = FlussServer.open(folder)
+    print("stopping, which takes some seconds", file=sys.stderr)
     server.stop()
     _tell_fluss(server, as_json=as_json)
 
@@ -674,6 +684,7 @@ def _tell_fluss(server: FlussServer, *, as_json: bool) -> None:
         _line(f"{part.value}: {f'runs, process {pid}, port {server.port(part)}' if pid is not None else 'does not run'}")
     if pids[Part.COORDINATOR] is not None:
         _line(f"bootstrap.servers: {server.bootstrap}")
+    _line(f"warehouse: {server.warehouse}")
 
 
 def _password(reference: str | None) -> Secret:
@@ -702,7 +713,7 @@ def _print_findings(looked: _Looked) -> None:
     console = Console()
     # Names and remedies are data: none of it is read as rich's markup.
     found, findings = looked.found, looked.findings
-    console.print(Text(f"{looked.server}, {len(found)} tables: {_listed(tuple(found))}" if found else f"{looked.server}, no tables"))
+    console.print(Text(f"{looked.server}, {_tables(found)}"))
     for source, target in (looked.targets or {}).items():
         console.print(Text(f"  {source} -> {target}"))
     if findings:
@@ -720,6 +731,10 @@ def _print_findings(looked: _Looked) -> None:
         console.print(Text(f"can't be captured as it is, errors: {counts[Level.ERROR]}", style=_COLOURS[Level.ERROR]))
     else:
         console.print(Text(f"ready to be captured, warnings: {counts[Level.WARNING]}", style="bold green"))
+
+
+def _tables(found: Collection[TableId]) -> str:
+    return f"{len(found)} {'table' if len(found) == 1 else 'tables'}: {_listed(tuple(found))}" if found else "no tables"
 
 
 def _listed(tables: tuple[TableId, ...]) -> str:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -111,24 +112,37 @@ def read(spark: Any, table: str, *, warehouse: str, snapshot: int | None = None)
     if table.count(".") != 1 or not lake.exists(table):
         hint = "a name is database.table; is the warehouse the right one?"
         raise InvalidConfig("there is no such lake table", detail=f"{table} in {warehouse}", hint=hint)
-    number = snapshot if snapshot is not None else lake.standing(table)[3]
-    schema = lake.columns(table)
+    number = snapshot if snapshot is not None else lake.newest(table)
+    schema = pa.schema([field.with_type(_for_spark(field.type)) for field in lake.columns(table)])
     shares = len(lake.pinned(table, number)[1]) if number else 0
     if not shares:
         return spark.createDataFrame([], from_arrow_schema(schema))
     frame = spark.range(0, shares, 1, shares)
-    return frame.mapInArrow(_share(warehouse, table, number, schema.names), from_arrow_schema(schema))
+    return frame.mapInArrow(_share(warehouse, table, number, schema), from_arrow_schema(schema))
 
 
-def _share(warehouse: str, table: str, snapshot: int, names: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _for_spark(kind: pa.DataType) -> pa.DataType:
+    """Spark's timestamps have microseconds, and it has no times of day."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.int32() if pa.types.is_time32(kind) else kind
+
+
+def _share(warehouse: str, table: str, snapshot: int, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 # By name: the table may be altered before this runs.
-                reader, splits = PaimonLake(warehouse, user=_READER).pinned(table, snapshot, names)
-                yield from reader.to_arrow_batch_reader([splits[index]])
+                reader, splits = PaimonLake(warehouse, user=_READER).pinned(table, snapshot, schema.names)
+                for rows in reader.to_arrow_batch_reader([splits[index]]):
+                    # Nanoseconds are cut off: there is no column of Spark's that could hold them.
+                    arrays = [rows.column(field.name).cast(field.type, safe=False) for field in schema]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return work
+
+
+_registered: WeakSet[Any] = WeakSet()
 
 
 def union_read(
@@ -153,5 +167,8 @@ def union_read(
     options |= {f"remote.{name}": value for name, value in (remote or {}).items()}
     # Asked for here, where errors are ours and not Spark's account of them.
     schema = FlussSource(options).schema()
-    spark.dataSource.register(FlussSource)
+    if spark not in _registered:
+        # Twice is fine, but Spark warns of it.
+        spark.dataSource.register(FlussSource)
+        _registered.add(spark)
     return spark.read.format(FORMAT).schema(schema).options(**options).load()

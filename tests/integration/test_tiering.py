@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ import pyarrow as pa
 import pytest
 from pypaimon import Schema as PaimonSchema
 
+import snowmelt
 from snowmelt.engine.tiering import round as round_module
 from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.engine.tiering.round import RunningRound
-from snowmelt.engine.tiering.service import Tiering, check_ends
+from snowmelt.engine.tiering.service import PAUSE_S, Tiering, check_ends
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable
@@ -73,6 +75,9 @@ def test_tables_of_every_kind_reach_the_lake_and_follow(fluss: FlussServer, flus
     offsets = lake_table(fluss.warehouse, log).select(["__bucket", OFFSET]).to_pylist()
     assert len({tuple(row.values()) for row in offsets}) == len(offsets) == 1000, "a row came twice"
     assert not [end for end in running.ends if end.error is not None]
+    for path in (keyed, parted, log):
+        rows = snowmelt.read(spark, str(path), warehouse=str(fluss.warehouse)).drop("__bucket", "__offset", "__timestamp").collect()
+        assert in_order(row.asDict() for row in rows) == lake_rows(fluss.warehouse, path)
 
 
 def test_every_type_is_in_the_lake_as_it_was_written(fluss: FlussServer, fluss_tables: Tables, spark: Any) -> None:
@@ -91,6 +96,8 @@ def test_every_type_is_in_the_lake_as_it_was_written(fluss: FlussServer, fluss_t
     lake = lake_table(fluss.warehouse, path).sort_by("id")
     for place, column in enumerate(schema.columns):
         assert seen(lake.column(place).combine_chunks()) == [shown(column.type, row[place]) for row in rows], column
+    # Spark has no nanoseconds, and else everything.
+    assert snowmelt.read(spark, str(path), warehouse=str(fluss.warehouse)).toArrow().num_rows == len(lake_rows(fluss.warehouse, path))
 
 
 class Writing:
@@ -180,17 +187,17 @@ def test_the_command_tells_of_its_rounds_and_ends_soon_when_it_is_asked_to(
     path = fluss_tables.make(**LAKE)
     fluss_tables.upsert(path, [{"id": number, "name": "x", "n": number} for number in range(10)])
     described = {"fluss": {"bootstrap": fluss.bootstrap}, "lake": {"type": "paimon", "warehouse": str(fluss.warehouse)}}
-    described["tiering"] = {"name": "test", "poll": "15s"}
+    described["tiering"] = {"name": "test", "poll": "1m"}
     (tmp_path / "tiering.yaml").write_text(json.dumps(described))
     command = [sys.executable, "-m", "snowmelt", "tier", str(tmp_path / "tiering.yaml"), "--json", "--master", "local[1]"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:
             told = [json.loads(line) for line in iter_until(process.stdout, f'"{path}", "state": "finished", "rows": 10')]
-            # The next heartbeat is not due yet.
+            # The next heartbeat is a minute away.
             process.send_signal(signal.SIGINT)
             told += [json.loads(line) for line in process.stdout]
-            assert process.wait(60) == 0
+            assert process.wait(40) == 0
         finally:
             process.kill()
     assert [told[0]["text"], told[-1]["event"]] == ["starting Spark", "done"]
@@ -220,18 +227,40 @@ def test_a_server_that_is_too_old_is_told(fluss: FlussServer, spark: Any, monkey
         Tiering(spark, settings(fluss)).run()
 
 
-def test_a_warehouse_that_can_not_be_written_is_told_and_one_that_fluss_does_not_know_is_warned_of(
-    fluss: FlussServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_warehouse_that_can_not_be_written_or_is_not_that_of_fluss_is_told(fluss: FlussServer, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for wrong, told in ((tmp_path / "file" / "lake", "not a folder"), (Path("/proc/lake"), "lake")):
         with pytest.raises((InvalidConfig, Unavailable), match=told):
             check_ends(settings(fluss, warehouse=str(wrong)))
     check_ends(settings(fluss))
-    assert not caplog.records
     assert not list(fluss.warehouse.glob(".snowmelt-*"))
-    check_ends(settings(fluss, warehouse=str(tmp_path / "other")))
-    assert f"Fluss looks for its lake tables in {fluss.warehouse}, not in {tmp_path}/other" in caplog.text
+    other = str(tmp_path / "other")
+    with pytest.raises(InvalidConfig, match=f"in another warehouse: {fluss.warehouse}, not {other}.*same_place"):
+        check_ends(settings(fluss, warehouse=other))
+    check_ends(settings(fluss, warehouse=other, same_place=True))
+
+
+@pytest.mark.timeout(240)
+def test_a_table_that_fails_waits_before_each_round_and_one_that_waits_begins_none_when_the_service_ends(
+    fresh_fluss: FreshFluss, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = fresh_fluss()
+    tables = Tables(server)
+    path = tables.make(**LAKE)
+    tables.upsert(path, [{"id": 1, "name": "x", "n": 1}])
+    began: list[float] = []
+
+    def fail(self: RunningRound) -> None:
+        began.append(time.monotonic())
+        raise Unavailable("as planned")
+
+    monkeypatch.setattr(RunningRound, "_begin", fail)
+    with RunningTiering(spark, settings(server)) as running:
+        # The next one is due after another pause, which is longer than all before together.
+        running.wait_for(lambda: len(running.ends) == 4)
+    assert len(began) == 4
+    assert all(later - earlier >= PAUSE_S for earlier, later in itertools.pairwise(began))
+    tables.close()
 
 
 @pytest.mark.timeout(240)

@@ -209,7 +209,12 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         ("  warehouse: lake", "  warehouse: lake\n  buckets: 0", "sink.buckets: found '0'; allowed is a whole number from 1 to 10000"),
         ("  warehouse: lake\n", "", "pipeline.yaml:6: sink: needs warehouse, because its type is paimon"),
         ("  warehouse: lake", "  bootstrap: a:1\n  warehouse: lake", "pipeline.yaml:6: sink: bootstrap does not go with the type paimon"),
-        ("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: here", "sink.bootstrap: found text that is not repeated here"),
+        ("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: here", "sink.bootstrap: found 'here'"),
+        (
+            "type: paimon\n  warehouse: lake",
+            "type: fluss\n  bootstrap: me:word@here:1",
+            "sink.bootstrap: found text that is not repeated here",
+        ),
         (
             "type: paimon\n  warehouse: lake",
             "type: fluss\n  buckets: 2",

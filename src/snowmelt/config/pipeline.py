@@ -23,6 +23,7 @@ from snowmelt.config.values import (
     Patterns,
     State,
     Text,
+    YesNo,
     amount,
     from_error,
     one_of,
@@ -32,6 +33,7 @@ from snowmelt.config.values import (
 from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.columns import TimeAs, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.preflight import Cascades
 from snowmelt.engine.routes import SAME_NAME, Mode, Route
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
@@ -45,13 +47,6 @@ from snowmelt.store.objects import Bucket, check_options
 def read_pipeline(path: Path | str) -> PipelineConfig:
     """Read and check a file. Nothing else is asked for: no server, no environment, no secret's file."""
     return read_file(Path(path), PipelineConfig, "run")
-
-
-class Cascades(StrEnum):
-    """Tables whose rows a foreign key changes behind the log's back."""
-
-    REFUSE = "refuse"
-    IGNORE = "ignore"
 
 
 class Failover(StrEnum):
@@ -116,13 +111,6 @@ class SinkType(StrEnum):
     FLUSS = "fluss"
 
 
-class Tiered(StrEnum):
-    """Whether a tiering service takes Fluss' tables on to the lake."""
-
-    YES = "yes"
-    NO = "no"
-
-
 _NEEDED: Final = {SinkType.PAIMON: "warehouse", SinkType.FLUSS: "bootstrap"}
 _ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness")
 
@@ -134,7 +122,8 @@ class Sink(Section):
     warehouse: Address = ""
     bootstrap: Bootstrap = ""
     buckets: Annotated[int, whole_number(1, 10_000)] = 2
-    tiered: Annotated[Tiered, one_of(Tiered)] = Tiered.YES
+    tiered: Annotated[YesNo, one_of(YesNo)] = YesNo.YES
+    """Whether a tiering service takes Fluss' tables on to the lake."""
     freshness: Annotated[float, amount(SECONDS, "1s", "24h", "10s or 3m")] | None = None
 
     @model_validator(mode="after")
@@ -150,7 +139,7 @@ class Sink(Section):
     def fluss(self) -> FlussTarget | None:
         if self.type is SinkType.PAIMON:
             return None
-        return FlussTarget(self.bootstrap, self.tiered is Tiered.YES, self.freshness)
+        return FlussTarget(self.bootstrap, self.tiered is YesNo.YES, self.freshness)
 
 
 class RouteConfig(Section):

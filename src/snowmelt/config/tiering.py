@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from snowmelt.config.document import Section, read_file
-from snowmelt.config.values import SECONDS, Address, Bootstrap, Name, Options, amount, text_like, whole_number
+from snowmelt.config.values import SECONDS, Address, Bootstrap, Name, Options, YesNo, amount, one_of, text_like, whole_number
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.tiering.leases import DURATION_MS
 
@@ -30,6 +30,7 @@ class Lake(Section):
 
     type: Annotated[Literal["paimon"], text_like("paimon", "paimon")]
     warehouse: Address
+    same_place: Annotated[YesNo, one_of(YesNo)] = YesNo.NO
 
 
 class TieringRun(Section):
@@ -54,6 +55,7 @@ class TieringConfig(Section):
             name=self.tiering.name,
             bootstrap=self.fluss.bootstrap,
             warehouse=self.lake.warehouse,
+            same_place=self.lake.same_place is YesNo.YES,
             remote=self.fluss.remote_options,
             rounds_at_once=self.tiering.rounds_at_once,
             poll_s=self.tiering.poll,

@@ -164,7 +164,8 @@ def _bootstrap(value: object) -> str:
         raise refusal(value, "host:port of a Fluss server, or several", secret=True)
     found = [str(one).strip() for one in addresses]
     if not all(re.fullmatch(r"([^\s:,@/]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}", one) for one in found):
-        raise refusal(value, "host:port of a Fluss server, or several", secret=True)
+        # What has an @ may hold a password.
+        raise refusal(value, "host:port of a Fluss server, or several", secret="@" in str(value))
     return ",".join(found)
 
 
@@ -185,6 +186,11 @@ def _some(value: object) -> object:
     if value is None or value == []:
         raise refusal(None, "at least one pattern as shop.*")
     return [value] if isinstance(value, str) else value
+
+
+class YesNo(StrEnum):
+    YES = "yes"
+    NO = "no"
 
 
 Text = Annotated[str, text_like("text")]

@@ -185,6 +185,12 @@ class PaimonLake:
         with our_errors(target):
             return identity_of(table), bucket_count(table), int(table.table_schema.id), max(snapshot_numbers(table), default=0)
 
+    def newest(self, target: str) -> int:
+        """Its newest snapshot, 0 if it has none; of a table of any kind."""
+        table = self.table(target)
+        with our_errors(target):
+            return max(snapshot_numbers(table), default=0)
+
     def reshape(
         self,
         target: str,

@@ -120,7 +120,7 @@ def decide_start(table_id: int, lake: LakeView, offsets: Offsets | None, known: 
     if known is not None:
         # Expired. Fluss is right about it, unless somebody tiered later and that is expired too, or the table is another.
         if known.snapshot > lake.latest or lake.whole_from > known.snapshot + 1:
-            raise _lost(known, f"its snapshots are those from {lake.whole_from} to {lake.latest}")
+            raise _lost(known, f"its snapshots are those from {lake.whole_from} to {lake.latest}" if lake.latest else "it has no snapshot")
         return Start(base, Offsets(table_id, known.ends))
     if lake.rows:
         raise SourceDrift(

@@ -40,11 +40,10 @@ class Level(StrEnum):
     INFO = "info"
 
 
-class Cascade(StrEnum):
+class Cascades(StrEnum):
     """What to do with tables whose rows a foreign key changes behind the log's back."""
 
     REFUSE = "refuse"
-    RESNAPSHOT = "resnapshot"
     IGNORE = "ignore"
 
 
@@ -64,7 +63,7 @@ class PreflightOptions:
     """What the pipeline intends."""
 
     types: TypeOptions = field(default_factory=TypeOptions)
-    cascade: Cascade = Cascade.REFUSE
+    cascades: Cascades = Cascades.REFUSE
     begun: bool = False
     """Whether capture has begun: then whatever is prepared lies in the log that it goes through."""
 
@@ -415,12 +414,12 @@ class _Inspection:
             silent = {name for name, *rules in rows if {"CASCADE", "SET NULL", "SET DEFAULT"} & set(rules)}
             children += [TableId(database, name) for name in sorted(silent & names)]
         if children:
-            level = {Cascade.REFUSE: Level.ERROR, Cascade.RESNAPSHOT: Level.INFO, Cascade.IGNORE: Level.WARNING}[self.options.cascade]
+            level = Level.ERROR if self.options.cascades is Cascades.REFUSE else Level.WARNING
             yield Finding(
                 "cascade",
                 level,
                 "foreign keys with CASCADE or SET NULL change rows of these tables without a word in the log",
-                "exclude the tables, make the keys RESTRICT, or set cascade: resnapshot (or ignore)",
+                "exclude the tables, make the keys RESTRICT, or set cascades: ignore",
                 tuple(children),
             )
 

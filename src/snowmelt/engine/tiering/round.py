@@ -83,6 +83,8 @@ class RunningRound:
         self._wake = wake
         self.pausing = False
         """It waits, because the table failed just now."""
+        self.counted = False
+        """The service knows whether it failed."""
         self._handed_out_ms = _now_ms()
         self._nonce = uuid.uuid4().hex
         self._lease = lease_id(settings.name, handed.table, self._nonce)
@@ -124,12 +126,13 @@ class RunningRound:
     def run(self, pause_s: float = 0.0) -> RoundEnd:
         """`pause_s`: before it begins, for a table that failed just now and is handed out again at once."""
         self.pausing = pause_s > 0
-        self._abandon.wait(pause_s)
+        ends = self._abandon.wait(pause_s)
         self.pausing = False
         began = time.monotonic()
         state = State.FAILED
         try:
-            state = self._run()
+            # The service may end while a table that failed waits: then it goes back as it is.
+            state = self._give_up() if ends and pause_s else self._run()
         except Stopped:
             pass
         finally:

@@ -53,6 +53,8 @@ class Tiering:
         self._running: dict[Future[RoundEnd], RunningRound] = {}
         self._failures: dict[int, int] = {}
         self._coordinator: FlussClient | None = None
+        self._away = False
+        """The coordinator did not answer the last heartbeat."""
 
     def stop(self) -> None:
         """End after the rounds under way. From any thread, or a signal's handler."""
@@ -95,9 +97,13 @@ class Tiering:
                 request_table=free,
             )
         except (Unavailable, OutcomeUnknown) as error:
-            log.warning("the Fluss coordinator does not answer: %s", error)
+            log.warning("no heartbeat: %s", error)
+            self._away = True
             self._collect(AWAY_S_MAX if self._coordinator is None else self._settings.poll_s)
             return
+        if self._away:
+            self._away = False
+            log.warning("the Fluss coordinator answers again")
         self._hear(answer, owned, sent_ms)
         if answer.table is not None:
             self._begin(pool, leasing, abandon, answer.table, answer.coordinator_epoch)
@@ -118,6 +124,8 @@ class Tiering:
             elif (error := told.get(table)) is not None:
                 running.lost(str(error))
             elif table in answer.finished or table in answer.failed:
+                # Counted before the same answer hands the table out again.
+                self._count(running, failed=table in answer.failed)
                 running.reported.set()
             elif table in answer.tiering:
                 running.heard(sent_ms)
@@ -139,9 +147,14 @@ class Tiering:
         for future in [future for future in self._running if future.done()]:
             running = self._running.pop(future)
             end = _end_of(future, running)
-            failed = end.state is State.FAILED
-            self._failures[running.handed.table] = self._failures.get(running.handed.table, 0) + 1 if failed else 0
+            if not running.counted:
+                self._count(running, failed=end.state is State.FAILED)
             self._tell(end)
+
+    def _count(self, running: RunningRound, *, failed: bool) -> None:
+        table = running.handed.table
+        self._failures[table] = self._failures.get(table, 0) + 1 if failed else 0
+        running.counted = True
 
 
 def _end_of(future: Future[RoundEnd], running: RunningRound) -> RoundEnd:
@@ -173,8 +186,13 @@ def check_ends(settings: TieringSettings) -> None:
         raise InvalidConfig("the Fluss cluster was set up for another lake than Paimon", detail=lake, hint="see its datalake.format")
     warehouse = TieredLake(settings.warehouse)
     warehouse.check_writable()
-    if (theirs := told.get("datalake.paimon.warehouse")) and not warehouse.is_at(theirs):
-        log.warning("Fluss looks for its lake tables in %s, not in %s; is that the same place?", theirs, settings.warehouse)
+    theirs = told.get("datalake.paimon.warehouse")
+    if theirs and not settings.same_place and not warehouse.is_at(theirs):
+        raise InvalidConfig(
+            "Fluss has its lake tables in another warehouse",
+            detail=f"{theirs}, not {settings.warehouse}",
+            hint="name that one; or if both are the same place, say so: lake: {same_place: yes}",
+        )
 
 
 def _named(running: RunningRound) -> Tiered:

@@ -19,6 +19,8 @@ class TieringSettings:
     bootstrap: str
     """Servers of the Fluss cluster, of which one must answer: host:port, with commas between them."""
     warehouse: str
+    same_place: bool = False
+    """The warehouse is the one that the cluster names, though under another address."""
     remote: Mapping[str, str | Secret] = field(default_factory=lambda: MappingProxyType({}))
     """Options of obstore for Fluss' remote storage, where that is no folder of every machine."""
     rounds_at_once: int = 2
@@ -30,7 +32,7 @@ class TieringSettings:
     rows_max: int = 20_000_000
     """Of the log in a round."""
     bytes_max: int = 4 << 30
-    """Of a bucket's log in a round, as rows are in memory."""
+    """Of the log in a round, as rows are in memory: planned over all buckets by what rows took so far; no bucket alone goes beyond it."""
 
     def budget(self, row_bytes: int) -> Budget:
         return Budget(self.rows_max, self.bytes_max, row_bytes)
