@@ -125,6 +125,11 @@ def add_column(server: FlussServer, table: TableId, name: str, kind: FlussType) 
     call(server, Part.COORDINATOR, ALTER_TABLE, field(1, path_of(table)) + field(2, 0) + field(4, added))
 
 
+def set_property(server: FlussServer, table: TableId, name: str, value: str) -> None:
+    change = field(1, name) + field(2, value) + field(3, 0)
+    call(server, Part.COORDINATOR, ALTER_TABLE, field(1, path_of(table)) + field(2, 0) + field(3, change))
+
+
 def kv_batch(rows: Iterable[tuple[bytes, bytes | None]], *, schema_id: int = 1) -> bytes:
     """Keys and rows; no row is a delete."""
     records = b""

@@ -5,33 +5,25 @@ for which it would else wait at every chunk. The clock starts when the server se
 it the log, and ends with the Paimon commit that has the last row; so its start-up is in no rate. But its JVM is a new one in each step and
 compiles while it works, some five to eight seconds of processor: with few rows that is most of what one sees. Its sink
 compacts while it writes, which snowmelt's does not. Between the two steps it is killed and started again from its newest checkpoint.
-
-Flink comes from PyPI, where it is packed whole, connectors come from Maven Central; all versions are pinned. They are kept in the cache,
-where they appear at once and whole.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
-import tempfile
 import time
-import venv
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.bench._flink import PARALLELISM, FlinkEnded, FlinkJvm, fetch_jars
 from tests.bench._processes import Meter, Stage
 from tests.servers import Server
 
-FLINK = "apache-flink-libraries==1.20.5"
 CONNECTORS = (
     "org.apache.flink:flink-sql-connector-mysql-cdc:3.5.0",
     "com.mysql:mysql-connector-j:8.0.33",
@@ -39,16 +31,11 @@ CONNECTORS = (
     "org.apache.flink:flink-shaded-hadoop-2-uber:2.8.3-10.0",
 )
 FOLDER = "flink-1.20.5-cdc-3.5.0-paimon-1.3.1"
-PARALLELISM = 2
 CHECKPOINT_S = 10
 POLL_MS = 5
-HEAP = "3g"
 FIRST_ROWS = 5000
 """So many that they are no answers to questions, and less than a chunk has."""
-LOOK_S = 0.05
-STEP_S_MAX = 3600.0
 
-_OPENED = ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "text", "time", "util", "util.concurrent", "util.concurrent.atomic")
 _SNAPSHOT = re.compile(r"snapshot-(\d+)")
 _COMMITTED_FIRST = "intentionally thrown after committing the restored checkpoints"
 
@@ -60,38 +47,7 @@ class _CommittedFirst(RuntimeError):
 @cache
 def fetch() -> Path:
     """The folder of all jars, fetched once."""
-    peers = Path(os.environ.get("SNOWMELT_CACHE") or Path.home() / ".cache" / "snowmelt") / "peers"
-    target = peers / FOLDER
-    peers.mkdir(parents=True, exist_ok=True)
-    with open(peers / "flink.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.is_dir():
-            for program in ("mvn", "javac"):
-                if shutil.which(program) is None:
-                    raise RuntimeError(f"the peer needs {program} (on Debian: apt-get install maven default-jdk-headless)")
-            print(f"fetching Flink CDC into {target} (once)", file=sys.stderr)
-            with tempfile.TemporaryDirectory(prefix=".flink-", dir=peers) as name:
-                _fetch_into(Path(name), Path(name) / "jars")
-                (Path(name) / "jars").rename(target)
-    return target
-
-
-def _fetch_into(work: Path, jars: Path) -> None:
-    jars.mkdir()
-    venv.create(work / "venv", with_pip=True)
-    pip = [str(work / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    _do([*pip, "--no-cache-dir", "--target", str(work / "flink"), FLINK], work)
-    for jar in (work / "flink" / "pyflink" / "lib").glob("*.jar"):
-        jar.rename(jars / jar.name)
-    maven = ["mvn", "--batch-mode", "--quiet", "--strict-checksums", f"-Dmaven.repo.local={work / 'repository'}", "dependency:copy"]
-    for artifact in CONNECTORS:
-        _do([*maven, f"-Dartifact={artifact}", f"-DoutputDirectory={jars}"], work)
-
-
-def _do(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{Path(command[0]).name} failed:\n{(done.stdout + done.stderr)[-4000:]}")
+    return fetch_jars(FOLDER, CONNECTORS)
 
 
 class FlinkCdc:
@@ -128,7 +84,7 @@ class FlinkCdc:
         self._statements = folder / "statements.sql"
         self._statements.touch(mode=0o600)
         self._statements.write_text(";\n".join(statements))
-        _do(["javac", "-cp", f"{fetch()}/*", "-d", str(folder), str(Path(__file__).with_name("java") / "FlinkPeer.java")], folder)
+        self._jvm = FlinkJvm("Flink CDC", folder, fetch(), "FlinkPeer")
 
     def snapshot(self, rows: int) -> tuple[Stage, float]:
         """Also seconds from the start of its process to the first rows."""
@@ -162,47 +118,24 @@ class FlinkCdc:
 
     # ---- its process
 
-    @contextmanager
-    def _running(self, checkpoint: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    def _running(self, checkpoint: Path | None = None) -> AbstractContextManager[subprocess.Popen[str]]:
         settings = {
-            "execution.target": "local",
-            "parallelism.default": str(PARALLELISM),
             "execution.checkpointing.interval": f"{CHECKPOINT_S} s",
             "execution.checkpointing.dir": f"file://{self._folder}/checkpoints",
             "execution.checkpointing.num-retained": "3",
             "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-            # A failure is to be seen and not to be healed.
-            "restart-strategy.type": "none",
-            **{f"{part}.bind-{'address' if part == 'rest' else 'host'}": "127.0.0.1" for part in ("rest", "jobmanager", "taskmanager")},
-            "rest.address": "127.0.0.1",
-            "jobmanager.rpc.address": "127.0.0.1",
-            "taskmanager.host": "127.0.0.1",
         }
         if checkpoint is not None:
             settings["execution.state-recovery.path"] = f"file://{checkpoint}"
-        file = self._folder / "settings.properties"
-        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED]
-        java = ["java", f"-Xmx{HEAP}", *opened, "-cp", f"{fetch()}/*{os.pathsep}{self._folder}", "FlinkPeer"]
-        with open(self._folder / "log", "ab") as log:
-            process = subprocess.Popen(
-                [*java, str(file), str(self._statements)], cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+        return self._jvm.running(settings, str(self._statements))
 
-    def _await(self, process: subprocess.Popen[bytes], so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + STEP_S_MAX
-        while not so():
-            ended = process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                what = f"ended with {process.returncode}" if ended else f"is not done after {STEP_S_MAX:.0f} s"
-                told = (self._folder / "log").read_text(errors="replace")[-4000:]
-                raise (_CommittedFirst if _COMMITTED_FIRST in told else RuntimeError)(f"Flink CDC {what}:\n{told}")
-            time.sleep(LOOK_S)
+    def _await(self, process: subprocess.Popen[str], so: Callable[[], bool]) -> None:
+        try:
+            self._jvm.wait_for(process, so)
+        except FlinkEnded as ended:
+            if _COMMITTED_FIRST in str(ended):
+                raise _CommittedFirst from ended
+            raise
 
     # ---- how far it is
 

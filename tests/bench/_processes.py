@@ -55,9 +55,10 @@ class Stage:
 
 
 class Meter:
-    """Watches this process's tree beside one database. `alone` is given where a stage is another process's and not this one's."""
+    """Watches this process's tree beside a database of one process or more. `alone` is given where a stage is another process's and not
+    this one's."""
 
-    def __init__(self, database: int) -> None:
+    def __init__(self, *database: int) -> None:
         self._database = database
         self._stage: Stage | None = None
         self._alone: int | None = None
@@ -100,7 +101,7 @@ class Meter:
                 jvm += used
             else:
                 workers += used + of_children
-        database = _cpu(self._database)[0]
+        database = sum(_cpu(pid)[0] for pid in self._database)
         return Cpu(driver, jvm, workers, database, _machine() - driver - jvm - workers - database)
 
     def _tree(self) -> list[tuple[int, str]]:
@@ -110,7 +111,7 @@ class Meter:
         left = [self._alone or os.getpid()]
         while left:
             pid = left.pop()
-            if pid == self._database or pid not in names:
+            if pid in self._database or pid not in names:
                 continue
             found.append((pid, names[pid]))
             left += children.get(pid, [])

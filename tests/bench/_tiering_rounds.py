@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,14 @@ from snowmelt.fluss.types import Schema
 from snowmelt.model.table import TableId
 from snowmelt.supervise import TIERING_DAEMON, spark_session
 from snowmelt.tiering.rounds import State
+from tests.bench._processes import Meter, Stage
 from tests.fluss_raw import create_table, kv_batch, put
 from tests.integration.test_fluss_reading import Reading
 from tests.integration.tiering import LAKE, lake_table
 
 BUCKETS = 2
 AT_ONCE = 10_000
+WARMING_ROWS = 1_000
 WAIT_S_MAX = 600
 
 
@@ -78,25 +81,63 @@ class Rounds:
         self._thread.join()
 
 
-def measure(server: FlussServer, database: str, schema: Schema, row: Callable[[int, int], bytes], rows: int) -> dict[str, int]:
-    """Rows a second of a round by KV snapshots, and of one by the log, in which every row was changed: its old half and its new one count.
-    `row`: of an id, at a turn."""
-    path, warming = TableId(database, "lake_orders"), TableId(database, "warming")
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What brought a table on: a round, or several where one did not bring all."""
+
+    rows: int
+    seconds: float
+    stage: Stage
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.seconds
+
+    @property
+    def cpu_s_per_m_rows(self) -> float:
+        """Without the server's."""
+        return self.stage.cpu.engine / self.rows * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What tables are made of."""
+
+    server: FlussServer
+    database: str
+    schema: Schema
+    row: Callable[[int, int], bytes]
+    """Of an id, at a turn."""
+
+    def play(self, name: str, rows: int, bring: Callable[[TableId, int], Round]) -> tuple[Round, Round]:
+        """A new table by its KV snapshots, and then by the log, in which every row was changed: its old half and its new one count. In the
+        end it is in the lake alone. No service may run but in `bring`: it would bring the first rows before the last are there."""
+        path = TableId(self.database, name)
+        create_table(self.server, path, self.schema, buckets=BUCKETS, **LAKE)
+        load(self.server, path, rows, partial(self.row, turn=0))
+        Reading(self.server, path).snapshots()
+        by_snapshot = bring(path, rows)
+        load(self.server, path, rows, partial(self.row, turn=1))
+        by_log = bring(path, 2 * rows)
+        with self.server.connect() as connection:
+            FlussClient(connection).drop_table(path)
+        assert self.lake(name).num_rows == rows
+        return by_snapshot, by_log
+
+    def lake(self, name: str) -> pa.Table:
+        return lake_table(self.server.warehouse, TableId(self.database, name))
+
+
+def measure(orders: Orders, meter: Meter, name: str, rows: int) -> tuple[Round, Round]:
+    """A round by KV snapshots, and one by the log. Processor time counts from the service's start on, a moment before the hand-out."""
     with spark_session("bench", master="local[2]", ui=False, debug=False, daemon=TIERING_DAEMON) as spark:
 
-        def bring(table: TableId, turn: int, count: int, expected: int) -> float:
-            # No service runs meanwhile: it would bring the first rows before the last are there.
-            load(server, table, count, partial(row, turn=turn))
-            if turn == 0:
-                Reading(server, table).snapshots()
-            with Rounds(spark, server) as rounds:
-                return rounds.next(expected)
+        def bring(_: TableId, expected: int) -> Round:
+            with meter.stage() as stage, Rounds(spark, orders.server) as rounds:
+                seconds = rounds.next(expected)
+                meter.end()
+            return Round(expected, seconds, stage)
 
-        for table in (warming, path):
-            create_table(server, table, schema, buckets=BUCKETS, **LAKE)
         # What is compiled is compiled then, and Spark has its workers.
-        bring(warming, 0, 1_000, 1_000)
-        bring(warming, 1, 1_000, 2_000)
-        seconds = {"snapshot": bring(path, 0, rows, rows), "log": bring(path, 1, rows, 2 * rows)}
-        assert lake_table(server.warehouse, path).num_rows == rows
-    return {"snapshot_rows_per_s": round(rows / seconds["snapshot"]), "log_rows_per_s": round(2 * rows / seconds["log"])}
+        orders.play(f"{name}_warming", WARMING_ROWS, bring)
+        return orders.play(name, rows, bring)

@@ -1,13 +1,14 @@
 """Tiering: Fluss tables of a real server into Paimon on Spark, by KV snapshots and by the log; and the reading of a bucket alone.
 
-    python -m tests.bench.tiering [--rows 500000] [--repeats 3]
+    python -m tests.bench.tiering [--rows 500000] [--repeats 3] [--peer fluss-flink]
 
 One bucket is read in one process, as a task reads it, after a read that compiles whatever it needs. Each read counts rows and gives
 them away; wall and processor time (user and system, of the reading process alone) are measured around it. The server stands still
 during a snapshot's read, and sends during a log's. Then the table is tiered, a tenth of its rows is changed again, and a union read's
 task reads it: the lake with that tail over it, against the KV snapshot, which is what reading such a table costs without a lake. Then
-whole rounds, from the hand-out of a table of two buckets until Fluss was told, on two cores that the server shares. The last line is
-JSON: medians of the reads, and of the rounds what one of each gave.
+whole rounds, from the hand-out of a table of two buckets until Fluss was told, on two cores that the server shares. `--peer fluss-flink`
+lets Fluss' own service on Flink do such rounds afterwards, on the same server; see `_peer_tiering`. The last line is JSON: medians of the
+reads, and of the rounds what one of each gave; processor time is that of the services, without the server's.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader, describe_table
 from snowmelt.fluss.types import Column, FlussType, Root, Schema
+from snowmelt.lakes.paimon_tiering import OFFSET, TIMESTAMP
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from snowmelt.supervise import spark_session
-from tests.bench._tiering_rounds import measure as measure_rounds
+from tests.bench._peer_tiering import WARMING_ROWS, FlinkTiering, fetch
+from tests.bench._processes import Meter
+from tests.bench._tiering_rounds import Orders, Round, measure
 from tests.fluss_bytes import compacted_row
 from tests.fluss_raw import create_table, kv_batch, put
 from tests.fluss_servers import Tables, start_fluss
@@ -45,6 +49,7 @@ from tests.integration.tiering import LAKE, RunningTiering, settings
 from tests.waiting import until
 
 AT_ONCE = 10_000
+WAYS = ("snapshot", "log")
 ORDERS = Schema(
     1,
     tuple(
@@ -111,11 +116,45 @@ def tier(server: FlussServer, path: TableId) -> None:
         running.wait_for(lambda: running.finished(path))
 
 
+def measure_rounds(orders: Orders, rows: int, peer_folder: Path | None) -> dict[str, float]:
+    """Of ours, and of the peer's if it has a folder, one after the other."""
+    meter = Meter(*(pid for part in Part if (pid := orders.server.pid(part)) is not None))
+    result: dict[str, float] = {"busy": False}
+
+    def tell(who: str, way: str, unit: str, value: float, digits: int = 0) -> None:
+        result[f"{who}{way}_{unit}"] = round(value, digits) if digits else round(value)
+        print(f"{who.replace('_', ' ') + 'round by ' + way:>22} {unit:>20} {value:>12,.{digits}f}")
+
+    def take(who: str, rounds: tuple[Round, Round]) -> None:
+        for way, one in zip(WAYS, rounds, strict=True):
+            tell(who, way, "rows_per_s", one.rate)
+            tell(who, way, "cpu_s_per_m_rows", one.cpu_s_per_m_rows, 2)
+            if one.stage.busy:
+                result["busy"] = True
+                print(f"others took {one.stage.cpu.others:.1f} s of processor meanwhile")
+
+    take("", measure(orders, meter, "lake_orders", rows))
+    if peer_folder is not None:
+        peer = FlinkTiering(orders.server, meter, peer_folder)
+        with peer.running():
+            orders.play("peer_warming", WARMING_ROWS, peer.bring)
+            take("peer_", orders.play("peer_orders", rows, peer.bring))
+        ours, theirs = (orders.lake(name).drop_columns([OFFSET, TIMESTAMP]).sort_by("id") for name in ("lake_orders", "peer_orders"))
+        assert ours.equals(theirs), "the peer's lake has other rows"
+        for way in WAYS:
+            tell("", way, "ratio_vs_flink", result[f"{way}_rows_per_s"] / result[f"peer_{way}_rows_per_s"], 1)
+            tell("", way, "cpu_ratio_vs_flink", result[f"peer_{way}_cpu_s_per_m_rows"] / result[f"{way}_cpu_s_per_m_rows"], 1)
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peer", choices=["fluss-flink"])
     options = parser.parse_args()
+    if options.peer:
+        fetch()
     with tempfile.TemporaryDirectory(prefix="snowmelt-bench-") as folder:
         server = start_fluss(Path(folder) / "fluss")
         try:
@@ -145,7 +184,7 @@ def main() -> None:
             def measure(name: str, read: Callable[[], Iterator[pa.RecordBatch]]) -> None:
                 for unit, value in timed(read, options.rows, options.repeats).items():
                     result[f"read_{name}_{unit}"] = round(value)
-                    print(f"{'read ' + name:>20} {unit:>16} {value:>12,.0f}")
+                    print(f"{'read ' + name:>22} {unit:>20} {value:>12,.0f}")
 
             measure("snapshot", lambda: snapshots.read(files))
             measure("log", log)
@@ -159,9 +198,11 @@ def main() -> None:
             measure("union", lambda: run_task(parsed, task, ORDERS.arrow.names))
             # Of processor time, which does not depend on what else the machine does.
             result["union_to_snapshot"] = round(result["read_union_rows_per_cpu_s"] / result["read_snapshot_rows_per_cpu_s"], 2)
-            for name, value in measure_rounds(server, path.database, ORDERS, order, options.rows).items():
-                result[name] = value
-                print(f"{'round by ' + name.partition('_')[0]:>20} {'rows_per_s':>16} {value:>12,.0f}")
+            # It is due all the time, and has rows that nobody has tiered.
+            anyone.drop_table(path)
+            result |= measure_rounds(
+                Orders(server, path.database, ORDERS, order), options.rows, Path(folder) / "peer" if options.peer else None
+            )
         finally:
             server.kill()
     print(json.dumps(result))
