@@ -179,7 +179,7 @@ class FlussClient:
                 dict(said.get("properties", {})),
                 dict(said.get("custom_properties", {})),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Corrupt("a Fluss table's description can't be read", detail=str(path)) from error
 
     def schema_json(self, path: TableId, schema: int) -> str:
@@ -187,7 +187,7 @@ class FlussClient:
         answer = self.connection.call(Call.GET_TABLE_SCHEMA, table_path=_path(path), schema_id=schema)
         try:
             return json.dumps(json.loads(answer.schema_json))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Corrupt("a Fluss table's schema can't be read", detail=f"{path}, {schema}") from error
 
     def cluster(self, path: TableId | None = None, partitions: Iterable[int] = ()) -> Cluster:
@@ -592,7 +592,8 @@ def connect_coordinator(bootstrap: str, *, timeout_s: float = TIMEOUT_S) -> Flus
             if found is None:
                 raise Unavailable("Fluss has no coordinator at the moment", detail=f"{host}:{port}")
             return FlussClient(Connection(found.host, found.port, timeout_s=timeout_s))
-        except Unavailable as error:
-            refused = error
+        except (Unavailable, OutcomeUnknown) as error:
+            # Nothing but questions were asked; a server that is starting may have no better answer yet.
+            refused = Unavailable(error.fact, detail=error.detail, hint=error.hint)
     assert refused is not None
     raise refused

@@ -50,6 +50,7 @@ class Tiering:
         self._tell = tell
         self._stop = threading.Event()
         self._wake = threading.Event()
+        self._slots = threading.Semaphore(settings.rounds_at_once)
         self._running: dict[Future[RoundEnd], RunningRound] = {}
         self._failures: dict[int, int] = {}
         self._coordinator: FlussClient | None = None
@@ -135,7 +136,7 @@ class Tiering:
             if running.handed.table == handed.table and running.owned and not running.reported.is_set():
                 running.lost("it was handed out again")
         failures = self._failures.get(handed.table, 0)
-        running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon, self._wake)
+        running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon, self._wake, self._slots)
         future = pool.submit(running.run, PAUSE_S * 2 ** min(failures, PAUSES_DOUBLED_MAX) if failures else 0.0)
         future.add_done_callback(lambda _: self._wake.set())
         self._running[future] = running
