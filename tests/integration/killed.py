@@ -132,6 +132,19 @@ class Process:
         self._process.wait()
 
 
+def executors_of(pid: int) -> list[int]:
+    """JVMs that are executors and nothing else, of a process that this test has started."""
+    found, parents = [], [pid]
+    while parents:
+        for folder in Path(f"/proc/{parents.pop()}/task").glob("*/children"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for child in map(int, folder.read_text().split()):
+                    parents.append(child)
+                    if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        found.append(child)
+    return found
+
+
 def finish_and_compare(server: Server, folder: Path, process: Process) -> None:
     (folder / "stop").touch()
     process.wait_for(folder / "current")
