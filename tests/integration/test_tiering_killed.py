@@ -308,13 +308,12 @@ def test_a_service_worker_or_executor_that_dies_at_each_step_of_a_round_loses_an
 
 
 def lives(master: str) -> Iterator[tuple[str, ...]]:
-    """For ever, of each service where it or what is under it is to die: a worker and an executor by turns, and then itself."""
-    if master == "none":
-        yield from ((failpoint,) for failpoint in itertools.cycle(OF_TIERING))
-    in_tasks = (SPLIT_READ, of_executor(SPLIT_READ)) if master.startswith("local-cluster") else (SPLIT_READ,)
-    # A worker and an executor for each step: their numbers have no common turn.
-    for number, failpoint in enumerate(itertools.cycle(OF_TIERING[1:])):
-        yield in_tasks[(number + number // (len(OF_TIERING) - 1)) % len(in_tasks)], failpoint
+    """For ever, of each service where what is under it is to die, and then itself."""
+    under = (SPLIT_READ, of_executor(SPLIT_READ)) if master.startswith("local-cluster") else (SPLIT_READ,)
+    for failpoint in itertools.cycle(OF_TIERING if master == "none" else OF_TIERING[1:]):
+        yield (failpoint,) if master == "none" else (*under, failpoint)
+        # Of a service that has just started once a worker and once an executor.
+        under = under[::-1]
 
 
 def main() -> None:
