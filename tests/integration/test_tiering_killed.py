@@ -45,7 +45,8 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[2]
 WAIT_S_MAX = 240.0
 KEYS = 300
-CLUSTER = "local-cluster[2,1,1024]"
+EXECUTORS = 2
+CLUSTER = f"local-cluster[{EXECUTORS},1,1024]"
 
 Row = tuple[Any, ...]
 
@@ -229,8 +230,10 @@ class Service:
 
     def wait_for(self, condition: Any) -> None:
         def holds() -> bool:
+            # Asked in this order: what it does last comes before its end.
+            ended = self.process.poll() is not None
             found = bool(condition())
-            assert found or self.process.poll() is None, f"the service ended by itself:\n{self._said()[-6000:]}"
+            assert found or not ended, "the service ended by itself"
             return found
 
         try:
@@ -261,7 +264,8 @@ def live(shop: Shop, folder: Path, *failpoints: str, master: str) -> Iterator[st
         for number, failpoint in enumerate(failpoints):
             of_task = failpoint in (SPLIT_READ, of_executor(SPLIT_READ)) and master != "none"
             if failpoint == of_executor(SPLIT_READ):
-                service.wait_for(lambda: executors_of(service.process.pid))
+                # All of them: one that comes later may be the one that dies.
+                service.wait_for(lambda: len(executors_of(service.process.pid)) == EXECUTORS)
             executors = executors_of(service.process.pid)
             died = service.arm(number)
             shop.change()
@@ -319,7 +323,7 @@ def lives(master: str) -> Iterator[tuple[str, ...]]:
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("kills", type=int)
-    arguments.add_argument("--master", default="none", help="Spark's; none: without Spark")
+    arguments.add_argument("--master", default="none", help=f"Spark's: {CLUSTER}, or local[2]; none: without Spark")
     asked = arguments.parse_args()
     jvm.set_options()
     with tempfile.TemporaryDirectory() as name:
