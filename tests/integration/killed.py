@@ -132,16 +132,21 @@ class Process:
         self._process.wait()
 
 
+def children_of(pid: int) -> list[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [int(child) for folder in Path(f"/proc/{pid}/task").glob("*/children") for child in folder.read_text().split()]
+    return []
+
+
 def executors_of(pid: int) -> list[int]:
     """JVMs that are executors and nothing else, of a process that this test has started."""
     found, parents = [], [pid]
     while parents:
-        for folder in Path(f"/proc/{parents.pop()}/task").glob("*/children"):
+        for child in children_of(parents.pop()):
+            parents.append(child)
             with suppress(FileNotFoundError, ProcessLookupError):
-                for child in map(int, folder.read_text().split()):
-                    parents.append(child)
-                    if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in Path(f"/proc/{child}/cmdline").read_bytes():
-                        found.append(child)
+                if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(child)
     return found
 
 

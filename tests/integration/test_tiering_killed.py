@@ -36,9 +36,9 @@ from tests import jvm
 from tests.fluss_bytes import seen, shown
 from tests.fluss_raw import create_table, put_rows
 from tests.fluss_servers import FreshFluss, Tables, start_fluss
-from tests.integration.killed import executors_of
+from tests.integration.killed import children_of, executors_of
 from tests.integration.test_fluss_reading import EDGES, PYFLUSS, all_types, written
-from tests.integration.tiering import LAKE, lake_table
+from tests.integration.tiering import LAKE, lake_rows, lake_table
 from tests.integration.unions import planned, read
 from tests.waiting import until
 
@@ -239,9 +239,9 @@ class Service:
         try:
             until(holds, seconds_max=WAIT_S_MAX)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self._said()[-6000:]}") from None
+            raise AssertionError(f"{error}\n{self.said()[-6000:]}") from None
 
-    def _said(self) -> str:
+    def said(self) -> str:
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
@@ -252,7 +252,7 @@ class Service:
 
     def _hand_back(self) -> None:
         """What the coordinator would do by itself two minutes after the last heartbeat, which can't be set."""
-        said = [line.split() for line in self._said().splitlines() if line.startswith("handed ")]
+        said = [line.split() for line in self.said().splitlines() if line.startswith("handed ")]
         newest = {int(table): Tiered(int(table), int(epoch), int(tiering)) for _, table, epoch, tiering in said}
         connect_coordinator(self._bootstrap).heartbeat(failed=newest.values())
 
@@ -309,6 +309,24 @@ def test_a_service_worker_or_executor_that_dies_at_each_step_of_a_round_loses_an
     finish(shop, tmp_path, master="none")
     assert {death.split("@")[0].split()[0] for death in deaths} == set(OF_TIERING)
     shop.tables.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_service_whose_spark_was_killed_ends_and_says_why(fluss: FlussServer, fluss_tables: Tables, tmp_path: Path) -> None:
+    """Whoever keeps it running starts it again; one that went on would take tables and fail them for ever."""
+    path = fluss_tables.make(**LAKE)
+    rows = [{"id": id, "name": "x", "n": id} for id in range(10)]
+    fluss_tables.upsert(path, rows[:5])
+    service = Service(fluss, tmp_path, master="local[2]")
+    try:
+        service.wait_for(lambda: len(lake_rows(fluss.warehouse, path)) == 5)
+        (spark,) = children_of(service.process.pid)
+        os.kill(spark, signal.SIGKILL)
+        fluss_tables.upsert(path, rows[5:])
+        assert service.process.wait(WAIT_S_MAX) == 1
+        assert "Unavailable: Spark has ended" in service.said()
+    finally:
+        service.kill()
 
 
 def lives(master: str) -> Iterator[tuple[str, ...]]:

@@ -5,7 +5,7 @@ Laws:
   table, or another epoch of the coordinator, takes the table from us. Nothing of it protects the lake: see `tiering.fence`.
 - A table that is handed out while a round of it is still ours was taken from us, and the older round is told so first.
 - A table that failed is handed out again at once; how long it then waits here doubles with each failure. It takes nobody's place meanwhile.
-- Whatever goes wrong in a round ends that round, and never the service.
+- Whatever goes wrong in a round ends that round, and never the service; but without Spark there are no rounds any more, and it ends.
 - Nothing is kept: whoever starts anew, here or elsewhere, finds everything in Fluss and in the lake.
 - Asked to end, it asks for no more tables, ends the rounds under way, and drops its leases. Rounds that wait for a server which does not
   answer are left to whoever has their tables next.
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
+from snowmelt.engine.jobs import is_gone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.engine.tiering.round import RunningRound
@@ -52,6 +53,7 @@ class Tiering:
         self._running: dict[Future[RoundEnd], RunningRound] = {}
         self._failures: dict[int, int] = {}
         self._coordinator: FlussClient | None = None
+        self._spark_gone = False
 
     def stop(self) -> None:
         """End after the rounds under way. From any thread, or a signal's handler."""
@@ -59,7 +61,7 @@ class Tiering:
         self._wake.set()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """`until` is asked between heartbeats."""
+        """`until` is asked between heartbeats. `Unavailable`: Spark is gone, and a new service with a new one has to go on."""
         check_server(self._settings)
         abandon = threading.Event()
         leasing = Leasing(self._settings.bootstrap, duration_ms=self._settings.lease_ms)
@@ -78,6 +80,8 @@ class Tiering:
                     running.reported.set()
                 if self._coordinator is not None:
                     self._coordinator.connection.close()
+        if self._spark_gone:
+            raise Unavailable("Spark has ended, and no table can be tiered without it", hint="start the service again")
 
     def _beat(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, *, more: bool) -> None:
         pausing = sum(running.pausing for running in self._running.values())
@@ -141,6 +145,9 @@ class Tiering:
             failed = end.state is State.FAILED
             self._failures[running.handed.table] = self._failures.get(running.handed.table, 0) + 1 if failed else 0
             self._tell(end)
+            if failed and is_gone(self._spark):
+                self._spark_gone = True
+                self.stop()
 
 
 def _end_of(future: Future[RoundEnd], running: RunningRound) -> RoundEnd:
