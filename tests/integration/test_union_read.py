@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import date
@@ -15,9 +14,6 @@ import pytest
 import snowmelt
 from snowmelt.engine.tiering.listing import Buckets, lake_shape, list_buckets
 from snowmelt.engine.union import plan
-from snowmelt.engine.union.options import UnionOptions, parse_options
-from snowmelt.engine.union.plan import UnionTask, plan_tasks, read_schema_of
-from snowmelt.engine.union.tasks import run_task
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, OffsetKind
 from snowmelt.fluss.rpc import NO_TABLE_OR_BUCKET, Gone
@@ -32,32 +28,11 @@ from tests.fluss_raw import create_table, put_rows
 from tests.fluss_servers import Tables
 from tests.integration.test_fluss_reading import Reading, all_types
 from tests.integration.tiering import LAKE, RunningTiering, in_order, settings
+from tests.integration.unions import options, planned, read, union
 from tests.waiting import until
 
 Rows = list[dict[str, Any]]
 INSTANTS = (Root.TIMESTAMP, Root.TIMESTAMP_LTZ)
-
-
-def options(server: FlussServer, path: TableId, **more: str) -> dict[str, str]:
-    return {"table": f"{path.database}.{path.name}", "bootstrap": server.bootstrap, "warehouse": str(server.warehouse), **more}
-
-
-def planned(server: FlussServer, path: TableId, **more: str) -> tuple[UnionOptions, list[UnionTask]]:
-    parsed = parse_options(options(server, path, **more))
-    # As tasks have them.
-    return parsed, pickle.loads(pickle.dumps(plan_tasks(parsed)))
-
-
-def read(parsed: UnionOptions, tasks: Iterable[UnionTask]) -> pa.Table:
-    """What the tasks read, in this process and in Fluss' own types."""
-    schema = read_schema_of(parsed).arrow
-    found = pa.Table.from_batches([batch for task in tasks for batch in run_task(parsed, task, schema.names)], schema)
-    found.validate(full=True)
-    return found
-
-
-def union(server: FlussServer, path: TableId) -> Rows:
-    return in_order(read(*planned(server, path)).to_pylist())
 
 
 def values(id: int, text: str) -> dict[str, Any]:
