@@ -27,7 +27,7 @@ import pytest
 
 from snowmelt.engine.failpoints import LAKE_COMMITTED, OF_TIERING, SPLIT_READ, SPLITS_STAGED, of_executor
 from snowmelt.engine.tiering.listing import lake_known
-from snowmelt.fluss.client import FlussClient, OffsetKind, Tiered, connect_coordinator
+from snowmelt.fluss.client import Claim, FlussClient, OffsetKind, connect_coordinator
 from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.fluss.tables import describe_table
 from snowmelt.lakes.paimon_tiering import BUCKET, OFFSET
@@ -253,7 +253,7 @@ class Service:
     def _hand_back(self) -> None:
         """What the coordinator would do by itself two minutes after the last heartbeat, which can't be set."""
         said = [line.split() for line in self.said().splitlines() if line.startswith("handed ")]
-        newest = {int(table): Tiered(int(table), int(epoch), int(tiering)) for _, table, epoch, tiering in said}
+        newest = {int(table): Claim(int(table), int(epoch), int(tiering)) for _, table, epoch, tiering in said}
         connect_coordinator(self._bootstrap).heartbeat(failed=newest.values())
 
 

@@ -84,7 +84,7 @@ class LatestSnapshots:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiered:
+class Claim:
     """A table that was handed out for tiering, by the epochs that say so."""
 
     table: int
@@ -419,9 +419,9 @@ class FlussClient:
     def heartbeat(
         self,
         *,
-        tiering: Iterable[Tiered] = (),
-        finished: Iterable[Tiered] = (),
-        failed: Iterable[Tiered] = (),
+        tiering: Iterable[Claim] = (),
+        finished: Iterable[Claim] = (),
+        failed: Iterable[Claim] = (),
         force_finished: Iterable[int] = (),
         request_table: bool = False,
     ) -> HeartbeatAnswer:
@@ -567,7 +567,7 @@ def _leaders(table: int, partition: int | None, buckets: Any) -> dict[Bucket, in
     return {Bucket(table, one.bucket_id, partition): one.leader_id for one in buckets if one.HasField("leader_id")}
 
 
-def _reported(one: Tiered) -> dict[str, int]:
+def _reported(one: Claim) -> dict[str, int]:
     return {"table_id": one.table, "coordinator_epoch": one.coordinator_epoch, "tiering_epoch": one.tiering_epoch}
 
 

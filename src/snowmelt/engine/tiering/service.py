@@ -26,7 +26,7 @@ from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
-from snowmelt.fluss.client import FlussClient, HandedOut, HeartbeatAnswer, Tiered, connect_coordinator
+from snowmelt.fluss.client import Claim, FlussClient, HandedOut, HeartbeatAnswer, connect_coordinator
 from snowmelt.fluss.rpc import Call
 from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.tiering.rounds import State
@@ -204,5 +204,5 @@ def check_ends(settings: TieringSettings) -> None:
         )
 
 
-def _named(running: RunningRound) -> Tiered:
-    return Tiered(running.handed.table, running.coordinator_epoch, running.handed.tiering_epoch)
+def _named(running: RunningRound) -> Claim:
+    return Claim(running.handed.table, running.coordinator_epoch, running.handed.tiering_epoch)
