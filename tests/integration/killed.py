@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +19,7 @@ import pytest
 from pymysql.constants import ER
 
 from snowmelt.engine.failpoints import FILES_STAGED, IN_TASKS, NAMES
+from tests.forked import Forked
 from tests.integration.running import folded, history, lake_rows, source_rows
 from tests.servers import Server
 
@@ -106,9 +105,8 @@ class Process:
         self._died = {failpoint: folder / f"armed-{failpoint}-{time.monotonic_ns()}" / "died" for failpoint in failpoints}
         environment["SNOWMELT_FAILPOINT"] = ",".join(f"{name}:{path}" for name, path in self._died.items())
         self.log = folder / "log.txt"
-        command = [sys.executable, "-m", "tests.integration.pipeline_process", server.host, str(server.port), str(folder), master]
-        with open(self.log, "ab") as log:
-            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        arguments = [server.host, str(server.port), str(folder), master]
+        self._process = Forked("tests.integration.pipeline_process", arguments, environment=environment, log=self.log)
 
     def die_at(self, *failpoints: str) -> None:
         """Returns when somebody has died at each of them."""
@@ -127,9 +125,7 @@ class Process:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.kill()
 
 
 def children_of(pid: int) -> list[int]:

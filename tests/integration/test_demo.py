@@ -62,7 +62,7 @@ def folders_in(scratch: Path) -> list[str]:
 
 @pytest.mark.timeout(RUN_S_MAX + 60)
 def test_a_short_demo_ends_with_verified_and_leaves_nothing_behind(scratch: Path) -> None:
-    process = start(scratch, "--seconds", "8", "--rows", "10000")
+    process = start(scratch, "--seconds", "4", "--rows", "10000")
     try:
         code = process.wait(RUN_S_MAX)
     finally:

@@ -8,12 +8,10 @@ their own, `--master none` without Spark; the test does one of each.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +34,7 @@ from tests import jvm
 from tests.fluss_bytes import seen, shown
 from tests.fluss_raw import create_table, put_rows
 from tests.fluss_servers import FreshFluss, Tables, start_fluss
+from tests.forked import Forked
 from tests.integration.killed import children_of, executors_of
 from tests.integration.test_fluss_reading import EDGES, PYFLUSS, all_types, written
 from tests.integration.tiering import LAKE, lake_rows, lake_table
@@ -218,9 +217,9 @@ class Service:
         environment["SNOWMELT_FAILPOINT"] = ",".join(f"{failpoint}:{path}" for failpoint, path in self._died)
         self._bootstrap = server.bootstrap
         self._log = folder / f"{name}.txt"
-        command = [sys.executable, "-m", "tests.integration.tiering_process", server.bootstrap, str(server.warehouse), master]
-        with open(self._log, "ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=ROOT)
+        self._log.touch()
+        arguments = [server.bootstrap, str(server.warehouse), master]
+        self.process = Forked("tests.integration.tiering_process", arguments, environment=environment, log=self._log)
 
     def arm(self, number: int) -> Path:
         """What is there when somebody has died."""
@@ -245,9 +244,7 @@ class Service:
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.kill()
         self._hand_back()
 
     def _hand_back(self) -> None:
