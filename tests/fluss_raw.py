@@ -152,7 +152,9 @@ def put(server: FlussServer, table: int, bucket: int, batch: bytes, partition: i
     assert said[2:3] != b"\x18", answer
 
 
-def put_rows(server: FlussServer, table: int, schema: Schema, rows: Sequence[Sequence[Any]], *, bucket: int = 0) -> None:
-    """Rows of a table whose key is its first column, an INT, in the key format of a server with Paimon."""
-    keys = [bytes(8) + struct.pack("<i4x", row[0]) for row in rows]
-    put(server, table, bucket, kv_batch(zip(keys, [compacted_row(schema, row) for row in rows], strict=True), schema_id=schema.id))
+def put_rows(
+    server: FlussServer, table: int, schema: Schema, rows: Sequence[Sequence[Any]], *, bucket: int = 0, gone: Iterable[int] = ()
+) -> None:
+    """Rows of a table whose key is its first column, an INT, in the key format of a server with Paimon. Those that are gone go last."""
+    changes = [(row[0], compacted_row(schema, row)) for row in rows] + [(key, None) for key in gone]
+    put(server, table, bucket, kv_batch([(bytes(8) + struct.pack("<i4x", key), row) for key, row in changes], schema_id=schema.id))

@@ -118,23 +118,26 @@ class Tables:
 
     def scan(self, path: TableId, *, buckets: int = 2, partition: int | None = None) -> list[dict[str, Any]]:
         """All rows of a table with a key as the server itself shows them, or of one of its partitions."""
+        rows: list[dict[str, Any]] = self.scan_table(path, buckets=buckets, partition=partition).to_pylist()
+        return rows
 
-        async def read() -> list[dict[str, Any]]:
+    def scan_table(self, path: TableId, *, buckets: int = 2, partition: int | None = None) -> pa.Table:
+        async def read() -> list[pa.Table]:
             table = await self._connection.get_table(_path(path))
             id = table.get_table_info().table_id
-            found: list[dict[str, Any]] = []
+            found: list[pa.Table] = []
             for number in range(buckets):
                 bucket = pyfluss.TableBucket(id, number)
                 if partition is not None:
                     bucket = pyfluss.TableBucket.with_partition(id, partition, number)
-                found += (await table.new_scan().limit(1_000_000).create_bucket_batch_scanner(bucket).to_arrow()).to_pylist()
+                found.append(await table.new_scan().limit(1_000_000).create_bucket_batch_scanner(bucket).to_arrow())
             return found
 
-        rows: list[dict[str, Any]] = self._wait(read)
-        return rows
+        return pa.concat_tables(self._wait(read))
 
     def log(self, path: TableId, ends: dict[int, int], partition: int | None = None) -> list[tuple[int, Any]]:
-        """What pyfluss reads of the log up to these offsets of buckets: buckets and records."""
+        """What pyfluss reads of the log up to these offsets of buckets, and maybe more: buckets and records. Right below each offset is
+        a record: there are offsets without one."""
 
         async def read() -> list[tuple[int, Any]]:
             scanner = await (await self._connection.get_table(_path(path))).new_scan().create_log_scanner()
@@ -144,9 +147,12 @@ class Tables:
                 else:
                     scanner.subscribe_partition(partition, bucket, 0)
             found: list[tuple[int, Any]] = []
-            while len(found) < sum(ends.values()):
-                polled = await scanner.poll(1000)
-                found += [(bucket.bucket_id, record) for bucket, records in polled.items() for record in records]
+            left = {bucket for bucket, end in ends.items() if end}
+            while left:
+                for bucket, records in (await scanner.poll(1000)).items():
+                    found += [(bucket.bucket_id, record) for record in records]
+                    if records[-1].offset >= ends[bucket.bucket_id] - 1:
+                        left.discard(bucket.bucket_id)
             return found
 
         records: list[tuple[int, Any]] = self._wait(read)

@@ -553,16 +553,18 @@ def status(
     from snowmelt.status import read_status
     from snowmelt.supervise import phase_of
 
-    found = read_status(read_pipeline(file).to_settings())
+    settings = read_pipeline(file).to_settings()
+    found = read_status(settings)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
         return
+    into_fluss = settings.fluss is not None
     for one in found.tables:
         told = [f"{one.source} -> {one.target} ({one.mode}): {phase_of(one.phase)}"]
         if one.chunks is not None:
             told.append(f"{one.chunks} of {one.chunks_known or '?'} chunks copied")
         if one.snapshot is not None:
-            told.append(f"lake snapshot {one.snapshot}")
+            told.append(f"{'changes in Fluss' if into_fluss else 'lake snapshot'} {one.snapshot}")
         if one.watermark_ms is not None:
             told.append(f"complete up to {datetime.fromtimestamp(one.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC")
         _line(", ".join(told))

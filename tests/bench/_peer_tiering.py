@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from snowmelt.fluss.client import FlussClient, Tiered
+from snowmelt.fluss.client import Claim, FlussClient
 from snowmelt.fluss.server import FlussServer
 from snowmelt.model.table import TableId
 from tests.bench._flink import FlinkJvm, fetch_jars
@@ -114,12 +114,12 @@ class FlinkTiering:
         client.connection.close()
         return Round(rows, stage.wall_s, stage)
 
-    def _handed_out_to_us(self, client: FlussClient, path: TableId) -> Tiered | None:
+    def _handed_out_to_us(self, client: FlussClient, path: TableId) -> Claim | None:
         answer = client.heartbeat(request_table=True)
         if answer.table is None:
             return None
         assert answer.table.path == path
-        return Tiered(answer.table.table, answer.coordinator_epoch, answer.table.tiering_epoch)
+        return Claim(answer.table.table, answer.coordinator_epoch, answer.table.tiering_epoch)
 
     def _tell(self, command: str) -> int:
         """Where its log ended when it was told."""

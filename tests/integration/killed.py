@@ -132,6 +132,24 @@ class Process:
         self._process.wait()
 
 
+def children_of(pid: int) -> list[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [int(child) for folder in Path(f"/proc/{pid}/task").glob("*/children") for child in folder.read_text().split()]
+    return []
+
+
+def executors_of(pid: int) -> list[int]:
+    """JVMs that are executors and nothing else, of a process that this test has started."""
+    found, parents = [], [pid]
+    while parents:
+        for child in children_of(parents.pop()):
+            parents.append(child)
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(child)
+    return found
+
+
 def finish_and_compare(server: Server, folder: Path, process: Process) -> None:
     (folder / "stop").touch()
     process.wait_for(folder / "current")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift, Unavailable
-from snowmelt.fluss.client import FetchFrom, FlussClient, HandedOut, OffsetKind, Tiered
+from snowmelt.fluss.client import Claim, FetchFrom, FlussClient, HandedOut, OffsetKind
 from snowmelt.fluss.rpc import NO_KV_SNAPSHOT, NO_TABLE, NO_TABLE_OR_BUCKET, Call, Connection, Gone
 from snowmelt.fluss.server import HOST, FlussServer, Part
 from snowmelt.model.fluss import Bucket
@@ -101,9 +101,9 @@ def test_the_calls_of_a_tiering_round_are_answered_and_a_wrong_epoch_is_fenced(c
 
     handed = until(ours_is_due)
     assert handed is not None
-    ours = Tiered(handed.table, coordinator.heartbeat().coordinator_epoch, handed.tiering_epoch)
+    ours = Claim(handed.table, coordinator.heartbeat().coordinator_epoch, handed.tiering_epoch)
     assert coordinator.heartbeat(tiering=[ours]).tiering == {handed.table: None}
-    wrong = Tiered(handed.table, ours.coordinator_epoch, ours.tiering_epoch + 7)
+    wrong = Claim(handed.table, ours.coordinator_epoch, ours.tiering_epoch + 7)
     assert isinstance(coordinator.heartbeat(tiering=[wrong]).tiering[handed.table], Fenced)
     offsets = {Bucket(handed.table, 0): 6, Bucket(handed.table, 1): 4}
     file = coordinator.prepare_lake_snapshot(handed.table, path, offsets)

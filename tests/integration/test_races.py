@@ -28,7 +28,7 @@ from snowmelt.engine.tasks import ChunkAnswer, Place
 from snowmelt.errors import Fenced
 from snowmelt.source.facts import OUTSIDE, Adopted
 from tests.integration.dump import Dump, await_that
-from tests.integration.killed import Process, fill, finish_and_compare, under_load
+from tests.integration.killed import Process, executors_of, fill, finish_and_compare, under_load
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.servers import Fresh, Server, start_mariadb
 
@@ -410,18 +410,6 @@ def test_the_files_of_a_slow_driver_are_there_when_it_wins_the_epoch_after_all(
 # ---- Spark
 
 
-def descendants(pid: int, having: bytes) -> list[int]:
-    """Of a process that this test has started, those whose command line has a word."""
-    found, parents = [], [pid]
-    while parents:
-        for folder in Path(f"/proc/{parents.pop()}/task").glob("*/children"):
-            for child in folder.read_text().split():
-                parents.append(int(child))
-                if having in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
-                    found.append(int(child))
-    return found
-
-
 @pytest.mark.timeout(600)
 def test_executors_that_are_lost_while_tasks_run_lose_nothing(
     fresh_mariadb: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -438,22 +426,19 @@ def test_executors_that_are_lost_while_tasks_run_lose_nothing(
 
     process = Process(server, tmp_path, master="local-cluster[2,1,1024]")
 
-    def executors() -> list[int]:
-        return descendants(process._process.pid, b"org.apache.spark.executor.CoarseGrainedExecutorBackend")
-
     try:
         with under_load(server):
             with server.connect() as locker, locker.cursor() as cursor:
                 cursor.execute("LOCK TABLES shop.orders WRITE")
                 await_that(lambda: reads_that_wait() > 0, seconds=WAIT_S_MAX)
-                lost = executors()
+                lost = executors_of(process._process.pid)
                 assert lost
                 for executor in lost:
                     os.kill(executor, signal.SIGKILL)
                 cursor.execute("UNLOCK TABLES")
             process.wait_for(tmp_path / "released")
             # Tasks of the log run all the time now.
-            os.kill(executors()[0], signal.SIGKILL)
+            os.kill(executors_of(process._process.pid)[0], signal.SIGKILL)
         finish_and_compare(server, tmp_path, process)
     finally:
         process.kill()

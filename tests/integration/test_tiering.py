@@ -241,25 +241,37 @@ def test_a_warehouse_that_can_not_be_written_or_is_not_that_of_fluss_is_told(flu
 
 
 @pytest.mark.timeout(240)
-def test_a_table_that_fails_waits_before_each_round_and_one_that_waits_begins_none_when_the_service_ends(
+def test_tables_that_fail_wait_before_each_round_are_not_at_work_all_at_once_and_begin_nothing_when_the_service_ends(
     fresh_fluss: FreshFluss, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = fresh_fluss()
     tables = Tables(server)
-    path = tables.make(**LAKE)
-    tables.upsert(path, [{"id": 1, "name": "x", "n": 1}])
-    began: list[float] = []
+    paths = [tables.make(buckets=1, **LAKE) for _ in range(4)]
+    began: list[tuple[TableId, float]] = []
+    at_work: list[TableId] = []
+    most = 0
 
     def fail(self: RunningRound) -> None:
-        began.append(time.monotonic())
+        nonlocal most
+        began.append((self.handed.path, time.monotonic()))
+        at_work.append(self.handed.path)
+        # Until they all would be there, if they could.
+        threading.Event().wait(0.3)
+        most = max(most, len(at_work))
+        at_work.remove(self.handed.path)
         raise Unavailable("as planned")
 
     monkeypatch.setattr(RunningRound, "_begin", fail)
-    with RunningTiering(spark, settings(server)) as running:
-        # The next one is due after another pause, which is longer than all before together.
-        running.wait_for(lambda: len(running.ends) == 4)
-    assert len(began) == 4
-    assert all(later - earlier >= PAUSE_S for earlier, later in itertools.pairwise(began))
+    with RunningTiering(spark, settings(server, rounds_at_once=1)) as running:
+        running.wait_for(lambda: all(sum(path == one for one, _ in began) >= 4 for path in paths))
+        running.service.stop()
+        # Of those at work; the others wait for seconds.
+        before = len(began)
+    assert len(began) <= before + 1
+    assert most == 1
+    for path in paths:
+        times = [moment for one, moment in began if one == path]
+        assert all(later - earlier >= PAUSE_S for earlier, later in itertools.pairwise(times))
     tables.close()
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,50 +12,27 @@ import pyarrow as pa
 import pytest
 
 import snowmelt
-from snowmelt.engine.tiering.listing import lake_shape, list_buckets
+from snowmelt.engine.tiering.listing import Buckets, lake_shape, list_buckets
 from snowmelt.engine.union import plan
-from snowmelt.engine.union.options import UnionOptions, parse_options
-from snowmelt.engine.union.plan import UnionTask, plan_tasks, read_schema_of
-from snowmelt.engine.union.tasks import run_task
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
-from snowmelt.fluss.client import FlussClient
-from snowmelt.fluss.rpc import Gone
+from snowmelt.fluss.client import FlussClient, OffsetKind
+from snowmelt.fluss.rpc import NO_TABLE_OR_BUCKET, Gone
 from snowmelt.fluss.server import FlussServer
-from snowmelt.fluss.tables import describe_table
+from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.fluss.types import Root
 from snowmelt.lakes.paimon_tiering import TieredLake
+from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from tests.fluss_bytes import seen, shown
 from tests.fluss_raw import create_table, put_rows
 from tests.fluss_servers import Tables
 from tests.integration.test_fluss_reading import Reading, all_types
 from tests.integration.tiering import LAKE, RunningTiering, in_order, settings
+from tests.integration.unions import options, planned, read, union
 from tests.waiting import until
 
 Rows = list[dict[str, Any]]
 INSTANTS = (Root.TIMESTAMP, Root.TIMESTAMP_LTZ)
-
-
-def options(server: FlussServer, path: TableId, **more: str) -> dict[str, str]:
-    return {"table": f"{path.database}.{path.name}", "bootstrap": server.bootstrap, "warehouse": str(server.warehouse), **more}
-
-
-def planned(server: FlussServer, path: TableId, **more: str) -> tuple[UnionOptions, list[UnionTask]]:
-    parsed = parse_options(options(server, path, **more))
-    # As tasks have them.
-    return parsed, pickle.loads(pickle.dumps(plan_tasks(parsed)))
-
-
-def read(parsed: UnionOptions, tasks: Iterable[UnionTask]) -> pa.Table:
-    """What the tasks read, in this process and in Fluss' own types."""
-    schema = read_schema_of(parsed).arrow
-    found = pa.Table.from_batches([batch for task in tasks for batch in run_task(parsed, task, schema.names)], schema)
-    found.validate(full=True)
-    return found
-
-
-def union(server: FlussServer, path: TableId) -> Rows:
-    return in_order(read(*planned(server, path)).to_pylist())
 
 
 def values(id: int, text: str) -> dict[str, Any]:
@@ -235,6 +212,61 @@ def test_a_log_that_was_cut_behind_another_round_is_planned_anew_and_one_that_lo
         with pytest.raises(SourceDrift, match="lost rows"):
             planned(fluss, path)
     assert len(asked) == 2
+
+
+def test_a_log_whose_first_round_cut_it_while_it_was_looked_at_is_read_from_the_lake(
+    fluss: FlussServer, fluss_tables: Tables, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fluss_tables.make(columns=LOG, key=(), buckets=1, **LAKE)
+    fluss_tables.append(path, pa.record_batch({"n": pa.array(range(100), pa.int64()), "text": ["x"] * 100}))
+    looks = 0
+
+    def cut(client: FlussClient, table: ReadableTable) -> Buckets:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            with RunningTiering(spark, settings(fluss)) as running:
+                running.wait_for(lambda: running.finished(path))
+        found = list_buckets(client, table)
+        # As the server does it once the lake has these rows, and they are older than the table wants to keep them.
+        return replace(found, logs=tuple(replace(log, earliest=90) for log in found.logs))
+
+    monkeypatch.setattr(plan, "list_buckets", cut)
+    assert [row["n"] for row in sorted(read(*planned(fluss, path)).to_pylist(), key=lambda row: row["n"])] == list(range(100))
+    assert looks == 2
+
+
+def test_a_server_that_does_not_know_its_buckets_yet_is_not_taken_for_partitions_that_were_dropped(
+    fluss: FlussServer, fluss_tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tablet server that comes back before it was missed says of all its buckets that they do not exist."""
+    path = fluss_tables.make(columns=PARTED, key=("day", "id"), partitioned_by=("day",), buckets=1)
+    for day in ("a", "b"):
+        fluss_tables.add_partition(path, day=day)
+    client = FlussClient(fluss.connect())
+    table = describe_table(client, path)
+    found = until(lambda: listed if len(listed := client.partitions(path)) == 2 else None)
+
+    def there() -> bool:
+        try:
+            return len(list_buckets(client, table).partitions) == 2
+        except (Unavailable, Gone):
+            return False
+
+    until(there)
+    real, dropped = FlussClient.offsets, found[0].partition
+
+    def offsets(self: FlussClient, table: int, partition: int | None, buckets: Iterable[int], kind: OffsetKind) -> dict[Bucket, int]:
+        if partition == dropped:
+            raise Gone("there is no such bucket", code=NO_TABLE_OR_BUCKET)
+        return real(self, table, partition, buckets, kind)
+
+    monkeypatch.setattr(FlussClient, "offsets", offsets)
+    with pytest.raises(Unavailable, match="does not know a bucket at the moment"):
+        list_buckets(client, table)
+    asked = iter([found, found[1:]])
+    monkeypatch.setattr(FlussClient, "partitions", lambda self, path: next(asked))
+    assert list(list_buckets(client, table).partitions) == [found[1].partition]
 
 
 def test_a_kv_snapshot_is_read_under_its_lease_though_newer_ones_came(fluss: FlussServer, fluss_tables: Tables) -> None:

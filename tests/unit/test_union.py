@@ -12,7 +12,7 @@ from snowmelt.secrets import Secret
 from snowmelt.tiering.fence import Known, LakeView, Tiered
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.splits import Log
-from snowmelt.tiering.union import BucketRead, Pair, decide_pair, plan_union
+from snowmelt.tiering.union import BucketPart, Pair, decide_pair, plan_union
 
 TABLE = 7
 ONE, TWO = (Bucket(TABLE, number) for number in range(2))
@@ -49,20 +49,20 @@ class TestWhatTheLakeHas:
 class TestWhatIsReadOfABucket:
     def test_behind_the_lake_the_log_up_to_its_end(self) -> None:
         assert plan_union(keyed=True, starts={ONE: 10}, logs=[Log(ONE, 4, 30, KvSnapshot(ONE, 1, 20))]) == (
-            BucketRead(ONE, True, None, 10, 30),
+            BucketPart(ONE, True, None, 10, 30),
         )
 
     def test_without_an_offset_the_kv_snapshot_and_the_log_behind_it(self) -> None:
         copy = KvSnapshot(TWO, 1, 20)
         logs = [Log(ONE, 0, 30), Log(TWO, 4, 30, copy)]
-        assert plan_union(keyed=True, starts={}, logs=logs) == (BucketRead(ONE, False, None, 0, 30), BucketRead(TWO, False, copy, 20, 30))
+        assert plan_union(keyed=True, starts={}, logs=logs) == (BucketPart(ONE, False, None, 0, 30), BucketPart(TWO, False, copy, 20, 30))
 
     def test_a_kv_snapshot_made_behind_the_end_that_was_asked_for_is_the_end(self) -> None:
         copy = KvSnapshot(ONE, 1, 40)
-        assert plan_union(keyed=True, starts={}, logs=[Log(ONE, 0, 30, copy)]) == (BucketRead(ONE, False, copy, 40, 40),)
+        assert plan_union(keyed=True, starts={}, logs=[Log(ONE, 0, 30, copy)]) == (BucketPart(ONE, False, copy, 40, 40),)
 
     def test_a_log_table_is_read_from_what_is_left_of_it(self) -> None:
-        assert plan_union(keyed=False, starts={}, logs=[Log(ONE, 5, 30)]) == (BucketRead(ONE, False, None, 5, 30),)
+        assert plan_union(keyed=False, starts={}, logs=[Log(ONE, 5, 30)]) == (BucketPart(ONE, False, None, 5, 30),)
 
     @pytest.mark.parametrize("keyed", [True, False])
     def test_a_log_that_does_not_reach_back_to_the_lake_stops_loudly(self, keyed: bool) -> None:

@@ -1,7 +1,8 @@
 """Places where a test lets a process die, as kill -9 would: `SNOWMELT_FAILPOINT=NAME:FILE`, or several with commas between them.
 
 The process that comes to the place first makes FILE and dies; whoever comes later passes, and so does everyone while FILE's folder
-is not there. Without the variable nothing happens.
+is not there. `NAME@executor:FILE` in a task: its executor dies, and the worker goes on for as long as it can. Without the variable
+nothing happens.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from pathlib import Path
 from typing import Final
 
 CHUNK_READ: Final = "chunk-read"
@@ -34,11 +36,21 @@ NOT_ALWAYS: Final = (GROUPS_ASIDE, HALF_UPLOADED)
 """Here comes only who has XA transactions, or his state in a bucket."""
 OF_TIERING: Final = (SPLIT_READ, SPLITS_STAGED, OFFSETS_PREPARED, LAKE_COMMITTED, FLUSS_TOLD)
 """In the order of a round; at the first a worker dies."""
+_EXECUTOR: Final = "@executor"
+
+
+def of_executor(name: str) -> str:
+    return f"{name}{_EXECUTOR}"
 
 
 def reach(name: str) -> None:
     for wanted, _, path in (one.partition(":") for one in os.environ.get("SNOWMELT_FAILPOINT", "").split(",")):
-        if wanted == name:
+        if wanted in (name, of_executor(name)):
             with contextlib.suppress(FileExistsError, FileNotFoundError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid() if wanted == name else _executor(), signal.SIGKILL)
+
+
+def _executor() -> int:
+    """The JVM that this worker is of: between them is the daemon that forks workers."""
+    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])

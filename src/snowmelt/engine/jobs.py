@@ -136,5 +136,17 @@ def spark_error(error: Exception) -> SnowmeltError:
     return Unavailable("a Spark job failed", detail=type(error).__name__, hint="--debug shows what Spark says")
 
 
+def is_gone(spark: Any) -> bool:
+    """Whether its driver has died or was stopped, so that no job will run any more. A client of Spark Connect can't tell."""
+    from py4j.protocol import Py4JNetworkError
+
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except (Py4JNetworkError, ConnectionError):
+        return True
+    except AttributeError:
+        return False
+
+
 _PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): ", re.MULTILINE)
 _BUGS: Final = ("TypeError", "AttributeError", "KeyError", "IndexError", "NameError", "AssertionError", "NotImplementedError")

@@ -84,7 +84,7 @@ class LatestSnapshots:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiered:
+class Claim:
     """A table that was handed out for tiering, by the epochs that say so."""
 
     table: int
@@ -179,7 +179,7 @@ class FlussClient:
                 dict(said.get("properties", {})),
                 dict(said.get("custom_properties", {})),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Corrupt("a Fluss table's description can't be read", detail=str(path)) from error
 
     def schema_json(self, path: TableId, schema: int) -> str:
@@ -187,7 +187,7 @@ class FlussClient:
         answer = self.connection.call(Call.GET_TABLE_SCHEMA, table_path=_path(path), schema_id=schema)
         try:
             return json.dumps(json.loads(answer.schema_json))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Corrupt("a Fluss table's schema can't be read", detail=f"{path}, {schema}") from error
 
     def cluster(self, path: TableId | None = None, partitions: Iterable[int] = ()) -> Cluster:
@@ -419,9 +419,9 @@ class FlussClient:
     def heartbeat(
         self,
         *,
-        tiering: Iterable[Tiered] = (),
-        finished: Iterable[Tiered] = (),
-        failed: Iterable[Tiered] = (),
+        tiering: Iterable[Claim] = (),
+        finished: Iterable[Claim] = (),
+        failed: Iterable[Claim] = (),
         force_finished: Iterable[int] = (),
         request_table: bool = False,
     ) -> HeartbeatAnswer:
@@ -567,7 +567,7 @@ def _leaders(table: int, partition: int | None, buckets: Any) -> dict[Bucket, in
     return {Bucket(table, one.bucket_id, partition): one.leader_id for one in buckets if one.HasField("leader_id")}
 
 
-def _reported(one: Tiered) -> dict[str, int]:
+def _reported(one: Claim) -> dict[str, int]:
     return {"table_id": one.table, "coordinator_epoch": one.coordinator_epoch, "tiering_epoch": one.tiering_epoch}
 
 
@@ -592,7 +592,8 @@ def connect_coordinator(bootstrap: str, *, timeout_s: float = TIMEOUT_S) -> Flus
             if found is None:
                 raise Unavailable("Fluss has no coordinator at the moment", detail=f"{host}:{port}")
             return FlussClient(Connection(found.host, found.port, timeout_s=timeout_s))
-        except Unavailable as error:
-            refused = error
+        except (Unavailable, OutcomeUnknown) as error:
+            # Nothing but questions were asked; a server that is starting may have no better answer yet.
+            refused = Unavailable(error.fact, detail=error.detail, hint=error.hint)
     assert refused is not None
     raise refused

@@ -165,7 +165,7 @@ class Connection:
         self._calls: dict[int, tuple[int, int]] = {Call.API_VERSIONS: (0, 0)}
         try:
             self._socket: socket.socket | None = socket.create_connection((host, port), timeout_s)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             hint = "is it up, and is this its bootstrap.servers?"
             raise Unavailable("the Fluss server can't be reached", detail=f"{self.where}, {error}", hint=hint) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

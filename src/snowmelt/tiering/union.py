@@ -29,7 +29,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketRead:
+class BucketPart:
     """What lies below `start` is in the lake, or in the KV snapshot if there is one; the log is read from there to `stop`."""
 
     bucket: Bucket
@@ -52,7 +52,7 @@ def decide_pair(table_id: int, lake: LakeView, offsets: Offsets | None, known: K
     return Pair(lake.latest if start.offsets.ends else 0, start.offsets)
 
 
-def plan_union(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[Log]) -> tuple[BucketRead, ...]:
+def plan_union(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[Log]) -> tuple[BucketPart, ...]:
     """What to read of each bucket that Fluss has, given where the lake ends."""
     check(len({log.bucket for log in logs}) == len(logs), "a bucket is listed twice")
     reads = []
@@ -62,10 +62,10 @@ def plan_union(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[Log]
         if isinstance(begin, KvSnapshot):
             reads.append(with_snapshot(begin, log.latest))
         else:
-            reads.append(BucketRead(log.bucket, start is not None, None, begin, log.latest))
+            reads.append(BucketPart(log.bucket, start is not None, None, begin, log.latest))
     return tuple(reads)
 
 
-def with_snapshot(snapshot: KvSnapshot, latest: int) -> BucketRead:
+def with_snapshot(snapshot: KvSnapshot, latest: int) -> BucketPart:
     """A bucket that begins with a KV snapshot. One that was made behind the end of the log that was planned with is the end itself."""
-    return BucketRead(snapshot.bucket, False, snapshot, snapshot.offset, max(latest, snapshot.offset))
+    return BucketPart(snapshot.bucket, False, snapshot, snapshot.offset, max(latest, snapshot.offset))

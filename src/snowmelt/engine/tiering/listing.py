@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from snowmelt.errors import OutcomeUnknown
+from snowmelt.errors import OutcomeUnknown, Unavailable
 from snowmelt.fluss.client import FlussClient, Node, OffsetKind, Partition
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable
@@ -39,9 +39,12 @@ def list_buckets(client: FlussClient, table: ReadableTable) -> Buckets:
         for partition in found if table.partition_key else (None,):
             try:
                 logs += _list_partition(client, opened, table, partition)
-            except Gone:
+            except Gone as gone:
                 if partition is None:
                     raise
+                # A tablet server that was just started says of all its buckets what it says of those that are gone.
+                if partition in client.partitions(table.path):
+                    raise Unavailable("a Fluss server does not know a bucket at the moment", detail=gone.detail) from gone
                 del partitions[partition.partition]
     return Buckets(tuple(logs), partitions)
 

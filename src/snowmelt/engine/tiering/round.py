@@ -66,8 +66,9 @@ class RunningRound:
         leasing: Leasing,
         abandon: threading.Event,
         wake: threading.Event,
+        slots: threading.Semaphore,
     ) -> None:
-        """`abandon`: the service is to end. `wake`: set by this one when it has something to say."""
+        """`abandon`: the service is to end. `wake`: set by this one when it has something to say. `slots`: as many as may be at work."""
         self.handed = handed
         self.coordinator_epoch = coordinator_epoch
         self.lock = threading.Lock()
@@ -81,6 +82,7 @@ class RunningRound:
         self._leasing = leasing
         self._abandon = abandon
         self._wake = wake
+        self._slots = slots
         self.pausing = False
         """It waits, because the table failed just now."""
         self.counted = False
@@ -126,19 +128,21 @@ class RunningRound:
     def run(self, pause_s: float = 0.0) -> RoundEnd:
         """`pause_s`: before it begins, for a table that failed just now and is handed out again at once."""
         self.pausing = pause_s > 0
-        ends = self._abandon.wait(pause_s)
-        self.pausing = False
-        began = time.monotonic()
-        state = State.FAILED
-        try:
-            # The service may end while a table that failed waits: then it goes back as it is.
-            state = self._give_up() if ends and pause_s else self._run()
-        except Stopped:
-            pass
-        finally:
-            self._leasing.end(self._lease)
-            if self._coordinator is not None:
-                self._coordinator.connection.close()
+        self._abandon.wait(pause_s)
+        # Those that waited come back when they like.
+        with self._slots:
+            self.pausing = False
+            began = time.monotonic()
+            state = State.FAILED
+            try:
+                # A table that waited until the service is to end goes back as it is.
+                state = self._give_up() if self._abandon.is_set() else self._run()
+            except Stopped:
+                pass
+            finally:
+                self._leasing.end(self._lease)
+                if self._coordinator is not None:
+                    self._coordinator.connection.close()
         return RoundEnd(self.handed.path, state, self._rows, time.monotonic() - began, self._snapshot, self._failed)
 
     def _run(self) -> State:

@@ -5,7 +5,7 @@ Laws:
   table, or another epoch of the coordinator, takes the table from us. Nothing of it protects the lake: see `tiering.fence`.
 - A table that is handed out while a round of it is still ours was taken from us, and the older round is told so first.
 - A table that failed is handed out again at once; how long it then waits here doubles with each failure. It takes nobody's place meanwhile.
-- Whatever goes wrong in a round ends that round, and never the service.
+- Whatever goes wrong in a round ends that round, and never the service; but without Spark there are no rounds any more, and it ends.
 - Nothing is kept: whoever starts anew, here or elsewhere, finds everything in Fluss and in the lake.
 - Asked to end, it asks for no more tables, ends the rounds under way, and drops its leases. Rounds that wait for a server which does not
   answer are left to whoever has their tables next.
@@ -20,12 +20,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
+from snowmelt.engine.jobs import is_gone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
-from snowmelt.fluss.client import FlussClient, HandedOut, HeartbeatAnswer, Tiered, connect_coordinator
+from snowmelt.fluss.client import Claim, FlussClient, HandedOut, HeartbeatAnswer, connect_coordinator
 from snowmelt.fluss.rpc import Call
 from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.tiering.rounds import State
@@ -50,11 +51,13 @@ class Tiering:
         self._tell = tell
         self._stop = threading.Event()
         self._wake = threading.Event()
+        self._slots = threading.Semaphore(settings.rounds_at_once)
         self._running: dict[Future[RoundEnd], RunningRound] = {}
         self._failures: dict[int, int] = {}
         self._coordinator: FlussClient | None = None
         self._away = False
         """The coordinator did not answer the last heartbeat."""
+        self._spark_gone = False
 
     def stop(self) -> None:
         """End after the rounds under way. From any thread, or a signal's handler."""
@@ -62,7 +65,7 @@ class Tiering:
         self._wake.set()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Until `stop`. `Unavailable`: Spark is gone, and a new service with a new one has to go on."""
         check_ends(self._settings)
         abandon = threading.Event()
         leasing = Leasing(self._settings.bootstrap, duration_ms=self._settings.lease_ms)
@@ -81,6 +84,8 @@ class Tiering:
                     running.reported.set()
                 if self._coordinator is not None:
                     self._coordinator.connection.close()
+        if self._spark_gone:
+            raise Unavailable("Spark has ended, and no table can be tiered without it", hint="start the service again")
 
     def _beat(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, *, more: bool) -> None:
         pausing = sum(running.pausing for running in self._running.values())
@@ -135,7 +140,7 @@ class Tiering:
             if running.handed.table == handed.table and running.owned and not running.reported.is_set():
                 running.lost("it was handed out again")
         failures = self._failures.get(handed.table, 0)
-        running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon, self._wake)
+        running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon, self._wake, self._slots)
         future = pool.submit(running.run, PAUSE_S * 2 ** min(failures, PAUSES_DOUBLED_MAX) if failures else 0.0)
         future.add_done_callback(lambda _: self._wake.set())
         self._running[future] = running
@@ -147,9 +152,13 @@ class Tiering:
         for future in [future for future in self._running if future.done()]:
             running = self._running.pop(future)
             end = _end_of(future, running)
+            failed = end.state is State.FAILED
             if not running.counted:
-                self._count(running, failed=end.state is State.FAILED)
+                self._count(running, failed=failed)
             self._tell(end)
+            if failed and is_gone(self._spark):
+                self._spark_gone = True
+                self.stop()
 
     def _count(self, running: RunningRound, *, failed: bool) -> None:
         table = running.handed.table
@@ -195,5 +204,5 @@ def check_ends(settings: TieringSettings) -> None:
         )
 
 
-def _named(running: RunningRound) -> Tiered:
-    return Tiered(running.handed.table, running.coordinator_epoch, running.handed.tiering_epoch)
+def _named(running: RunningRound) -> Claim:
+    return Claim(running.handed.table, running.coordinator_epoch, running.handed.tiering_epoch)

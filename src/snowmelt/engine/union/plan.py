@@ -29,7 +29,7 @@ from snowmelt.lakes.paimon import PaimonLake, Share
 from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import Bucket, SnapshotFile
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.union import BucketRead, Pair, decide_pair, plan_union, with_snapshot
+from snowmelt.tiering.union import BucketPart, Pair, decide_pair, plan_union, with_snapshot
 
 TRIES_MAX: Final = 5
 READER: Final = "snowmelt-union"
@@ -108,6 +108,9 @@ class _Planning:
     def _tasks(self, pair: Pair) -> list[UnionTask]:
         shares = PaimonLake(self._options.warehouse, user=READER).shares(self._options.target, pair.snapshot) if pair.snapshot else []
         buckets = list_buckets(self._client, self._table)
+        # What is not in a log from its first row on may be in a lake that had nothing when it was looked at.
+        if any(log.earliest and log.bucket not in pair.offsets.ends for log in buckets.logs) and self._look() != pair:
+            raise SourceDrift("a Fluss table was tiered while it was looked at", detail=str(self._options.table))
         reads = plan_union(keyed=self._keyed, starts=pair.offsets.ends, logs=buckets.logs)
         ends = {read.bucket: read.stop for read in reads}
         leased_from_ms = time.time_ns() // 1_000_000
@@ -138,7 +141,7 @@ class _Planning:
             )
         return tasks
 
-    def _lease(self, buckets: Buckets, reads: Sequence[BucketRead]) -> Held:
+    def _lease(self, buckets: Buckets, reads: Sequence[BucketPart]) -> Held:
         wanted = {read.bucket: buckets.partition_name(read.bucket) for read in reads if read.snapshot is not None}
         if not wanted:
             return Held({}, False)
@@ -151,7 +154,7 @@ class _Planning:
     # ---- which rows of the lake go with which bucket
 
     def _divided(
-        self, shares: Sequence[Share], buckets: Buckets, reads: Iterable[BucketRead]
+        self, shares: Sequence[Share], buckets: Buckets, reads: Iterable[BucketPart]
     ) -> tuple[list[Share], dict[Bucket, list[Share]]]:
         """Shares that no change of the log touches (of log tables all, of others those of buckets at their end, and of partitions that
         Fluss has dropped), and those that go with a bucket's changes."""
