@@ -417,7 +417,7 @@ def _look_for(config: PipelineConfig) -> _Looked:
     routes = [route.route() for route in config.routes]
     targets = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=looked.ignore_case)
     # Here it is known where each goes: only a change table can do without a key.
-    instead = "; or exclude it" if config.sink.fluss() else "; or give it a route with mode: changelog, or exclude it"
+    instead = "; or exclude it" if target is not None else "; or give it a route with mode: changelog, or exclude it"
     findings = [
         replace(finding, level=Level.ERROR, remedy=finding.remedy + instead)
         if finding.code == "no-key" and any(targets[table].keyed for table in finding.tables)

@@ -108,8 +108,10 @@ class _Planning:
     def _tasks(self, pair: Pair) -> list[UnionTask]:
         shares = PaimonLake(self._options.warehouse, user=READER).shares(self._options.target, pair.snapshot) if pair.snapshot else []
         buckets = list_buckets(self._client, self._table)
-        # What is not in a log from its first row on may be in a lake that had nothing when it was looked at.
-        if any(log.earliest and log.bucket not in pair.offsets.ends for log in buckets.logs) and self._look() != pair:
+        # What is not in a log from its first row on may be in a lake that had nothing when it was looked at. Tables with a key have KV
+        # snapshots for that.
+        cut = not self._keyed and any(log.earliest and log.bucket not in pair.offsets.ends for log in buckets.logs)
+        if cut and self._look() != pair:
             raise SourceDrift("a Fluss table was tiered while it was looked at", detail=str(self._options.table))
         reads = plan_union(keyed=self._keyed, starts=pair.offsets.ends, logs=buckets.logs)
         ends = {read.bucket: read.stop for read in reads}
