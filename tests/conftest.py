@@ -36,12 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -asked[item.path])
 
 
-def _remove(server: Server) -> None:
-    server.stop()
-    # pytest keeps the folders of old sessions, and a data folder is some 200 MB.
-    shutil.rmtree(server.folder, ignore_errors=True)
-
-
 _shared: list[Server] = []
 
 
@@ -53,7 +47,7 @@ def _session_server(start: Callable[..., Server], folder: Path) -> Iterator[Serv
     _shared.append(server)
     yield server
     _shared.remove(server)
-    _remove(server)
+    server.discard()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -104,7 +98,7 @@ def _fresh(start: Callable[..., Server], tmp_path_factory: pytest.TempPathFactor
 
     yield fresh
     for server in servers:
-        _remove(server)
+        server.discard()
 
 
 @pytest.fixture

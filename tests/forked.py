@@ -1,4 +1,4 @@
-"""Processes of our own programs that are to be killed, forked from one that has read its libraries: to read them is most of a start.
+"""Processes of ours that are to be killed, forked from one that has read its libraries: to read them is most of a start.
 
 They are forked from a server of Python's, which has no threads and nothing of the test in it. Each is in a session of its own.
 """
@@ -14,8 +14,24 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.integration.pipeline_process", "tests.integration.tiering_process"])
+forkserver = multiprocessing.get_context("forkserver")
+# One list of all that any of them needs: a process of tests has one such server, and the last list that it was given counts.
+forkserver.set_forkserver_preload(
+    [
+        "pypaimon.catalog.catalog_factory",
+        "pypaimon.catalog.filesystem_catalog",
+        "pypaimon.manifest.manifest_list_manager",
+        "pypaimon.table.file_store_table",
+        "pypaimon.write.commit_message_serializer",
+        "pypaimon.write.file_store_commit",
+        "pypaimon.write.native_commit",
+        "pypaimon_rust.datafusion",
+        "snowmelt.lakes.paimon_tiering",
+        "tests.integration.pipeline_process",
+        "tests.integration.tiered_tables",
+        "tests.integration.tiering_process",
+    ]
+)
 
 
 def _run(module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
@@ -33,7 +49,7 @@ class Forked:
     """`main` of a module, as `python -m` would run it."""
 
     def __init__(self, module: str, arguments: Sequence[str], *, environment: Mapping[str, str], log: Path) -> None:
-        self._process = _context.Process(target=_run, args=(module, arguments, dict(environment), log), daemon=True)
+        self._process = forkserver.Process(target=_run, args=(module, arguments, dict(environment), log), daemon=True)
         self._process.start()
 
     @property

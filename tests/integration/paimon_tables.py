@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedName
 from snowmelt.errors import Fenced
 from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
 from snowmelt.model.table import DELETE, INSERT, KIND
+from tests.forked import forkserver
 
 KEYED, PLAIN = "shop.orders", "shop.events"
 BUCKETS = 2
@@ -155,10 +155,12 @@ def read_with(lake: PaimonLake, target: str, options: Mapping[str, str]) -> list
     return list(zip(*(found.column(name).to_pylist() for name in ("id", "v", SEQUENCE)), strict=True))
 
 
-def read_columns(lake: PaimonLake, target: str, filtered: Callable[[Any], Any] | None = None) -> list[dict[str, Any]]:
-    """All columns but `_seq`, sorted by the first; both of pypaimon's readers agree on it. `filtered` makes a predicate."""
+def read_columns(
+    lake: PaimonLake, target: str, filtered: Callable[[Any], Any] | None = None, *, readers: Sequence[Mapping[str, str]] = READERS
+) -> list[dict[str, Any]]:
+    """All columns but `_seq`, sorted by the first; these of pypaimon's readers agree on it. `filtered` makes a predicate."""
     found = []
-    for options in READERS:
+    for options in readers:
         builder = lake.table(target).copy(dict(options)).new_read_builder()
         if filtered is not None:
             builder = builder.with_filter(filtered(builder.new_predicate_builder()))
@@ -168,7 +170,7 @@ def read_columns(lake: PaimonLake, target: str, filtered: Callable[[Any], Any] |
             if rows is not None
             else []
         )
-    assert found[0] == found[1]
+    assert found[0] == found[-1]
     return found[0]
 
 
@@ -267,24 +269,6 @@ def compact(lake: PaimonLake, target: str, *, copies_marker: bool = False) -> No
 
 # ---- committers as processes
 
-_context = multiprocessing.get_context("forkserver")
-# Loading pypaimon takes seconds, a fork of a process that has done so takes milliseconds.
-_context.set_forkserver_preload(
-    [
-        "pypaimon.catalog.catalog_factory",
-        "pypaimon.catalog.filesystem_catalog",
-        "pypaimon.manifest.manifest_list_manager",
-        "pypaimon.table.file_store_table",
-        "pypaimon.write.commit_message_serializer",
-        "pypaimon.write.file_store_commit",
-        "pypaimon.write.native_commit",
-        "pypaimon_rust.datafusion",
-        "snowmelt.lakes.paimon_tiering",
-        "tests.integration.tiered_tables",
-    ]
-)
-
-
 class Process:
     """A process that does one thing and tells of it. Ended with the block, by its id.
 
@@ -292,8 +276,8 @@ class Process:
     """
 
     def __init__(self, task: Callable[[Connection], None]) -> None:
-        self._pipe, other = _context.Pipe()
-        self.process: ForkServerProcess = _context.Process(target=task, args=(other,))
+        self._pipe, other = forkserver.Pipe()
+        self.process: ForkServerProcess = forkserver.Process(target=task, args=(other,))
         self.process.start()
         other.close()
         assert self._pipe.recv() == "ready"

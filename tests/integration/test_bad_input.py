@@ -29,14 +29,14 @@ WORD = "hunter2"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     started = start_mariadb(tmp_path_factory.mktemp("bad"))
     yield started
-    started.stop()
+    started.discard()
 
 
 @pytest.fixture(scope="module")
 def other_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     started = start_mariadb(tmp_path_factory.mktemp("other"))
     yield started
-    started.stop()
+    started.discard()
 
 
 class Shop:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -134,8 +133,7 @@ def anonymous_mysql8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     except NotRun as reason:
         pytest.skip(str(reason))
     yield server
-    server.stop()
-    shutil.rmtree(server.folder, ignore_errors=True)
+    server.discard()
 
 
 @pytest.fixture(params=["mariadb", "anonymous_mysql8", "mysql56"])

@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         tmp_path_factory.mktemp("races"), rpl_semi_sync_master_wait_point="AFTER_SYNC", rpl_semi_sync_master_timeout=600_000
     )
     yield started
-    started.stop()
+    started.discard()
 
 
 class Shop:

@@ -75,7 +75,7 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             source.finish()
         yield source
     finally:
-        server.stop()
+        server.discard()
         shutil.rmtree(folder, ignore_errors=True)
 
 

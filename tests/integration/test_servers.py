@@ -105,7 +105,7 @@ def test_a_long_folder_name_still_gets_a_socket(tmp_path: Path) -> None:
     try:
         assert ask(server, "SELECT @@socket") == str(server.socket)
     finally:
-        server.stop()
+        server.discard()
 
 
 def test_a_server_that_cannot_be_fetched_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
