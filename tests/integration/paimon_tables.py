@@ -269,6 +269,7 @@ def compact(lake: PaimonLake, target: str, *, copies_marker: bool = False) -> No
 
 # ---- committers as processes
 
+
 class Process:
     """A process that does one thing and tells of it. Ended with the block, by its id.
 

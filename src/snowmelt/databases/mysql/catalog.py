@@ -5,6 +5,9 @@ Laws:
     is an error.
   - Few queries: one for the names, then three per database that holds a wanted table. MySQL 5.6 and MariaDB open every
     table that a catalogue query touches and only look up by equality, hence the database by `=`.
+  - What exists is found. MySQL 5.6 and MariaDB list tables by reading a folder, and of a table that is being altered at that
+    moment they may find nothing, whatever the statement alters; asked for by its name, it is found always. So names are
+    listed more than once, and what a list leaves out of a table that was named is asked for by name.
   - System databases, views, sequences and temporary tables are never captured.
 
 What the log's row images hold, seen on MariaDB 10.11 and MySQL 8.0 with full images (tests/integration/test_catalog.py):
@@ -30,6 +33,7 @@ What the log's row images hold, seen on MariaDB 10.11 and MySQL 8.0 with full im
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import translate as glob_to_regex
@@ -42,6 +46,11 @@ from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
 from snowmelt.model.table import TableId
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+
+LISTINGS = 6
+LISTING_PAUSE_S = 0.02
+"""Of a table that is altered without end each list lacks it with a chance of one in ten; one that is altered once is away for less
+than a millisecond."""
 
 NAMES_IN_QUERY_MAX = 200
 """Up to so many tables of a database are asked for by name; beyond that the whole database is read and filtered here."""
@@ -108,27 +117,51 @@ def read_tables(session: Session, wanted: TablePredicate | Iterable[TableId]) ->
     return {table: found[table] for table in sorted(found)}
 
 
-def _find(session: Session, wanted: TablePredicate | Iterable[TableId]) -> list[TableId]:
+def _lists_folders(session: Session) -> bool:
+    """Whether a list of tables may lack one that is being altered."""
+    return session.server.flavour == "mariadb" or session.server.version < (8,)
+
+
+def _find(session: Session, wanted: TablePredicate | Iterable[TableId]) -> Iterable[TableId]:
     """The existing tables among the wanted ones. Names and types alone are cheap: no table is opened for them."""
     if callable(wanted):
-        listed = _rows(session, "SELECT table_schema, table_name, table_type FROM information_schema.tables", "", [])
-        accept = wanted
-    else:
-        fold = str.lower if ignores_case(session) else str
-        asked = {(fold(table.database), fold(table.name)) for table in wanted}
-        listed = []
-        for database in sorted({database for database, _ in asked}):
-            where = "WHERE table_schema = %s"
-            listed += _rows(session, "SELECT table_schema, table_name, table_type FROM information_schema.tables", where, [database])
+        found = _list(session, "", [])
+        for _ in range(LISTINGS - 1 if _lists_folders(session) else 0):
+            time.sleep(LISTING_PAUSE_S)
+            found |= _list(session, "", [])
+        return filter(wanted, found)
+    fold = str.lower if ignores_case(session) else str
+    asked = {(fold(table.database), fold(table.name)): table for table in wanted}
+    there: dict[tuple[str, str], TableId] = {}
+    for database in sorted({database for database, _ in asked}):
+        listed = _list(session, "WHERE table_schema = %s", [database])
+        there |= {(fold(table.database), fold(table.name)): table for table in listed}
+    for folded, table in asked.items() if _lists_folders(session) else ():
+        if folded not in there:
+            for one in _list(session, "WHERE table_schema = %s AND table_name = %s", [table.database, table.name]):
+                there[folded] = one
+    return [there[folded] for folded in asked if folded in there]
 
-        def accept(table: TableId) -> bool:
-            return (fold(table.database), fold(table.name)) in asked
 
-    tables = [TableId(database, name) for database, name, kind in listed if kind in ("BASE TABLE", "SYSTEM VERSIONED")]
-    return [table for table in tables if table.database.lower() not in SYSTEM_DATABASES and accept(table)]
+def _list(session: Session, where: str, arguments: Sequence[str]) -> set[TableId]:
+    rows = _rows(session, "SELECT table_schema, table_name, table_type FROM information_schema.tables", where, arguments)
+    tables = (TableId(database, name) for database, name, kind in rows if kind in ("BASE TABLE", "SYSTEM VERSIONED"))
+    return {table for table in tables if table.database.lower() not in SYSTEM_DATABASES}
 
 
 def _read_database(session: Session, database: str, names: Sequence[str]) -> dict[TableId, MySqlTable]:
+    found = _read_some(session, database, names)
+    if len(names) > 1 and _lists_folders(session):
+        for name in names:
+            known = found.get(TableId(database, name))
+            # Its key alone may be what was left out.
+            if known is None or not known.key:
+                found.pop(TableId(database, name), None)
+                found |= _read_some(session, database, [name])
+    return found
+
+
+def _read_some(session: Session, database: str, names: Sequence[str]) -> dict[TableId, MySqlTable]:
     where, arguments = "WHERE table_schema = %s", [database]
     if len(names) == 1:
         # Only equality is a look-up on MariaDB and MySQL 5.6; with IN they open every table of the database.
@@ -161,16 +194,15 @@ def _read_database(session: Session, database: str, names: Sequence[str]) -> dic
         arguments,
     ):
         indexes[name][index].append((int(ordinal), column, prefix is not None))
-    implicit = _implicitly_versioned(session, database, {name for name, kind, *_ in described if kind == "SYSTEM VERSIONED"})
     wanted = set(names)
     tables: dict[TableId, MySqlTable] = {}
-    for name, _, engine, collation, comment in described:
+    for name, kind, engine, collation, comment in described:
         if name not in wanted or not columns[name]:
             continue
         table = TableId(database, name)
         shape = _in_order(table, columns[name])
         key, primary = _key(session, table, shape, indexes[name])
-        if name in implicit:
+        if kind == "SYSTEM VERSIONED" and _is_implicitly_versioned(session, table):
             shape, key = (*shape, *IMPLICIT_PERIOD), (*key, "row_end") if key else ()
         tables[table] = MySqlTable(
             id=table,
@@ -189,12 +221,10 @@ _IndexPart = tuple[int, str | None, bool]
 """Ordinal, column (None for an expression), whether only a prefix of the column is in the index."""
 
 
-def _implicitly_versioned(session: Session, database: str, versioned: set[str]) -> set[str]:
-    """Of MariaDB's system-versioned tables those that declare no period columns, so that the server adds them."""
-    if not versioned:
-        return versioned
-    where = "WHERE table_schema = %s AND generation_expression = 'ROW END'"
-    return versioned - {name for (name,) in _rows(session, "SELECT table_name FROM information_schema.columns", where, [database])}
+def _is_implicitly_versioned(session: Session, table: TableId) -> bool:
+    """Whether one of MariaDB's system-versioned tables declares no period columns, so that the server adds them."""
+    where = "WHERE table_schema = %s AND table_name = %s AND generation_expression = 'ROW END'"
+    return not _rows(session, "SELECT column_name FROM information_schema.columns", where, [table.database, table.name])
 
 
 def _rows(session: Session, select: str, where: str, arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
