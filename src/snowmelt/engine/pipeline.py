@@ -512,7 +512,9 @@ class Pipeline:
         self._staged = None
         plan, answers = job.plan, job.answers
         refused = refusal(plan, [answer.message for answer in answers], writers=job.tasks, sources=None, tables=self.ledger.tables)
-        if refused is None and self._coordinator.offer(self._intent(plan, answers), plan.follows):
+        if refused is not None:
+            log.warning("what a log job brought is dropped and planned again", extra={"epoch": plan.epoch, "why": refused})
+        elif self._coordinator.offer(self._intent(plan, answers), plan.follows):
             adopted = (self._chunks.staged(fact.nonce).rows for fact in plan.facts if isinstance(fact, Adopted))
             self._rows_offered = sum(answer.rows for answer in answers) + sum(adopted)
 

@@ -79,7 +79,7 @@ class Turn(Enum):
     TOLD = "Fluss knows"
     REPORTED = "reported"
     FAILED = "a step failed"
-    FENCED = "another round came first"
+    PRECEDED = "another round came first"
     LOST = "the table is no longer ours"
     CLEANED = "our files are deleted"
 
@@ -116,7 +116,7 @@ ROUND: Final[dict[tuple[State, Turn], State]] = {
     (State.UNSURE, Turn.UNKNOWN): State.UNSURE,
     (State.UNSURE, Turn.IN_THE_LAKE): State.COMMITTED,
     (State.UNSURE, Turn.NOT_THERE): State.PREPARED,
-    (State.UNSURE, Turn.FENCED): State.VOID,
+    (State.UNSURE, Turn.PRECEDED): State.VOID,
     (State.COMMITTED, Turn.STILL_NEWEST): State.NEWEST,
     (State.COMMITTED, Turn.OVERTAKEN): State.TOLD,
     (State.NEWEST, Turn.TOLD): State.TOLD,
@@ -462,7 +462,7 @@ class Round:
             case Absent():
                 self._turn(Turn.NOT_THERE)
             case Overtaken():
-                self._turn(Turn.FENCED)
+                self._turn(Turn.PRECEDED)
             case Confirmed(newest):
                 self._confirm(newest)
             case Cleaned():
