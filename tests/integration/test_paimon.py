@@ -30,6 +30,7 @@ from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, OutcomeUnkno
 from snowmelt.lakes import paimon_table
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.store.local import LocalStore
+from tests.forked import forkserver
 from tests.integration.paimon_tables import (
     KEYED,
     PLAIN,
@@ -1021,13 +1022,11 @@ def _limited(warehouse: str, limit: int, intents: list[Any], pipe: Any) -> None:
 @pytest.mark.parametrize("limit", [0, 1, 200, 500, 700, 900, 1200, 1700, 2000, 2500])
 def test_files_that_cannot_grow_leave_the_epoch_out_and_the_table_whole(lake: PaimonLake, tmp_path: Path, limit: int) -> None:
     """As a full disk does, at each of the files that a commit writes."""
-    from tests.integration.paimon_tables import _context
-
     bring(lake, 1, KEYED, LOW)
     entry = entry_of(lake, KEYED, stage(lake, KEYED, [HIGH], number=2))
     intent = intent_of(2, entry)
-    here, there = _context.Pipe()
-    process = _context.Process(target=_limited, args=(str(tmp_path), limit, [intent], there))
+    here, there = forkserver.Pipe()
+    process = forkserver.Process(target=_limited, args=(str(tmp_path), limit, [intent], there))
     process.start()
     error = here.recv()
     process.join()

@@ -48,7 +48,7 @@ from snowmelt.model.table import TableId
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 LISTINGS = 6
-LISTING_PAUSE_S = 0.02
+LISTING_PAUSE_S = 0.01
 """Of a table that is altered without end each list lacks it with a chance of one in ten; one that is altered once is away for less
 than a millisecond."""
 
