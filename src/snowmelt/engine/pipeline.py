@@ -339,8 +339,10 @@ class Pipeline:
         """Whether every table is live and the lake has what the database had when this was asked."""
         if not self.caught_up():
             return False
-        with Session(self._settings.source) as session:
+        # Of a database that is away capture knows best whether that is worth an end.
+        with contextlib.suppress(Unavailable), Session(self._settings.source) as session:
             return self._has(log_end(session, era=self._era))
+        return False
 
     def caught_up(self) -> bool:
         """Whether every table is live and the lake has what the database had when this driver started."""
