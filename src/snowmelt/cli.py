@@ -28,7 +28,7 @@ from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.preflight import Cascades, Finding, Level, PreflightOptions, inspect
+from snowmelt.databases.mysql.preflight import Cascades, Finding, Level, PreflightOptions, gravest_first, inspect
 from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.model.table import TableId
 from snowmelt.relay.limits import Limits
@@ -333,8 +333,12 @@ def _run(file: Path, *, until_current: bool, master: str, ui: bool, as_json: boo
             last = supervise(lambda: Pipeline(spark, settings), watcher, interrupts.asked, until_current=until_current)
         finally:
             watcher.end()
-        why = "ended as asked" if interrupts.asked.is_set() else "current"
+        asked = interrupts.asked.is_set()
+        why = "ended as asked" if asked else "current"
         watcher.note("done", f"{why}, epoch {last.epoch}, rows {last.rows:,}")
+    if asked and until_current:
+        # Whoever waits for a current lake must not take this for it.
+        raise typer.Exit(1)
 
 
 def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
@@ -416,10 +420,15 @@ def _look_for(config: PipelineConfig) -> _Looked:
     looked = _look(source.options(), source.tables, source.exclude, wanted)
     routes = [route.route() for route in config.routes]
     targets = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=looked.ignore_case)
-    # Here it is known where each goes: only a change table can do without a key.
+    # Here it is known where each goes: only a change table can do without a key. One that was made later is left out.
     instead = "; or exclude it" if target is not None else "; or give it a route with mode: changelog, or exclude it"
     findings = [
-        replace(finding, level=Level.ERROR, remedy=finding.remedy + instead)
+        replace(
+            finding,
+            level=Level.WARNING if begun else Level.ERROR,
+            fact="tables without a key are left out" if begun else "tables without a key can't be kept as rows",
+            remedy=finding.remedy + instead,
+        )
         if finding.code == "no-key" and any(targets[table].keyed for table in finding.tables)
         else finding
         for finding in looked.findings
@@ -430,7 +439,7 @@ def _look_for(config: PipelineConfig) -> _Looked:
         if at not in taken:
             remedy = "check its spelling; of several routes that match a table the first wins"
             findings.append(Finding("no-route", Level.WARNING, f"no table takes the route of {route.source}", remedy))
-    return replace(looked, findings=findings, targets={table: target.name for table, target in targets.items()})
+    return replace(looked, findings=gravest_first(findings), targets={table: target.name for table, target in targets.items()})
 
 
 def _line(text: str) -> None:

@@ -235,6 +235,17 @@ def test_tables_that_are_emptied_and_dropped_between_two_runs_stop_nobody(shop: 
     shop.goes_on()
 
 
+def test_a_table_without_a_key_stops_the_first_run_and_no_later_one(shop: Shop) -> None:
+    shop.execute(f"CREATE TABLE {shop.name}.loose (v INT)")
+    shop.fails("error: tables without a key can't be kept as rows", "loose", "mode: changelog")
+    shop.execute(f"DROP TABLE {shop.name}.loose")
+    shop.goes_on()
+    shop.execute(f"CREATE TABLE {shop.name}.loose (v INT)", f"INSERT INTO {shop.name}.loose VALUES (1)")
+    shop.change()
+    for _ in range(2):
+        shop.goes_on()
+
+
 def test_a_statement_that_the_lake_can_not_hold_is_told_and_leaves_the_lake_as_it_was(shop: Shop) -> None:
     shop.goes_on()
     shop.change()

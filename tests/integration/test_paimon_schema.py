@@ -162,7 +162,7 @@ def test_any_other_type_needs_an_empty_table_and_shows_nothing_of_what_was(
         reshape(lake, KEYED, columns(("n", new)))
     kinds = [str(field.type) for field in lake.table(KEYED).fields if field.name == "n"]
     assert f"{KEYED}.n: from {kinds[0]} to " in error.value.detail
-    assert "another lake table" in error.value.hint
+    assert "other lake tables" in error.value.hint
     entry = entry_of(lake, KEYED, empties=["shop.orders"], reshape=reshape(lake, KEYED, columns(("n", new)), emptied=True))
     lake.commit(intent_of(2, entry), entry)
     assert read_columns(lake, KEYED) == []
@@ -193,7 +193,7 @@ def test_a_key_does_not_change(lake: PaimonLake, emptied: bool) -> None:
         with pytest.raises(SourceDrift, match="key") as error:
             lake.reshape(target, schema, key, emptied=emptied)
         assert target in error.value.detail
-        assert "another lake table" in error.value.hint
+        assert "other lake tables" in error.value.hint
 
 
 # ---- names and places

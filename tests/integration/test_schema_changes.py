@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +187,34 @@ def test_a_change_table_tells_each_change_with_its_kind_and_place(server: Server
     assert all(isinstance(place, str) and ":" in place for place in places)
     assert all(row["_ts"] is not None for row in changes)
     assert len({(row["_seq"], row["_ordinal"]) for row in changes}) == len(changes)
+
+
+@pytest.mark.timeout(300)
+def test_tables_without_transactions_are_copied_while_they_are_written_to_and_may_change_their_engine(
+    server: Server, tmp_path: Path, spark: Any
+) -> None:
+    fill(server)
+    execute(server, "ALTER TABLE shop.orders ENGINE = MyISAM", "ALTER TABLE shop.events ENGINE = MyISAM")
+    over = threading.Event()
+
+    def write() -> None:
+        for seed in itertools.count():
+            some_changes(server, seed)
+            if over.wait(0.05):
+                return
+
+    with ThreadPoolExecutor(1) as pool, Running(spark, settings(server, tmp_path, routes=[LOGGED])) as running:
+        writing = pool.submit(write)
+        try:
+            running.wait_for(lambda: [*running.pipeline.progress.phases.values()] == ["released"] * 2)
+            # The first is copied again, by another kind of read.
+            execute(server, "ALTER TABLE shop.orders ENGINE = InnoDB", "ALTER TABLE shop.orders ADD COLUMN size INT NOT NULL DEFAULT 7")
+            execute(
+                server, "CREATE TABLE shop.late (id INT NOT NULL PRIMARY KEY, v INT) ENGINE = MyISAM", "INSERT INTO shop.late VALUES (1, 1)"
+            )
+            running.wait_for(lambda: running.pipeline.progress.phases.get("shop.late") == "released")
+        finally:
+            over.set()
+        writing.result()
+        running.settled()
+    compare(server, tmp_path)

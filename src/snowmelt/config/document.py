@@ -219,7 +219,10 @@ _PROBLEMS: Final[tuple[tuple[str, str], ...]] = (
     ("expected alphabetic or numeric", "text that begins with * or & needs quotes"),
     ("'\\t'", "a tab; YAML is indented with spaces"),
     ("cannot start any token", "text that begins with one of @ ` % & * ! needs quotes"),
-    ("mapping values are not allowed", "a colon where no key can be; text that holds one followed by a blank needs quotes"),
+    (
+        "mapping values are not allowed",
+        "a colon where no key can be: a line is indented otherwise than its neighbours, or text with a colon needs quotes",
+    ),
     ("could not find expected ':'", "a line that is neither a key with a colon nor part of a list"),
     ("but found another document", "more than one document in a file"),
     ("end of stream", "a quote or bracket that is not closed"),

@@ -155,4 +155,4 @@ def _text(kind: Any) -> str:
 
 
 def _drift(fact: str, detail: str) -> SourceDrift:
-    return SourceDrift(fact, detail=detail, hint="begin with a new state, and with another lake table for it")
+    return SourceDrift(fact, detail=detail, hint="begin with a new state and other lake tables")

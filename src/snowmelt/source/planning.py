@@ -12,7 +12,8 @@
     not in it, nor is one that is gone.
 
 The adoption rule. An epoch (s, e] adopts a chunk whose read contains nothing beyond `h` ≤ e. For the chunk's keys it emits what
-lies in (V, e] and is not covered by the read's mark; later epochs emit everything. Before, a chunk's changes are dropped.
+lies in (V, e], for a change table only what the read's mark does not cover (`source.filter`); later epochs emit everything. Before, a
+chunk's changes are dropped.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Adopting:
 
     reading: Reported
     visible: int
-    """`V`: changes above it that the read's mark does not cover are emitted, also those of epochs that dropped them."""
+    """`V`: changes above it are emitted, also those of epochs that dropped them; to a change table those that the read lacks."""
     span: Span | None
     """None: all that lies outside of the table's extent."""
     replaces: bool

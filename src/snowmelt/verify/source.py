@@ -150,9 +150,7 @@ class SourceTable:
         return Detail(int(rows.rows[at]), tuple(key), tuple(digests[column.name] or b"" for column in self._forms.columns))
 
     def _exact(self, session: Session) -> ExactRead:
-        return ExactRead(
-            session, self._table, identity=self._identity, era=self._era, allow_locked_reads=False, to_a_change=not self._forms.key
-        )
+        return ExactRead(session, self._table, identity=self._identity, era=self._era, to_a_change=not self._forms.key)
 
     def _range(self, parting: Parting, index: int) -> str:
         low = (parting.bounds[index - 1],) if index else None

@@ -71,8 +71,12 @@ class PreflightOptions:
 def inspect(session: Session, tables: Iterable[MySqlTable], options: PreflightOptions | None = None) -> list[Finding]:
     """All findings, the gravest first. Every check is made, whatever the others find."""
     check = _Inspection(session, sorted(tables, key=lambda table: table.id), options or PreflightOptions())
+    return gravest_first(check.findings())
+
+
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
     order = list(Level)
-    return sorted(check.findings(), key=lambda finding: order.index(finding.level))
+    return sorted(findings, key=lambda finding: order.index(finding.level))
 
 
 Findings = Iterator[Finding]
@@ -363,7 +367,7 @@ class _Inspection:
             yield Finding(
                 "engine",
                 Level.WARNING,
-                "tables without transactions are locked against writers while they are copied",
+                "tables without transactions are locked against writers while a chunk of them is read",
                 remedy,
                 locked,
             )

@@ -8,7 +8,7 @@ replication, without a bound. So the end of the log says nothing about what a re
   opens is in the snapshot; the end of the log moves before, so what lies beyond it after the snapshot is open is not.
 - MySQL without GTIDs, and MySQL 5.6, whose `gtid_executed` moves too early: a second connection locks the table against
   writers for the milliseconds in which the snapshot opens and the end of the log is read.
-- Engines without transactions have no snapshot: the lock stays until the last row, where that is allowed.
+- Engines without transactions have no snapshot: the lock stays until the last row.
 
 Laws:
 - The isolation level is set here, never inherited: under READ COMMITTED a consistent snapshot is silently none.
@@ -34,7 +34,7 @@ from snowmelt.databases.mysql.connect import Session, log_is_off
 from snowmelt.databases.mysql.marks import GtidMark, Mark, PositionMark, at_least
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.resultset import BATCH_BYTES_MAX, ROW_BYTES_MAX, ROWS_MAX, Counters, select
-from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check
+from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check
 from snowmelt.model.gtid import MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
 
@@ -89,12 +89,10 @@ def newest_visible(session: Session, table: MySqlTable, *, era: int) -> Position
                 return log_end(locker, era=era)
 
 
-def read_extent(
-    session: Session, table: MySqlTable, *, identity: str, era: int, allow_locked_reads: bool = False, to_a_change: bool = False
-) -> tuple[Extent, Mark]:
+def read_extent(session: Session, table: MySqlTable, *, identity: str, era: int, to_a_change: bool = False) -> tuple[Extent, Mark]:
     """The least and the greatest key by one exact read, and its mark, which is also the tail's. `to_a_change` as in `read_chunk`."""
     check(bool(table.key), "a table without a key has no ends", str(table.id))
-    with ExactRead(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads, to_a_change=to_a_change) as read:
+    with ExactRead(session, table, identity=identity, era=era, to_a_change=to_a_change) as read:
         source = from_table(session, table)
         up = ", ".join(quote(name) for name in table.key)
         down = ", ".join(f"{quote(name)} DESC" for name in table.key)
@@ -118,7 +116,6 @@ def read_chunk(
     identity: str,
     era: int,
     visible: Position | MySqlGtidSet | None = None,
-    allow_locked_reads: bool = False,
     to_a_change: bool = False,
     pool: ArenaPool | None = None,
     rows_max: int = ROWS_MAX,
@@ -132,7 +129,7 @@ def read_chunk(
     nothing open, as it may where rows have keys; what the server itself can't tell so exactly is settled by a lock for a moment.
     """
     check(chunk.table == table.id, "a chunk is read from its own table", f"{chunk.table} and {table.id}")
-    exact = ExactRead(session, table, identity=identity, era=era, allow_locked_reads=allow_locked_reads, to_a_change=to_a_change)
+    exact = ExactRead(session, table, identity=identity, era=era, to_a_change=to_a_change)
     exact.open()
     try:
         if visible is not None and not at_least(exact.mark, visible):
@@ -200,15 +197,12 @@ class ChunkRead:
 class ExactRead:
     """A transaction whose content is known, on a table of known shape."""
 
-    def __init__(
-        self, session: Session, table: MySqlTable, *, identity: str, era: int, allow_locked_reads: bool, to_a_change: bool
-    ) -> None:
+    def __init__(self, session: Session, table: MySqlTable, *, identity: str, era: int, to_a_change: bool) -> None:
         self._session = session
         self._to_a_change = to_a_change
         self._table = table
         self._identity = identity
         self._era = era
-        self._allow_locked_reads = allow_locked_reads
         self._locker: _Lock | None = None
         self._opened = False
         self._mark: Mark | None = None
@@ -227,13 +221,14 @@ class ExactRead:
                 detail=f"{session.server.identity} instead of {self._identity}",
                 hint="see the host's name",
             )
-        self._check_shape("before")
+        # As of now: a change of its engine is no change of its shape.
+        self._engine = self._check_shape("before").engine.lower()
         session.execute(_ISOLATION)
         # Somebody who waits to change the table makes us wait behind him, and with a lock he waits for us.
         session.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
         self._opened = True
         try:
-            self._mark = self._open_snapshot() if self._table.engine.lower() == "innodb" else self._open_locked()
+            self._mark = self._open_snapshot() if self._engine == "innodb" else self._open_locked()
         except BaseException:
             self.close()
             raise
@@ -266,12 +261,7 @@ class ExactRead:
         self._session.execute(f"SELECT 1 FROM {quote_table(self._table.id)} LIMIT 0")
 
     def _open_locked(self) -> Mark:
-        if not self._allow_locked_reads:
-            raise InvalidConfig(
-                f"{self._table.id} can't be read exactly",
-                detail=f"its engine {self._table.engine} has no transactions",
-                hint="allow locked reads, which stop its writers while a chunk is read, or exclude the table",
-            )
+        """An engine without transactions shows what others write, so nobody writes until the read is over."""
         self._locker = _lock(self._session, self._table)
         return PositionMark(log_end(self._locker.session, era=self._era), locked=True)
 
@@ -280,7 +270,8 @@ class ExactRead:
         self._session.execute("COMMIT")
         self._opened = False
         self._release()
-        self._check_shape("during")
+        if self._check_shape("during").engine.lower() != self._engine:
+            raise SourceDrift(f"the engine of {self._table.id} changed during the read")
 
     def close(self) -> None:
         self._release()
@@ -296,12 +287,13 @@ class ExactRead:
         if locker is not None:
             locker.release()
 
-    def _check_shape(self, when: str) -> None:
+    def _check_shape(self, when: str) -> MySqlTable:
         found = read_tables(self._session, [self._table.id]).get(self._table.id)
         if found is None:
             raise SourceDrift(f"{self._table.id} is gone", detail=f"{when} the read")
         if found.fingerprint() != self._table.fingerprint():
             raise SourceDrift(f"the schema of {self._table.id} changed {when} the read")
+        return found
 
     def __enter__(self) -> ExactRead:
         self.open()
