@@ -400,7 +400,7 @@ def _look(options: MySqlOptions, tables: Sequence[str], exclude: Sequence[str], 
     with Session(options) as session:
         ignore_case = ignores_case(session)
         found = read_tables(session, match_tables(tables, exclude, ignore_case=ignore_case))
-        findings = _unmatched(tables, exclude, found, ignore_case) + inspect(session, found.values(), wanted)
+        findings = _unmatched(tables, exclude, found, ignore_case, begun=wanted.begun) + inspect(session, found.values(), wanted)
         return _Looked(str(session.server), ignore_case, found, findings)
 
 
@@ -419,7 +419,7 @@ def _look_for(config: PipelineConfig) -> _Looked:
     wanted = PreflightOptions(types=source.types(), cascades=source.cascades, begun=begun)
     looked = _look(source.options(), source.tables, source.exclude, wanted)
     routes = [route.route() for route in config.routes]
-    targets = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=looked.ignore_case)
+    targets = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=looked.ignore_case, leave_out=begun)
     # Here it is known where each goes: only a change table can do without a key. One that was made later is left out.
     instead = "; or exclude it" if target is not None else "; or give it a route with mode: changelog, or exclude it"
     findings = [
@@ -429,7 +429,7 @@ def _look_for(config: PipelineConfig) -> _Looked:
             fact="tables without a key are left out" if begun else "tables without a key can't be kept as rows",
             remedy=finding.remedy + instead,
         )
-        if finding.code == "no-key" and any(targets[table].keyed for table in finding.tables)
+        if finding.code == "no-key" and any(table in targets and targets[table].keyed for table in finding.tables)
         else finding
         for finding in looked.findings
     ]
@@ -704,7 +704,9 @@ def _password(reference: str | None) -> Secret:
     return Secret(f"${{{PASSWORD_VARIABLE}}}") if PASSWORD_VARIABLE in os.environ else Secret()
 
 
-def _unmatched(patterns: Sequence[str], exclude: Sequence[str], found: dict[TableId, MySqlTable], ignore_case: bool) -> list[Finding]:
+def _unmatched(
+    patterns: Sequence[str], exclude: Sequence[str], found: dict[TableId, MySqlTable], ignore_case: bool, *, begun: bool
+) -> list[Finding]:
     """A pattern without a table is a typing error or a missing grant: the catalogue shows only what the user may see."""
     findings = []
     for pattern in patterns:
@@ -713,7 +715,8 @@ def _unmatched(patterns: Sequence[str], exclude: Sequence[str], found: dict[Tabl
             remedy = (
                 "check its spelling and case, what is excluded, and that the user may SELECT; system databases and views are never captured"
             )
-            findings.append(Finding("no-table", Level.ERROR, f"no table matches {pattern}", remedy))
+            # One that is away may come back.
+            findings.append(Finding("no-table", Level.WARNING if begun else Level.ERROR, f"no table matches {pattern}", remedy))
     return findings
 
 

@@ -23,6 +23,7 @@ from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TimeAs, Ty
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.marks import PositionMark
 from snowmelt.databases.mysql.quoting import quote, quote_table
+from snowmelt.databases.mysql.reads import shown_place
 from snowmelt.databases.mysql.resultset import Counters, select
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.engine.settings import Settings
@@ -33,7 +34,6 @@ from snowmelt.verify import Difference, Outcome, TableVerdict, verify
 from snowmelt.verify.digests import digest_rows, from_raw
 from snowmelt.verify.forms import float_bits, is_summed, lake_text, sql_digest, sql_float
 from snowmelt.verify.rounds import Kind
-from snowmelt.verify.source import shown_place
 from tests.integration.killed import ROWS, fill, under_load
 from tests.integration.logs import open_session
 from tests.integration.running import Running, settings

@@ -162,6 +162,18 @@ def test_nulls_are_converted_unless_the_mode_is_strict() -> None:
     assert isinstance(read(sql)[0], AlterColumns)
 
 
+@pytest.mark.parametrize("more", ["", " DEFAULT CURRENT_TIMESTAMP"])
+def test_a_column_that_is_dropped_and_added_by_one_statement_has_none_of_its_values(more: str) -> None:
+    (change,) = read(f"ALTER TABLE t DROP COLUMN seen, ADD COLUMN seen TIMESTAMP NULL{more}")
+    assert not isinstance(change, Ignored)
+
+
+@pytest.mark.parametrize("action", ["ADD UNIQUE (name)", "PARTITION BY HASH (id)", "ADD CONSTRAINT CHECK (id < 3)"])
+def test_an_alter_that_ignores_errors_drops_rows(action: str) -> None:
+    (change,) = read(f"ALTER IGNORE TABLE t {action}", rules=MARIADB)
+    assert isinstance(change, Rewrites)
+
+
 def test_a_column_keeps_its_zeros_where_it_had_auto_increment_before() -> None:
     numbered = replace(TABLE, columns=(replace(TABLE.columns[0], auto_increment=True), *TABLE.columns[1:]))
     assert altered("ALTER TABLE t MODIFY id BIGINT NOT NULL AUTO_INCREMENT", table=numbered).after.columns[0].auto_increment

@@ -65,13 +65,16 @@ class Chunks:
         retries: Retries,
         *,
         at_once: int,
+        began: Position,
         sourced: Callable[[TableId], Sourced],
     ) -> None:
+        """`began`: the end of the server's log when this driver started."""
         self._ledger = ledger
         self._keeper = keeper
         self._jobs = jobs
         self._place = place
         self._at_once = at_once
+        self._began = began
         self._sourced = sourced
         self._answers: dict[str, ChunkAnswer] = {}
         """Of reports, by nonce."""
@@ -92,12 +95,12 @@ class Chunks:
         tables, relay = self._ledger.tables, self._keeper.relay
         running = sum(1 for _ in tables.readings())
         free = self._at_once - sum(1 for reading in tables.readings() if reading.report is None)
-        if free <= 0 or relay.newest is None:
+        # Before capture has come to where the server is, statements may lie ahead that nobody knows of.
+        if free <= 0 or relay.newest is None or relay.offset_of(self._began) is None:
             return
         if self._asked is None:
             # Whether anything could be launched if all that is captured were visible.
-            waiting = self._retries.waiting
-            wanted = decide_launches(tables, relay, visible=relay.end, job=0, running_max=running + 1, waiting=waiting)
+            wanted = decide_launches(tables, relay, visible=relay.end, job=0, running_max=running + 1, waiting=self._not_now())
             if wanted:
                 table = self._sourced(wanted[0].incarnation.table).table
                 self._asked = table.id, self._asking.submit(_ask, self._place.source, table, relay.era)
@@ -117,7 +120,7 @@ class Chunks:
             visible = self._without_hidden(visible, said.prepared)
         if visible is None:
             return
-        waiting = self._retries.waiting
+        waiting = self._not_now()
         if isinstance(shown, Position) and self._place.server.flavour == "mysql":
             # Proven by a lock, and so of this table alone.
             waiting |= {table.incarnation.table for table in tables if table.incarnation.table != name}
@@ -125,6 +128,12 @@ class Chunks:
             self.newest_job = launch.job
             tables.apply(launch)
             self._start(launch, shown if isinstance(shown, Position) else None)
+
+    def _not_now(self) -> set[TableId]:
+        """Tables that wait: because reads of them failed, or because a statement lies ahead, so that database and lake have them in shapes
+        of their own and no read of today would ever be adopted."""
+        relay = self._keeper.relay
+        return self._retries.waiting | {statement.table for statement in relay.statements(self._ledger.upto, relay.end)}
 
     def _visible(self, shown: Position | MySqlGtidSet) -> int | None:
         relay, located = self._keeper.relay, self._keeper.located

@@ -10,6 +10,7 @@ A table that can't be brought to the lake is left out, with a warning, until a s
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,8 +21,9 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.databases.mysql.catalog import TablePredicate, ignores_case, match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
-from snowmelt.databases.mysql.reads import log_end
+from snowmelt.databases.mysql.reads import Method, log_end, read_method, shown_place
 from snowmelt.engine.shapes import Shapes
+from snowmelt.errors import Unavailable
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Relay
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 1.0
 """Between two reads of the catalogue."""
+_SHOWN_S_MAX: Final = 5.0
+"""How long all else waits for a server to show what it has logged, before it is asked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,8 @@ def read_catalogue(options: MySqlOptions, wanted: Callable[[bool], TablePredicat
     """Read it. `wanted` is told whether the server ignores the case of names."""
     with Session(options) as session:
         ignore_case = ignores_case(session)
-        began = log_end(session, era=era)
+        # MySQL 8 logs a statement before its catalogue shows what came of it.
+        began = shown_place(session, era, seconds_max=_SHOWN_S_MAX) if read_method(session) is Method.GTID else log_end(session, era=era)
         tables = read_tables(session, wanted(ignore_case))
         time_ms = 1000 * int(session.value("SELECT UNIX_TIMESTAMP()"))
         return Catalogue(
@@ -77,14 +82,15 @@ class Discovery:
         relay: Relay,
         shapes: Shapes,
         read: Callable[[], Catalogue],
-        takes: Callable[[MySqlTable], bool],
+        why_not: Callable[[MySqlTable], str],
     ) -> None:
         self._ledger = ledger
         self._relay = relay
         self._shapes = shapes
         self._read = read
-        self._takes = takes
-        self._left_out: frozenset[TableId] = frozenset()
+        self._why_not = why_not
+        self._left_out: set[TableId] = set()
+        self._told: dict[TableId, str] = {}
         self._due = 0.0
         self._take(catalogue)
 
@@ -92,18 +98,26 @@ class Discovery:
         self._catalogue = catalogue
         self._since: int | None = None
         self._upto: int | None = None
-        left_out = frozenset(name for name, table in catalogue.tables.items() if self._lacks(name) and not self._takes(table))
-        for name in sorted(left_out - self._left_out):
-            log.warning(
-                "a table without a key is left out; give it a key, or a route with mode: changelog and start again",
-                extra={"table": str(name)},
-            )
-        self._left_out = left_out
+        self._left_out.clear()
+        for name, table in catalogue.tables.items():
+            why = self._why_not(table) if self._lacks(name) else ""
+            if why:
+                self.leave_out(name, why)
+        self._shapes.listed = frozenset(catalogue.tables)
+
+    def leave_out(self, name: TableId, why: str) -> None:
+        """Until a statement makes it another."""
+        self._left_out.add(name)
+        if self._told.get(name) != why:
+            log.warning("a table is left out", extra={"table": str(name), "why": why})
+        self._told[name] = why
 
     def look(self) -> None:
         """Read the catalogue again where statements call for it."""
         if self._is_old() and time.monotonic() >= self._due:
-            self._take(self._read())
+            # A database that is away, or that does not show yet what it has logged, is asked again.
+            with contextlib.suppress(Unavailable):
+                self._take(self._read())
             self._due = time.monotonic() + _PAUSE_S
 
     @property

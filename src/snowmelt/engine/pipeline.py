@@ -147,11 +147,12 @@ class Pipeline:
         catalogue = read_catalogue(settings.source, wanted, era=0)
         captured = wanted(catalogue.ignores_case)
         self._router = Router(settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
-        if not catalogue.tables:
+        begun = self._state.load().epoch > 0
+        if not catalogue.tables and not begun:
             raise InvalidConfig("no table matches", detail=", ".join(settings.tables))
         for route in self._router.idle(catalogue.tables):
             log.warning("a route matches no table", extra={"source": route.source, "target": route.target})
-        assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
+        assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case, leave_out=begun)
         if settings.log_folder is None:
             check_exclusive(self._state.store, uuid.uuid4().hex)
         began = self._state.bind(Owner(settings.name, catalogue.server.identity), moves=settings.failover).server
@@ -169,7 +170,9 @@ class Pipeline:
 
         # What the last driver recorded meanwhile may not be in what was read before.
         seen = catalogue.server.identity
-        catalogue = read() if relay.newest is not None else with_nothing_prepared(settings.source, read)
+        # Captured is from a place that lies before the catalogue is read: else a statement between the two would be told by neither.
+        first = None if relay.newest is not None else with_nothing_prepared(settings.source, read)
+        catalogue = read()
         if catalogue.server.identity != seen:
             raise Unavailable("another server answers than a moment ago", detail=f"{catalogue.server.identity}, not {seen}")
         self._began = catalogue.ended
@@ -177,7 +180,7 @@ class Pipeline:
         self._step()
         # Says so if that step found a newer driver.
         self._coordinator.next_step()
-        start = self._begin_chain(relay, keeping, catalogue) if moved is None else moved
+        start = self._begin_chain(relay, keeping, first or catalogue) if moved is None else moved
         self._check_described(self.ledger, catalogue, captured)
         self._check_lake(catalogue)
         self._place = Place(
@@ -204,7 +207,7 @@ class Pipeline:
         )
         schemas = {table.incarnation.table: table.schema for table in self.ledger.tables if table.phase is not Phase.GONE}
         self._shapes.begin(schemas, relay.statements(self.ledger.upto, relay.end))
-        self._discovery = Discovery(catalogue, self.ledger, relay, self._shapes, read, self._takes)
+        self._discovery = Discovery(catalogue, self.ledger, relay, self._shapes, read, self._why_not)
         self._keeper = Keeper(
             self._state,
             relay,
@@ -229,6 +232,7 @@ class Pipeline:
             self._place,
             self._retries,
             at_once=self._chunks_at_once,
+            began=self._began,
             sourced=self._sourced,
         )
         ending.callback(self._chunks.close)
@@ -240,7 +244,7 @@ class Pipeline:
         """Every table that the ledger has is decoded in every epoch, and goes where it went; else its changes would be lost without a
         word. At the first start a user is there to decide about tables without a key; one that is made later must not stop all others."""
         for table in () if ledger.epoch else catalogue.tables.values():
-            if not self._takes(table):
+            if self._why_not(table):
                 hint = "exclude it" if self._settings.fluss else f"exclude it, or give it a route with mode: {Mode.CHANGELOG}"
                 raise InvalidConfig("a table has no key by which its rows could be told apart", detail=str(table.id), hint=hint)
         for known in ledger.tables:
@@ -257,7 +261,9 @@ class Pipeline:
     def _check_lake(self, catalogue: Catalogue) -> None:
         """Each lake table has what the store says."""
         ledger = self.ledger
-        targets = {known.target for known in ledger.tables} | {self._router.of(name).name for name in catalogue.tables}
+        targets = {known.target for known in ledger.tables} | {
+            self._router.of(name).name for name, table in catalogue.tables.items() if not self._why_not(table)
+        }
         for target in sorted(targets):
             if self._lake.exists(target):
                 self._lake.check_start(target, ledger)
@@ -384,9 +390,13 @@ class Pipeline:
             raise InvariantBroken("a table is asked for that the ledger lacks", detail=str(name))
         return Sourced(self._shapes.of(table.schema).table, table.target, table.keyed)
 
-    def _takes(self, shape: MySqlTable) -> bool:
-        """Whether a table can be brought to its target at all."""
-        return bool(shape.key) or not self._router.of(shape.id).keyed
+    def _why_not(self, shape: MySqlTable) -> str:
+        """Why a table can't be brought to any target; empty where it can."""
+        try:
+            target = self._router.of(shape.id)
+        except InvalidConfig as error:
+            return str(error)
+        return "" if shape.key or not target.keyed else "it has no key; give it one, or a route with mode: changelog and start again"
 
     # ---- planning
 
@@ -422,7 +432,13 @@ class Pipeline:
     def _propose(self) -> Iterable[Durable]:
         """New tables, and the next bounds of those that are being split."""
         for shape in self._discovery.found():
-            yield self._find(shape)
+            try:
+                yield self._find(shape)
+            except InvalidConfig as error:
+                # One that somebody made later must not stop all others.
+                if not self.ledger.epoch:
+                    raise
+                self._discovery.leave_out(shape.id, str(error))
         for table in self.ledger.tables:
             if table.phase is Phase.SPLITTING:
                 yield from self._splitter.next(table, self._shapes.of(table.schema).table)

@@ -70,14 +70,23 @@ class Route:
         return target
 
 
-def assign_targets(tables: Iterable[TableId], routes: Sequence[Route], *, default: str, ignore_case: bool = False) -> dict[TableId, Target]:
-    """The target of each table. Two tables of one target are refused: their rows would overwrite each other."""
+def assign_targets(
+    tables: Iterable[TableId], routes: Sequence[Route], *, default: str, ignore_case: bool = False, leave_out: bool = False
+) -> dict[TableId, Target]:
+    """The target of each table. Two tables of one target are refused: their rows would overwrite each other. With `leave_out` tables that
+    can have none are left out."""
     router = Router(routes, default=default, ignore_case=ignore_case)
     targets: dict[TableId, Target] = {}
     taken: dict[str, TableId] = {}
     for table in sorted(tables):
-        targets[table] = target = router.of(table)
-        if target.name in taken:
+        try:
+            target = router.of(table)
+        except InvalidConfig:
+            if leave_out:
+                continue
+            raise
+        targets[table] = target
+        if target.name in taken and not leave_out:
             raise InvalidConfig(
                 f"two tables would go to {target.name}",
                 detail=f"{taken[target.name]} and {table}",

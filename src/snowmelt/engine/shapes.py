@@ -77,6 +77,8 @@ class Shapes:
         self._now: dict[TableId, MySqlTable] = {}
         self._lower_case = lower_case_names
         self._refuse_cascades = refuse_cascades
+        self.listed: frozenset[TableId] = frozenset()
+        """Tables that the catalogue had when it was read last. The ledger may be about to find one of them."""
         self.touched: dict[TableId, int] = {}
         """Where the last statement that concerned a table lies, of those that are held or that this driver recorded."""
 
@@ -187,7 +189,7 @@ class Shapes:
                 log.warning("a statement changed stored rows, and its table is copied again", extra={"table": str(name), "why": reason})
                 yield (name, Effect.DROPS, None) if after is None else (name, Effect.MAKES, Shape(after, statement=text))
             case DropDatabase(database):
-                for name in sorted(self._now):
+                for name in sorted(self.listed.union(self._now)):
                     if name.database == database:
                         yield name, Effect.DROPS, None
             case NotUnderstood(tables, _, reason):

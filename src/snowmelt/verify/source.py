@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,18 +12,16 @@ from snowmelt.databases.mysql.bounds import from_table, key_condition, plan_chun
 from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.marks import GtidMark, Mark
-from snowmelt.databases.mysql.reads import ExactRead, Method, log_end, read_extent, read_method
+from snowmelt.databases.mysql.reads import ExactRead, Method, read_extent, read_method, shown_place
 from snowmelt.databases.mysql.resultset import Counters, select
 from snowmelt.engine.keys import chunked
-from snowmelt.errors import InvalidConfig, Unavailable
-from snowmelt.model.position import Position
+from snowmelt.errors import InvalidConfig
 from snowmelt.verify.classes import RANGE_ROWS, Classes, Parting, Sums, remainders_for
 from snowmelt.verify.digests import Hashes, from_raw, hashes
 from snowmelt.verify.forms import RowForms, float_bits, is_summed, sql_digest, sql_float, sql_text, with_floats
 from snowmelt.verify.rounds import Reading, Rows
 
 _PLAIN = TypeOptions()
-_SHOWN_S_MAX, _SHOWN_LOOK_S = 30.0, 0.01
 _FILTERED_MAX = 2_000
 """So many remainders or keys are named in one statement; more of them are sorted out here."""
 
@@ -174,39 +171,6 @@ class SourceTable:
             of_key = [bits[column.name] for column in forms.key if column.name in bits]
             key = hashes(with_floats(from_raw(batch.column("h1")), of_key)) if forms.key else row
             yield batch, Rows.of(key, row)
-
-
-def shown_place(session: Session, era: int) -> Position:
-    """A place of MySQL's log up to which everything is visible from now on.
-
-    A transaction owns its GTID from before it is in the log until the engine shows it. So whatever the log holds now is visible once
-    none of those is owned any more that are owned now.
-    """
-    place = log_end(session, era=era)
-    then = _owned(session)
-    deadline = time.monotonic() + _SHOWN_S_MAX
-    while then & _owned(session):
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                "a transaction is in the log and not shown by the server",
-                detail=f"since {_SHOWN_S_MAX:.0f} s",
-                hint="does it wait for a replica? see rpl_semi_sync_source_timeout",
-            )
-        time.sleep(_SHOWN_LOOK_S)
-    return place
-
-
-def _owned(session: Session) -> set[str]:
-    """The GTIDs of transactions that are under way, each with its thread: `uuid:7#31:8#32,uuid2:3#33`."""
-    owned = set()
-    for part in str(session.value("SELECT @@GLOBAL.gtid_owned") or "").replace("\n", "").split(","):
-        source = ""
-        for piece in part.strip().split(":"):
-            if "#" in piece:
-                owned.add(f"{source}:{piece}")
-            else:
-                source += f":{piece}"
-    return owned
 
 
 def text_of(raw: bytes | None) -> str:

@@ -594,6 +594,7 @@ class LogReader:
             version=self._version,
             sql_mode=query.sql_mode,
             explicit_timestamps=query.explicit_timestamps,
+            utf8mb4=query.utf8mb4,
             lower_case_names=self._lower_case_names,
         )
         changes = read_statement(

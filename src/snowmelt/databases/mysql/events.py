@@ -157,10 +157,14 @@ class Query:
     """Collation id of the client's text."""
     explicit_timestamps: bool | None = None
     """explicit_defaults_for_timestamp; None where the server doesn't log it."""
+    utf8mb4: str | None = None
+    """The collation of utf8mb4 where a statement names none; None where the server doesn't log it."""
 
 
-_STATUS_BYTES = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
+_STATUS_BYTES = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 17: 8, 19: 1, 20: 1, 128: 3, 129: 8}
 """Status variables of fixed size that don't matter here."""
+_UTF8MB4 = {45: "utf8mb4_general_ci", 255: "utf8mb4_0900_ai_ci"}
+"""What default_collation_for_utf8mb4 can be."""
 _EXPLICIT_TIMESTAMPS = 1 << 24
 """MariaDB's bit of explicit_defaults_for_timestamp among a session's flags."""
 
@@ -175,7 +179,7 @@ def read_query(body: bytes, flavour: Flavour) -> Query:
     database = reader.text(database_bytes)
     reader.take(1)
     raw = reader.rest()
-    sql_mode, charset, explicit = 0, None, None
+    sql_mode, charset, explicit, utf8mb4 = 0, None, None, None
     while status.left:
         code = status.number(1)
         if code == 0:
@@ -206,11 +210,13 @@ def read_query(body: bytes, flavour: Flavour) -> Query:
                 status.take(8)
         elif code == 16:
             explicit = bool(status.number(1))
+        elif code == 18:
+            utf8mb4 = _UTF8MB4.get(status.number(2))
         elif code in _STATUS_BYTES:
             status.take(_STATUS_BYTES[code])
         else:
             break
-    return Query(database, _statement_text(raw, charset, flavour), sql_mode, charset, explicit)
+    return Query(database, _statement_text(raw, charset, flavour), sql_mode, charset, explicit, utf8mb4)
 
 
 def _statement_text(raw: bytes, collation: int | None, flavour: Flavour) -> str:

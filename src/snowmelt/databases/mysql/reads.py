@@ -20,6 +20,7 @@ Laws:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from enum import StrEnum
 from types import TracebackType
@@ -41,6 +42,7 @@ from snowmelt.model.position import LogFile, Position
 LOCK_WAIT_S = 5
 """How long we wait for a table: writers queue behind a lock of ours that itself waits for somebody's open transaction."""
 LOCK_TRIES = 3
+_SHOWN_LOOK_S = 0.01
 
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
@@ -66,6 +68,39 @@ def log_end(session: Session, *, era: int) -> Position:
     """The end of the server's log as of now."""
     file, offset = session.log_end()
     return Position(file.number, offset, era)
+
+
+def shown_place(session: Session, era: int, *, seconds_max: float = 30.0) -> Position:
+    """A place of MySQL's log up to which everything is visible from now on.
+
+    A transaction owns its GTID from before it is in the log until the engine shows it. So whatever the log holds now is visible once
+    none of those is owned any more that are owned now.
+    """
+    place = log_end(session, era=era)
+    then = _owned(session)
+    deadline = time.monotonic() + seconds_max
+    while then & _owned(session):
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                "a transaction is in the log and not shown by the server",
+                detail=f"since {seconds_max:.0f} s",
+                hint="does it wait for a replica? see rpl_semi_sync_source_timeout",
+            )
+        time.sleep(_SHOWN_LOOK_S)
+    return place
+
+
+def _owned(session: Session) -> set[str]:
+    """The GTIDs of transactions that are under way, each with its thread: `uuid:7#31:8#32,uuid2:3#33`."""
+    owned = set()
+    for part in str(session.value("SELECT @@GLOBAL.gtid_owned") or "").replace("\n", "").split(","):
+        source = ""
+        for piece in part.strip().split(":"):
+            if "#" in piece:
+                owned.add(f"{source}:{piece}")
+            else:
+                source += f":{piece}"
+    return owned
 
 
 def newest_visible(session: Session, table: MySqlTable, *, era: int) -> Position | MySqlGtidSet:

@@ -55,6 +55,7 @@ class LoggedStatement:
     sql: str
     sql_mode: int
     explicit_timestamps: bool | None
+    utf8mb4: str | None
     """explicit_defaults_for_timestamp; None where the server doesn't log it."""
 
 
@@ -234,6 +235,7 @@ def _statement(segment: Segment, walk: Walk, body: bytes, before: Cut, cut: Cut)
             sql=query.sql,
             sql_mode=query.sql_mode,
             explicit_timestamps=query.explicit_timestamps,
+            utf8mb4=query.utf8mb4,
         )
     ]
 
@@ -254,6 +256,7 @@ def changes_of(
         version=server.version,
         sql_mode=statement.sql_mode,
         explicit_timestamps=statement.explicit_timestamps,
+        utf8mb4=statement.utf8mb4,
         lower_case_names=lower_case_names,
     )
     return read_statement(

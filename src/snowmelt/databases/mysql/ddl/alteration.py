@@ -86,6 +86,8 @@ def apply(before: MySqlTable, alteration: Alteration, rules: Rules, sql: str) ->
             except NotConstant as why:
                 reasons.append(str(why))
 
+    if alteration.ignore:
+        reasons.append("rows that do not fit are dropped without a word in the log")
     keys = alteration.keys
     for placed, _ in definitions:
         note_keys(placed.raw, keys)
@@ -112,7 +114,8 @@ def apply(before: MySqlTable, alteration: Alteration, rules: Rules, sql: str) ->
         # A reason may come twice, by the column and by its key.
         text = "; ".join(dict.fromkeys(reasons))
         return Rewrites(before.id, None if opaque or not known else shape, text, sql)
-    if shape == before and not renamed and not alteration.cascades:
+    # A column that is dropped and added by one statement may look as it did, and has none of its values.
+    if shape == before and not renamed and not filled and not alteration.cascades:
         return None
     return AlterColumns(before.id, before, shape, renamed, filled, alteration.cascades)
 

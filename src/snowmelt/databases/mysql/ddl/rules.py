@@ -43,7 +43,13 @@ class Rules:
 
     @staticmethod
     def of_event(
-        *, flavour: Flavour, version: tuple[int, int, int], sql_mode: int, explicit_timestamps: bool | None, lower_case_names: bool
+        *,
+        flavour: Flavour,
+        version: tuple[int, int, int],
+        sql_mode: int,
+        explicit_timestamps: bool | None,
+        utf8mb4: str | None,
+        lower_case_names: bool,
     ) -> Rules:
         """As a logged statement's event tells them. Where it does not tell `explicit_timestamps`, the server's own default holds."""
         if explicit_timestamps is None:
@@ -54,6 +60,7 @@ class Rules:
             sql_mode=sql_mode,
             explicit_timestamps=explicit_timestamps,
             lower_case_names=lower_case_names,
+            collations={} if utf8mb4 is None else {"utf8mb4": utf8mb4},
         )
 
     @property
