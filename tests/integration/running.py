@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -82,6 +85,26 @@ class Running:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.pipeline.stop()
         self._thread.join(WAIT_S_MAX)
+
+
+@contextmanager
+def repeated(act: Callable[[int], None], *, pause_s: float) -> Iterator[None]:
+    """While the block runs, in a thread: `act` with 0, 1, 2 and so on. What it raises is raised behind the block."""
+    over = threading.Event()
+
+    def work() -> None:
+        for number in itertools.count():
+            act(number)
+            if over.wait(pause_s):
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        try:
+            yield
+        finally:
+            over.set()
+        working.result()
 
 
 Row = dict[str, object]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,14 +13,9 @@ import pytest
 from snowmelt.engine import discovery, retries
 from snowmelt.engine.pipeline import Pipeline
 from snowmelt.model.table import TableId
-from tests.integration.running import Running, lake_rows, settings, source_rows
+from tests.integration.running import Running, lake_rows, repeated, settings, source_rows
+from tests.integration.test_capture import execute
 from tests.servers import Fresh, Server
-
-
-def execute(server: Server, *statements: str) -> None:
-    with server.connect() as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
 
 
 def fill(server: Server) -> None:
@@ -98,25 +90,17 @@ def test_a_database_that_is_dropped_before_its_table_is_found_stops_nobody(fresh
     server = fresh_mariadb()
     fill(server)
     found, wanted = TableId("brief", "x"), settings(server, tmp_path, tables=["shop.*", "brief.*"], interval_s=3.0)
-    over = threading.Event()
 
-    def write() -> None:
-        # So that the ledger is not at the log's end when the catalogue is read, and the table is not found yet when it is gone.
-        for number in itertools.count(1000):
-            execute(server, f"INSERT INTO shop.a VALUES ({number}, 1)")
-            if over.wait(0.02):
-                return
+    def write(number: int) -> None:
+        execute(server, f"INSERT INTO shop.a VALUES ({1000 + number}, 1)")
 
-    with ThreadPoolExecutor(1) as pool, Running(spark, wanted) as running:
+    with Running(spark, wanted) as running:
         running.settled()
-        writing = pool.submit(write)
-        try:
+        # So that the ledger is not at the log's end when the catalogue is read, and the table is not found yet when it is gone.
+        with repeated(write, pause_s=0.02):
             execute(server, "CREATE DATABASE brief", "CREATE TABLE brief.x (id INT NOT NULL PRIMARY KEY)", "INSERT INTO brief.x VALUES (1)")
             running.wait_for(lambda: found in running.pipeline._discovery._catalogue.tables)
             execute(server, "DROP DATABASE brief")
-        finally:
-            over.set()
-        writing.result()
         running.settled()
     compare(server, tmp_path, "a")
 

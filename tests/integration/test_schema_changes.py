@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,8 @@ import pytest
 
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.errors import SourceDrift
-from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
+from tests.integration.running import Running, folded, history, lake_rows, repeated, settings, source_rows
+from tests.integration.test_capture import execute
 from tests.servers import Fresh, Server
 
 ROWS = 2_000
@@ -25,13 +23,6 @@ LOGGED = Route("shop.events", "ods.events_log", Mode.CHANGELOG)
 def server(request: pytest.FixtureRequest) -> Server:
     fresh: Fresh = request.getfixturevalue(f"fresh_{request.param}")
     return fresh(gtid_mode="ON", enforce_gtid_consistency="ON") if request.param == "mysql8" else fresh()
-
-
-def execute(server: Server, *statements: str) -> None:
-    with server.connect() as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-        connection.commit()
 
 
 def fill(server: Server) -> None:
@@ -195,17 +186,8 @@ def test_tables_without_transactions_are_copied_while_they_are_written_to_and_ma
 ) -> None:
     fill(server)
     execute(server, "ALTER TABLE shop.orders ENGINE = MyISAM", "ALTER TABLE shop.events ENGINE = MyISAM")
-    over = threading.Event()
-
-    def write() -> None:
-        for seed in itertools.count():
-            some_changes(server, seed)
-            if over.wait(0.05):
-                return
-
-    with ThreadPoolExecutor(1) as pool, Running(spark, settings(server, tmp_path, routes=[LOGGED])) as running:
-        writing = pool.submit(write)
-        try:
+    with Running(spark, settings(server, tmp_path, routes=[LOGGED])) as running:
+        with repeated(lambda seed: some_changes(server, seed), pause_s=0.05):
             running.wait_for(lambda: [*running.pipeline.progress.phases.values()] == ["released"] * 2)
             # The first is copied again, by another kind of read.
             execute(server, "ALTER TABLE shop.orders ENGINE = InnoDB", "ALTER TABLE shop.orders ADD COLUMN size INT NOT NULL DEFAULT 7")
@@ -213,9 +195,6 @@ def test_tables_without_transactions_are_copied_while_they_are_written_to_and_ma
                 server, "CREATE TABLE shop.late (id INT NOT NULL PRIMARY KEY, v INT) ENGINE = MyISAM", "INSERT INTO shop.late VALUES (1, 1)"
             )
             running.wait_for(lambda: running.pipeline.progress.phases.get("shop.late") == "released")
-        finally:
-            over.set()
-        writing.result()
         running.settled()
     compare(server, tmp_path)
 

@@ -147,7 +147,8 @@ class Pipeline:
         catalogue = read_catalogue(settings.source, wanted, era=0)
         captured = wanted(catalogue.ignores_case)
         self._router = Router(settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
-        begun = self._state.load().epoch > 0
+        before = self._state.load()
+        begun = before.epoch > 0
         if not catalogue.tables and not begun:
             raise InvalidConfig("no table matches", detail=", ".join(settings.tables))
         for route in self._router.idle(catalogue.tables):
@@ -157,7 +158,7 @@ class Pipeline:
             check_exclusive(self._state.store, uuid.uuid4().hex)
         began = self._state.bind(Owner(settings.name, catalogue.server.identity), moves=settings.failover).server
         # Before anybody is fenced: a mistake in the file must not end the driver that is at work.
-        self._check_described(self._state.load(), catalogue, captured)
+        self._check_described(before, catalogue, captured)
         folder = ending.enter_context(contextlib.ExitStack())
         self._generation, keeping = own_log(settings, self._state, folder)
         self.ledger = self._state.load()
