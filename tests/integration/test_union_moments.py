@@ -11,7 +11,7 @@ import json
 import pickle
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from snowmelt.engine.union.plan import UnionTask
 from snowmelt.fluss.server import FlussServer
 from snowmelt.lakes.paimon_tiering import OFFSETS, TieredLake
 from snowmelt.model.table import TableId
+from snowmelt.tiering.fence import Base
 from tests.fluss_servers import Tables
 from tests.integration.test_fluss_reading import Reading
 from tests.integration.tiering import LAKE, RunningTiering, in_order, settings
@@ -84,11 +85,27 @@ class Seen:
         return "lake and log" if any(task.bucket for task in self.tasks) else "lake"
 
 
+@pytest.fixture
+def tiered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Ends]:
+    """Where lake snapshots have the table, by the names of the server's files that say it. Each is read before its snapshot is there: the
+    server deletes it with the next snapshot, which may come before a read of this one is over."""
+    ends: dict[str, Ends] = {}
+    commit = TieredLake.commit
+
+    def committed(lake: TieredLake, target: str, base: Base, path: str, messages: Sequence[bytes]) -> int:
+        ends[path] = {bucket.bucket: end for bucket, end in lake.offsets(path).ends.items()}
+        return commit(lake, target, base, path, messages)
+
+    monkeypatch.setattr(TieredLake, "commit", committed)
+    return ends
+
+
 class Reader:
-    def __init__(self, server: FlussServer, path: TableId, spark: Any) -> None:
+    def __init__(self, server: FlussServer, path: TableId, spark: Any, tiered: Mapping[str, Ends]) -> None:
         self._server = server
         self._path = path
         self._spark = spark
+        self._tiered = tiered
         self._reading = Reading(server, path)
         self.seen: list[Seen] = []
 
@@ -121,9 +138,7 @@ class Reader:
         stops: Ends = {}
         if snapshot:
             folder = self._server.warehouse / f"{self._path.database}.db" / self._path.name / "snapshot"
-            named = json.loads((folder / f"snapshot-{snapshot}").read_text())["properties"][OFFSETS]
-            ends = TieredLake(str(self._server.warehouse)).offsets(named).ends
-            stops = {bucket.bucket: end for bucket, end in ends.items()}
+            stops = self._tiered[json.loads((folder / f"snapshot-{snapshot}").read_text())["properties"][OFFSETS]]
         return stops | {task.bucket.bucket: task.stop for task in tasks if task.bucket is not None}
 
 
@@ -150,11 +165,11 @@ class History:
 
 @pytest.mark.timeout(240)
 def test_a_union_read_at_any_moment_is_the_table_at_the_offsets_where_it_stopped(
-    fluss: FlussServer, fluss_tables: Tables, spark: Any
+    fluss: FlussServer, fluss_tables: Tables, spark: Any, tiered: dict[str, Ends]
 ) -> None:
     path = fluss_tables.make(buckets=BUCKETS, **LAKE)
     fluss_tables.upsert(path, [{"id": id, "name": "first", "n": -1} for id in range(0, KEYS, 2)])
-    reader, writer = Reader(fluss, path, spark), Writer(fluss, path)
+    reader, writer = Reader(fluss, path, spark, tiered), Writer(fluss, path)
     reader.read(2, by_spark=1)
     with writer.without_pause():
         # Never tiered.
