@@ -12,8 +12,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -24,13 +24,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from snowmelt import preflight
 from snowmelt.databases.mysql.capture import CaptureLimits
-from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
-from snowmelt.databases.mysql.columns import MySqlTable
-from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.preflight import Cascades, Finding, Level, PreflightOptions, gravest_first, inspect
+from snowmelt.databases.mysql.catalog import match_tables
+from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.preflight import Cascades, Level, PreflightOptions
 from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.model.table import TableId
+from snowmelt.preflight import Preflight
 from snowmelt.relay.limits import Limits
 from snowmelt.secrets import Secret
 
@@ -105,10 +106,10 @@ def check(
         from snowmelt.config import read_pipeline
 
         config = read_pipeline(file)
-        looked, capture, reading = _look_for(config), config.relay.limits(), config.relay.reading()
+        looked, capture, reading = preflight.of_pipeline(config), config.relay.limits(), config.relay.reading()
     else:
         options = MySqlOptions(host=host, port=port, socket=socket, username=user, password=_password(password_ref), tls=tls, tls_ca=tls_ca)
-        looked = _look(options, tables or [], exclude or [], PreflightOptions(cascades=cascades))
+        looked = preflight.of_server(options, tables or [], exclude or [], PreflightOptions(cascades=cascades))
         capture, reading = CaptureLimits(), Limits()
     if as_json:
         told = looked.as_json() | {"limits": {"capture": asdict(capture), "task": asdict(reading)}}
@@ -345,7 +346,7 @@ def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
     """Errors end the run here, with their remedies; warnings are told and left."""
     from snowmelt.supervise import JsonLines
 
-    looked = _look_for(config)
+    looked = preflight.of_pipeline(config)
     if as_json:
         JsonLines(_line).tell("preflight", **looked.as_json())
     else:
@@ -357,89 +358,6 @@ def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
     if looked.errors:
         print(f"snowmelt: {looked.server} can't be captured as it is, errors: {looked.errors}", file=sys.stderr)
         raise typer.Exit(1)
-
-
-@dataclass(frozen=True)
-class _Looked:
-    """A server as it was found, its tables, and, of a pipeline, where they go."""
-
-    server: str
-    ignore_case: bool
-    found: dict[TableId, MySqlTable]
-    findings: list[Finding]
-    targets: dict[TableId, str] | None = None
-
-    @property
-    def errors(self) -> int:
-        return sum(finding.level is Level.ERROR for finding in self.findings)
-
-    def as_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "server": self.server,
-            "ok": not self.errors,
-            "tables": [str(table) for table in self.found],
-            "findings": [
-                {
-                    "code": finding.code,
-                    "level": finding.level.value,
-                    "fact": finding.fact,
-                    "remedy": finding.remedy,
-                    "tables": [str(table) for table in finding.tables],
-                }
-                for finding in self.findings
-            ],
-        }
-        if self.targets is not None:
-            told["targets"] = {str(table): target for table, target in self.targets.items()}
-        return told
-
-
-def _look(options: MySqlOptions, tables: Sequence[str], exclude: Sequence[str], wanted: PreflightOptions) -> _Looked:
-    # A wrong pattern is told before anything is asked of the server.
-    match_tables(tables, exclude)
-    with Session(options) as session:
-        ignore_case = ignores_case(session)
-        found = read_tables(session, match_tables(tables, exclude, ignore_case=ignore_case))
-        findings = _unmatched(tables, exclude, found, ignore_case, begun=wanted.begun) + inspect(session, found.values(), wanted)
-        return _Looked(str(session.server), ignore_case, found, findings)
-
-
-def _look_for(config: PipelineConfig) -> _Looked:
-    """The server of a pipeline, its tables, and where they go."""
-    from snowmelt.engine.routes import SAME_NAME, assign_targets
-    from snowmelt.engine.state import State
-    from snowmelt.store.objects import open_store
-
-    source = config.source
-    if (target := config.sink.fluss()) is not None:
-        from snowmelt.fluss.client import connect_coordinator
-
-        connect_coordinator(target.bootstrap).connection.close()
-    begun = State(open_store(config.pipeline.place())).begun
-    wanted = PreflightOptions(types=source.types(), cascades=source.cascades, begun=begun)
-    looked = _look(source.options(), source.tables, source.exclude, wanted)
-    routes = [route.route() for route in config.routes]
-    targets = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=looked.ignore_case, leave_out=begun)
-    # Here it is known where each goes: only a change table can do without a key. One that was made later is left out.
-    instead = "; or exclude it" if target is not None else "; or give it a route with mode: changelog, or exclude it"
-    findings = [
-        replace(
-            finding,
-            level=Level.WARNING if begun else Level.ERROR,
-            fact="tables without a key are left out" if begun else "tables without a key can't be kept as rows",
-            remedy=finding.remedy + instead,
-        )
-        if finding.code == "no-key" and any(table in targets and targets[table].keyed for table in finding.tables)
-        else finding
-        for finding in looked.findings
-    ]
-    matching = [match_tables([route.source], ignore_case=looked.ignore_case) for route in routes]
-    taken = {next((at for at, matches in enumerate(matching) if matches(table)), None) for table in looked.found}
-    for at, route in enumerate(routes):
-        if at not in taken:
-            remedy = "check its spelling; of several routes that match a table the first wins"
-            findings.append(Finding("no-route", Level.WARNING, f"no table takes the route of {route.source}", remedy))
-    return replace(looked, findings=gravest_first(findings), targets={table: target.name for table, target in targets.items()})
 
 
 def _line(text: str) -> None:
@@ -704,26 +622,10 @@ def _password(reference: str | None) -> Secret:
     return Secret(f"${{{PASSWORD_VARIABLE}}}") if PASSWORD_VARIABLE in os.environ else Secret()
 
 
-def _unmatched(
-    patterns: Sequence[str], exclude: Sequence[str], found: dict[TableId, MySqlTable], ignore_case: bool, *, begun: bool
-) -> list[Finding]:
-    """A pattern without a table is a typing error or a missing grant: the catalogue shows only what the user may see."""
-    findings = []
-    for pattern in patterns:
-        matches = match_tables([pattern], exclude, ignore_case=ignore_case)
-        if not any(matches(table) for table in found):
-            remedy = (
-                "check its spelling and case, what is excluded, and that the user may SELECT; system databases and views are never captured"
-            )
-            # One that is away may come back.
-            findings.append(Finding("no-table", Level.WARNING if begun else Level.ERROR, f"no table matches {pattern}", remedy))
-    return findings
-
-
 _COLOURS = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
 
 
-def _print_findings(looked: _Looked) -> None:
+def _print_findings(looked: Preflight) -> None:
     console = Console()
     # Names and remedies are data: none of it is read as rich's markup.
     found, findings = looked.found, looked.findings

@@ -15,6 +15,9 @@ row values or credentials.
 
 from __future__ import annotations
 
+BEGIN_ANEW = "begin anew with a new state and other lake tables"
+"""The remedy where a lake table and the pipeline's state have parted for good."""
+
 
 class SnowmeltError(Exception):
     """The root. `fact` says what is so, `detail` where and with which numbers, `hint` what to do about it."""

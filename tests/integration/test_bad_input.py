@@ -23,6 +23,7 @@ from tests.servers import Server, start_mariadb
 
 ROWS = 600
 WORD = "hunter2"
+Command = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +43,11 @@ def other_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 class Shop:
     """A database of two tables, a user who may do what is needed, and a pipeline's description."""
 
-    def __init__(self, server: Server, name: str, folder: Path, run: Callable[[Path], tuple[int, str]]) -> None:
+    def __init__(self, server: Server, name: str, folder: Path, snowmelt: Command) -> None:
         self.server = server
         self.name = name
         self.folder = folder
-        self._run = run
+        self._snowmelt = snowmelt
         self.file = folder / "pipeline.yaml"
         (folder / "password").write_text(WORD)
         self.execute(
@@ -101,13 +102,13 @@ pipeline:
 
     def goes_on(self) -> None:
         """A run comes to where the lake is the source."""
-        code, said = self._run(self.file)
+        code, said = self._snowmelt("run", str(self.file), "--until-current")
         assert (code, "done: current" in said, "Traceback" in said) == (0, True, False), said
         self.compare()
 
     def fails(self, *words: str, code: int = 1) -> str:
         """A run ends with one line that has these words; what it says in all."""
-        ended, said = self._run(self.file)
+        ended, said = self._snowmelt("run", str(self.file), "--until-current")
         assert ended == code, said
         last = said.splitlines()[-1]
         assert last.startswith("snowmelt: "), said
@@ -119,14 +120,17 @@ pipeline:
         assert len(last) < 700, last
         return said
 
+    def check(self) -> tuple[int, str]:
+        return self._snowmelt("check", str(self.file))
+
     def compare(self) -> None:
         for table in ("orders", "names"):
             assert lake_rows(self.folder, f"ods.{table}") == source_rows(self.server, f"{self.name}.{table}"), table
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], spark: Any) -> Callable[[Path], tuple[int, str]]:
-    """`snowmelt run FILE --until-current` in this process, on the Spark session that tests share; exit code and what was said."""
+def snowmelt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], spark: Any) -> Command:
+    """A command in this process, on the Spark session that tests share; exit code and what was said."""
 
     @contextmanager
     def shared(*_: object, **__: object) -> Iterator[Any]:
@@ -137,8 +141,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], spar
     # What passes by itself is tried again at once and once, so that it is seen how it ends.
     monkeypatch.setattr("snowmelt.supervise.RESTARTS_MAX", 1)
 
-    def call(file: Path) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["snowmelt", "run", str(file), "--until-current"])
+    def call(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["snowmelt", *arguments])
         capfd.readouterr()
         try:
             main()
@@ -152,8 +156,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], spar
 
 
 @pytest.fixture
-def shop(server: Server, database: Callable[[Server], str], tmp_path: Path, run: Callable[[Path], tuple[int, str]]) -> Shop:
-    return Shop(server, database(server), tmp_path, run)
+def shop(server: Server, database: Callable[[Server], str], tmp_path: Path, snowmelt: Command) -> Shop:
+    return Shop(server, database(server), tmp_path, snowmelt)
 
 
 @contextmanager
@@ -255,6 +259,37 @@ def test_a_statement_that_the_lake_can_not_hold_is_told_and_leaves_the_lake_as_i
     for _ in range(2):
         shop.fails("ADD PRIMARY KEY (id, v)", "ods.orders", "hint: ")
     assert lake_rows(shop.folder, "ods.orders") == before
+
+
+# ---- before it starts
+
+
+def test_folders_that_can_not_be_made_are_told_before_anything_starts(shop: Shop) -> None:
+    inside = shop.folder / "password" / "lake"
+    shop.describe(state="/proc/nowhere/state", warehouse=str(inside))
+    said = shop.fails("errors: 2")
+    assert "error: the state's folder /proc/nowhere/state can't be made: No such file or directory (hint: who owns it" in said
+    assert f"error: the warehouse's folder {inside} can't be made: Not a directory (hint: who owns it" in said
+    shop.describe()
+    shop.goes_on()
+
+
+def test_check_leaves_nothing_behind_and_finds_what_a_state_forbids(shop: Shop) -> None:
+    before = sorted(shop.folder.iterdir())
+    code, said = shop.check()
+    assert (code, "ready to be captured" in said) == (0, True), said
+    assert sorted(shop.folder.iterdir()) == before
+    shop.goes_on()
+    code, said = shop.check()
+    assert (code, "ready to be captured" in said) == (0, True), said
+    described = shop.file.read_text()
+    for now, words in (
+        (described.replace("ods.{table}", "other.{table}"), "goes to another target than before"),
+        (described.replace(f"{shop.name}.*", f"{shop.name}.orders"), f"not captured any more: {shop.name}.names"),
+    ):
+        shop.file.write_text(now)
+        code, said = shop.check()
+        assert (code, words in said) == (2, True), said
 
 
 # ---- the store

@@ -26,7 +26,7 @@ import pytest
 from snowmelt.commit.cleaning import Standing, deletable
 from snowmelt.commit.publish import There, judge
 from snowmelt.commit.records import StagedName
-from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import BEGIN_ANEW, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.lakes import paimon_table
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.store.local import LocalStore
@@ -573,7 +573,7 @@ def test_a_table_that_was_dropped_and_made_again_is_refused(lake: PaimonLake, tm
             foreign_commit(lake, KEYED, (number, "theirs", 1))
     with pytest.raises(SourceDrift, match="a lake table lost its identity") as error:
         lake.commit(intent, entry)
-    assert "snapshot the table again" in error.value.hint
+    assert BEGIN_ANEW in error.value.hint
     assert epochs_of(lake, KEYED) == []
 
 

@@ -12,15 +12,18 @@ from snowmelt.cli import run
 from snowmelt.config.document import FILE_BYTES_MAX
 from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, Sink, Source, read_pipeline
 from snowmelt.databases.mysql.capture import CaptureLimits
+from snowmelt.databases.mysql.catalog import match_tables
 from snowmelt.databases.mysql.columns import TimeAs, ZeroDates
 from snowmelt.databases.mysql.connect import Tls
-from snowmelt.engine.routes import SAME_NAME, Mode, Route, Router, Target, assign_targets, check_unchanged
+from snowmelt.engine.routes import SAME_NAME, Mode, Route, Router, assign_targets, check_goes_on
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.table import TableId
 from snowmelt.relay.limits import Limits
 from snowmelt.secrets import Secret
+from snowmelt.source.facts import Incarnation
+from snowmelt.source.tables import Phase, Table
 from snowmelt.store.objects import Bucket
 
 LEAST = """\
@@ -394,15 +397,22 @@ def test_a_name_that_the_lake_would_misread_is_refused(table: str) -> None:
     assert targets([Route("shop.*", "ods.orders")], table) == {table: "ods.orders"}
 
 
-def test_a_table_can_not_move_to_another_target_while_its_state_lives() -> None:
-    orders, names = TableId("shop", "orders"), TableId("shop", "names")
-    before = {orders: Target("ods.orders")}
-    check_unchanged(before, {orders: Target("ods.orders"), names: Target("ods.names")})
-    check_unchanged(before, {names: Target("ods.names")})
-    with pytest.raises(InvalidConfig, match=r"goes to another target than before: ods.orders \(upsert\) so far, ods.other \(upsert\) now"):
-        check_unchanged(before, {orders: Target("ods.other")})
+def test_a_table_is_captured_and_goes_to_its_target_for_as_long_as_its_state_lives() -> None:
+    tables = [Table(Incarnation(TableId("shop", name), 1), f"ods.{name}", True, 1) for name in ("orders", "names")]
+
+    def check(route: Route, *exclude: str) -> None:
+        router = Router([route], default="ods.{table}", ignore_case=False)
+        check_goes_on(tables, match_tables(["shop.*"], exclude), router)
+
+    check(Route("shop.others", "ods.elsewhere"), "shop.others")
+    with pytest.raises(InvalidConfig, match=r"shop.orders goes to another .*: ods.orders \(upsert\) so far, ods.other \(upsert\) now"):
+        check(Route("shop.orders", "ods.other"))
     with pytest.raises(InvalidConfig, match=r"ods.orders \(upsert\) so far, ods.orders \(changelog\) now"):
-        check_unchanged(before, {orders: Target("ods.orders", Mode.CHANGELOG)})
+        check(Route("shop.orders", "ods.orders", Mode.CHANGELOG))
+    with pytest.raises(InvalidConfig, match=r"not captured any more: shop\.names"):
+        check(Route("shop.others", "ods.elsewhere"), "shop.names")
+    tables[1].phase = Phase.GONE
+    check(Route("shop.others", "ods.elsewhere"), "shop.names")
 
 
 def test_a_route_says_what_its_lake_tables_hold(tmp_path: Path) -> None:

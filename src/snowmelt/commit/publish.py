@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from snowmelt.commit.records import Entry, Intent
-from snowmelt.errors import Fenced, SourceDrift
+from snowmelt.errors import BEGIN_ANEW, Fenced, SourceDrift
 
 
 class Files(Enum):
@@ -78,7 +78,7 @@ def judge(intent: Intent, entry: Entry, view: View) -> Publish | There:
         raise SourceDrift(
             "a lake table does not have what the store says",
             detail=f"{entry.target}: our last commit there is epoch {marker.epoch}, {marker.identity}; expected {entry.previous or 'none'}",
-            hint="was the state or the table restored? snapshot the table again into a new lake table",
+            hint=f"was the state or the table restored? {BEGIN_ANEW}",
         )
     if not view.whole:
         # Whether it happened is not written anywhere any more. Files tell, unless somebody removed them.
@@ -119,7 +119,7 @@ def check_start(target: str, marker: Marker | None, *, epoch: int, identity: str
     raise SourceDrift(
         "the lake is ahead of the store",
         detail=f"{target} has epoch {marker.epoch}, the store ends with {epoch}",
-        hint="a state that was lost or restored can't go on with these lake tables; begin anew with a new state and other lake tables",
+        hint=f"a state that was lost or restored can't go on with these lake tables; {BEGIN_ANEW}",
     )
 
 
@@ -133,7 +133,7 @@ def _same_table(entry: Entry, view: View) -> None:
             raise SourceDrift(
                 f"a lake table lost {what}",
                 detail=f"{entry.target}: {is_now}, expected {expected}",
-                hint="snapshot the table again into a new lake table",
+                hint=f"was it made anew? {BEGIN_ANEW}",
             )
 
 
@@ -141,12 +141,12 @@ def _reshaped(entry: Entry, schema: int) -> SourceDrift:
     detail = f"{entry.target} has {schema}, expected {entry.schema}"
     if schema == entry.new_schema:
         detail = f"{entry.target} has another {schema} than ours"
-    return SourceDrift("a lake table's schema was changed by somebody else", detail=detail)
+    return SourceDrift("a lake table's schema was changed by somebody else", detail=detail, hint=BEGIN_ANEW)
 
 
 def _unknown(intent: Intent, entry: Entry, why: str) -> SourceDrift:
     return SourceDrift(
         "whether an epoch is in the lake can't be told",
         detail=f"{entry.target}, epoch {intent.epoch}: {why}",
-        hint="somebody else removed snapshots or files; snapshot the table again",
+        hint=f"somebody else removed snapshots or files; {BEGIN_ANEW}",
     )

@@ -48,7 +48,7 @@ from snowmelt.engine.jobs import Jobs, Lane, passes, slots_of
 from snowmelt.engine.keeping import Keeping
 from snowmelt.engine.relay import Keeper
 from snowmelt.engine.retries import Retries
-from snowmelt.engine.routes import Mode, Router, Target, assign_targets, check_unchanged
+from snowmelt.engine.routes import Mode, Router, assign_targets, check_goes_on
 from snowmelt.engine.rows import CHANGE_FIELDS, Sourced, lake_schema
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.shapes import Shapes
@@ -242,22 +242,12 @@ class Pipeline:
         self._booted = True
 
     def _check_described(self, ledger: Ledger, catalogue: Catalogue, captured: TablePredicate) -> None:
-        """Every table that the ledger has is decoded in every epoch, and goes where it went; else its changes would be lost without a
-        word. At the first start a user is there to decide about tables without a key; one that is made later must not stop all others."""
+        """At the first start a user is there to decide about tables without a key; one that is made later must not stop all others."""
         for table in () if ledger.epoch else catalogue.tables.values():
             if self._why_not(table):
                 hint = "exclude it" if self._settings.fluss else f"exclude it, or give it a route with mode: {Mode.CHANGELOG}"
                 raise InvalidConfig("a table has no key by which its rows could be told apart", detail=str(table.id), hint=hint)
-        for known in ledger.tables:
-            name = known.incarnation.table
-            if known.phase is not Phase.GONE and not captured(name):
-                raise InvalidConfig(
-                    "a table of this pipeline is not captured any more",
-                    detail=str(name),
-                    hint="if it was excluded by mistake, include it again; to leave it out begin with a new state",
-                )
-        before = {known.incarnation.table: Target(known.target, Mode.of(keyed=known.keyed)) for known in ledger.tables}
-        check_unchanged(before, {name: self._router.of(name) for name in before})
+        check_goes_on(ledger.tables, captured, self._router)
 
     def _check_lake(self, catalogue: Catalogue) -> None:
         """Each lake table has what the store says."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from snowmelt.databases.mysql.catalog import match_tables
+from snowmelt.databases.mysql.catalog import TablePredicate, match_tables
 from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import TableId
+from snowmelt.source.tables import Phase, Table
 
 SAME_NAME: Final = "{database}.{table}"
 
@@ -115,13 +116,21 @@ class Router:
         return next(route for matches, route in self._routes if matches(table))
 
 
-def check_unchanged(before: Mapping[TableId, Target], targets: Mapping[TableId, Target]) -> None:
-    """A table that went to one target and now goes to another would leave half of the truth in each."""
-    for table, target in before.items():
-        now = targets.get(table, target)
-        if now != target:
+def check_goes_on(tables: Iterable[Table], captured: TablePredicate, router: Router) -> None:
+    """Every table that a pipeline has is captured in every epoch, or its changes would be lost without a word; and goes where it went, or
+    there would be half of the truth in each of two places."""
+    for table in tables:
+        name = table.incarnation.table
+        if table.phase is not Phase.GONE and not captured(name):
             raise InvalidConfig(
-                f"{table} goes to another target than before",
-                detail=f"{target.name} ({target.mode}) so far, {now.name} ({now.mode}) now",
+                "a table of this pipeline is not captured any more",
+                detail=str(name),
+                hint="if it was excluded by mistake, include it again; to leave it out begin with a new state",
+            )
+        before, now = Target(table.target, Mode.of(keyed=table.keyed)), router.of(name)
+        if now != before:
+            raise InvalidConfig(
+                f"{name} goes to another target than before",
+                detail=f"{before.name} ({before.mode}) so far, {now.name} ({now.mode}) now",
                 hint="keep its route, or begin anew with another state",
             )

@@ -23,7 +23,7 @@ from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch
 from snowmelt.databases.mysql.rows import DELETE as DELETED
 from snowmelt.databases.mysql.rows import UPDATE_BEFORE
 from snowmelt.engine.keys import Mask
-from snowmelt.errors import SourceDrift
+from snowmelt.errors import BEGIN_ANEW, SourceDrift
 from snowmelt.lakes.paimon_shape import SEQUENCE, of_source
 from snowmelt.model import sequence
 from snowmelt.model.table import DELETE, INSERT, KIND
@@ -75,9 +75,7 @@ def change_rows(item: ChangeBatch, source: Sourced, options: TypeOptions, kept: 
     """What of a batch of changes goes to the lake. In a keyed table a before-image is a delete of its key, unless the after-image has
     the same key."""
     if ABSENT in item.rows.schema.names:
-        raise SourceDrift(
-            "the log holds partial rows", detail=str(item.table.id), hint="set binlog_row_image to FULL and snapshot the table again"
-        )
+        raise SourceDrift("the log holds partial rows", detail=str(item.table.id), hint=f"set binlog_row_image to FULL and {BEGIN_ANEW}")
     ops = item.rows.column("_op").to_numpy()
     before = ops == UPDATE_BEFORE
     if source.keyed and before.any():

@@ -28,7 +28,7 @@ import pyarrow as pa
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import Files, Marker, There, View, check_start, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
-from snowmelt.errors import Corrupt, InvalidConfig, OutcomeUnknown, SourceDrift, check
+from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, OutcomeUnknown, SourceDrift, check
 from snowmelt.lakes import paimon_shape
 from snowmelt.lakes.paimon_table import (
     TRIES_MAX,
@@ -262,7 +262,7 @@ class PaimonLake:
             raise SourceDrift(
                 "a lake table lost snapshots",
                 detail=f"{entry.target} is at {newest}, the intent saw {entry.base}",
-                hint="was it rolled back? snapshot the table again into a new lake table",
+                hint=f"was it rolled back? {BEGIN_ANEW}",
             )
         marker: Marker | None = None
         whole = True

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.store.contract import Store
 from snowmelt.store.objects import open_store
 
@@ -346,7 +346,7 @@ def our_errors(target: str, *, rows: bool = False) -> Iterator[None]:
     except SnowmeltError:
         raise
     except (TableNotExistException, DatabaseNotExistException) as error:
-        hint = "was it dropped or renamed? snapshot the table again into a new lake table"
+        hint = f"was it dropped or renamed? if it can't be brought back, {BEGIN_ANEW}"
         raise SourceDrift("a lake table is not there", detail=target, hint=hint) from error
     except Exception as error:
         raise _translated(error, target, rows=rows) from error

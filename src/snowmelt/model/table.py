@@ -6,7 +6,7 @@ import bisect
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from snowmelt.errors import SourceDrift, check
+from snowmelt.errors import BEGIN_ANEW, SourceDrift, check
 from snowmelt.model.position import Position
 
 
@@ -62,7 +62,7 @@ class SchemaHistory(Generic[Schema]):
             raise SourceDrift(
                 f"no schema of {table} is known",
                 detail=f"at {position}",
-                hint="the log is older than the recorded schema; snapshot the table again or start at a later position",
+                hint=f"the log is older than the recorded schema; {BEGIN_ANEW}",
             )
         return schema
 

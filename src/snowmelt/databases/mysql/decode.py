@@ -60,7 +60,7 @@ from snowmelt.databases.mysql.sets import set_lists
 from snowmelt.databases.mysql.tablemap import TableMap, read_table_map
 from snowmelt.databases.mysql.unpack import Unpacker, inflate
 from snowmelt.databases.mysql.windows import InMemory, Log, Windows
-from snowmelt.errors import Corrupt, SourceDrift, check
+from snowmelt.errors import BEGIN_ANEW, Corrupt, SourceDrift, check
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
@@ -639,7 +639,7 @@ class LogReader:
                 raise SourceDrift(
                     "a statement can't be understood",
                     detail=f"{reason} at {position}: {statement[:500]}",
-                    hint="snapshot the table again, or exclude it",
+                    hint=BEGIN_ANEW,
                 )
             case Truncate() | Ignored() | RowsAsText():
                 pass
@@ -799,7 +799,7 @@ def _json_texts(name: str, raw: pa.Array) -> pa.Array:
                 raise SourceDrift(
                     "the log holds differences of a JSON document without the document",
                     detail=f"column {name}",
-                    hint="with binlog_row_value_options = PARTIAL_JSON, binlog_row_image must be FULL; then snapshot the table again",
+                    hint=f"with binlog_row_value_options = PARTIAL_JSON, binlog_row_image must be FULL; set it and {BEGIN_ANEW}",
                 )
             texts.append(apply_diffs(before, value[1:]))
             before = None

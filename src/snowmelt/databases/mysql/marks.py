@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snowmelt.databases.mysql.events import Gtid, MariaDbGtid, MySqlGtid
-from snowmelt.errors import SourceDrift
+from snowmelt.errors import BEGIN_ANEW, SourceDrift
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
 
@@ -74,7 +74,7 @@ def _covers_across_eras(mark: Mark, gtid: Gtid | None) -> bool:
             raise SourceDrift(
                 "a read of another server can't be joined with this log",
                 detail=f"a mark of era {mark.high.era} without GTIDs",
-                hint="snapshot the table again",
+                hint=BEGIN_ANEW,
             )
 
 

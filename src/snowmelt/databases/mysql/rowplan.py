@@ -29,7 +29,7 @@ from snowmelt.databases.mysql.columns import (
 )
 from snowmelt.databases.mysql.rows import decimal_layout
 from snowmelt.databases.mysql.tablemap import TableMap, Wire, WireColumn
-from snowmelt.errors import Corrupt, SourceDrift
+from snowmelt.errors import BEGIN_ANEW, Corrupt, SourceDrift
 
 
 class Finish(IntEnum):
@@ -84,7 +84,7 @@ def plan_rows(shape: TableMap, schema: MySqlTable | None, options: TypeOptions) 
         if not shape.named:
             raise SourceDrift(
                 f"no schema of {shape.table} is known and the log doesn't name its columns",
-                hint="set binlog_row_metadata = FULL, or snapshot the table again",
+                hint=f"set binlog_row_metadata = FULL and {BEGIN_ANEW}",
             )
         schema = table_of_map(shape)
     surplus = len(shape.columns) - len(schema.columns)
@@ -111,7 +111,7 @@ def _drift(shape: TableMap, detail: str, hint: str = "") -> SourceDrift:
     return SourceDrift(
         f"rows of {shape.table} in the log don't fit its recorded schema",
         detail=detail,
-        hint=f"a schema change was missed; snapshot the table again{hint}",
+        hint=f"a schema change was missed; {BEGIN_ANEW}{hint}",
     )
 
 

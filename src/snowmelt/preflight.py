@@ -1,0 +1,150 @@
+"""What is wrong with a pipeline before it starts: with its server and tables, its folders, and what it has done so far.
+
+Nothing is changed, in the database or elsewhere, and no row is read.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
+from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.preflight import Finding, Level, PreflightOptions, gravest_first, inspect
+from snowmelt.model.table import TableId
+
+if TYPE_CHECKING:
+    from snowmelt.config import PipelineConfig
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """A server as it was found, its tables, and, of a pipeline, where they go."""
+
+    server: str
+    ignore_case: bool
+    found: dict[TableId, MySqlTable]
+    findings: list[Finding]
+    targets: dict[TableId, str] | None = None
+
+    @property
+    def errors(self) -> int:
+        return sum(finding.level is Level.ERROR for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "server": self.server,
+            "ok": not self.errors,
+            "tables": [str(table) for table in self.found],
+            "findings": [
+                {
+                    "code": finding.code,
+                    "level": finding.level.value,
+                    "fact": finding.fact,
+                    "remedy": finding.remedy,
+                    "tables": [str(table) for table in finding.tables],
+                }
+                for finding in self.findings
+            ],
+        }
+        if self.targets is not None:
+            told["targets"] = {str(table): target for table, target in self.targets.items()}
+        return told
+
+
+def of_server(options: MySqlOptions, tables: Sequence[str], exclude: Sequence[str], wanted: PreflightOptions) -> Preflight:
+    # A wrong pattern is told before anything is asked of the server.
+    match_tables(tables, exclude)
+    with Session(options) as session:
+        ignore_case = ignores_case(session)
+        found = read_tables(session, match_tables(tables, exclude, ignore_case=ignore_case))
+        findings = _unmatched(tables, exclude, found, ignore_case, begun=wanted.begun) + inspect(session, found.values(), wanted)
+        return Preflight(str(session.server), ignore_case, found, findings)
+
+
+def of_pipeline(config: PipelineConfig) -> Preflight:
+    """`InvalidConfig`: it is described in another way than when it was begun."""
+    from snowmelt.engine.routes import SAME_NAME, Router, assign_targets, check_goes_on
+    from snowmelt.engine.state import State
+    from snowmelt.store.objects import open_store
+
+    source = config.source
+    if (target := config.sink.fluss()) is not None:
+        from snowmelt.fluss.client import connect_coordinator
+
+        connect_coordinator(target.bootstrap).connection.close()
+    state = State(open_store(config.pipeline.place()))
+    begun = state.begun
+    wanted = PreflightOptions(types=source.types(), cascades=source.cascades, begun=begun)
+    looked = of_server(source.options(), source.tables, source.exclude, wanted)
+    routes = [route.route() for route in config.routes]
+    ignore_case = looked.ignore_case
+    router = Router(routes, default=SAME_NAME, ignore_case=ignore_case)
+    if begun:
+        check_goes_on(state.load().tables, match_tables(source.tables, source.exclude, ignore_case=ignore_case), router)
+    targets = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=ignore_case, leave_out=begun)
+    # Here it is known where each goes: only a change table can do without a key. One that was made later is left out.
+    instead = "; or exclude it" if target is not None else "; or give it a route with mode: changelog, or exclude it"
+    findings = [
+        replace(
+            finding,
+            level=Level.WARNING if begun else Level.ERROR,
+            fact="tables without a key are left out" if begun else "tables without a key can't be kept as rows",
+            remedy=finding.remedy + instead,
+        )
+        if finding.code == "no-key" and any(table in targets and targets[table].keyed for table in finding.tables)
+        else finding
+        for finding in looked.findings
+    ]
+    for route in router.idle(looked.found):
+        remedy = "check its spelling; of several routes that match a table the first wins"
+        findings.append(Finding("no-route", Level.WARNING, f"no table takes the route of {route.source}", remedy))
+    findings += _folders(config)
+    return replace(looked, findings=gravest_first(findings), targets={table: target.name for table, target in targets.items()})
+
+
+def _unmatched(
+    patterns: Sequence[str], exclude: Sequence[str], found: dict[TableId, MySqlTable], ignore_case: bool, *, begun: bool
+) -> list[Finding]:
+    """A pattern without a table is a typing error or a missing grant: the catalogue shows only what the user may see."""
+    findings = []
+    for pattern in patterns:
+        matches = match_tables([pattern], exclude, ignore_case=ignore_case)
+        if not any(matches(table) for table in found):
+            remedy = (
+                "check its spelling and case, what is excluded, and that the user may SELECT; system databases and views are never captured"
+            )
+            # One that is away may come back.
+            findings.append(Finding("no-table", Level.WARNING if begun else Level.ERROR, f"no table matches {pattern}", remedy))
+    return findings
+
+
+def _folders(config: PipelineConfig) -> list[Finding]:
+    """Those of this machine. What a bucket allows is found out by its first use."""
+    from snowmelt.lakes.paimon_table import plain_warehouse
+
+    folders = {"state": config.pipeline.place(), "relay's spool": config.relay.spool}
+    if config.sink.warehouse and "://" not in (warehouse := plain_warehouse(config.sink.warehouse)):
+        folders["warehouse"] = Path(warehouse)
+    return [finding for what, folder in folders.items() if isinstance(folder, Path) and (finding := _folder(what, folder)) is not None]
+
+
+def _folder(what: str, folder: Path) -> Finding | None:
+    """Whether it can be made, or something in it: tried, as no mode of a file says it for every file system and user."""
+    try:
+        above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        probe = above / f".snowmelt-{uuid.uuid4().hex}"
+        os.mkdir(probe)
+        os.rmdir(probe)
+    except OSError as error:
+        why, remedy = os.strerror(error.errno or 0), "who owns it, is it mounted read-only, and is its path right?"
+        if folder.is_dir():
+            # What is in it already may be another's to allow.
+            return Finding("folder", Level.WARNING, f"nothing new can be made in the {what}'s folder {folder}: {why}", remedy)
+        return Finding("folder", Level.ERROR, f"the {what}'s folder {folder} can't be made: {why}", remedy)
+    return None
