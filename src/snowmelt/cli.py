@@ -241,7 +241,6 @@ def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> N
     watcher.note("note", "starting Spark")
     session = spark_session(settings.name, master=master, ui=ui, debug=debug, daemon=TIERING_DAEMON)
     with session as spark, notes_of_log(watcher, debug=debug):
-        interrupts.install()
         watcher.note("note", f"asking {settings.bootstrap} for tables that are due")
         tiering = Tiering(spark, settings, round_teller(_line, as_json=as_json))
 
@@ -327,7 +326,6 @@ def _run(file: Path, *, until_current: bool, master: str, ui: bool, as_json: boo
     interrupts.install()
     watcher.note("note", "starting Spark")
     with spark_session(config.pipeline.name, master=master, ui=ui, debug=debug) as spark, notes_of_log(watcher, debug=debug):
-        interrupts.install()
         settings = config.to_settings()
         watcher.begin()
         try:

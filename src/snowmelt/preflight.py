@@ -16,6 +16,7 @@ from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_ta
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.preflight import Finding, Level, PreflightOptions, gravest_first, inspect
+from snowmelt.engine.routes import SAME_NAME, Route, Router, assign_targets, check_goes_on
 from snowmelt.model.table import TableId
 
 if TYPE_CHECKING:
@@ -57,19 +58,22 @@ class Preflight:
         return told
 
 
-def of_server(options: MySqlOptions, tables: Sequence[str], exclude: Sequence[str], wanted: PreflightOptions) -> Preflight:
+def of_server(
+    options: MySqlOptions, tables: Sequence[str], exclude: Sequence[str], wanted: PreflightOptions, routes: Sequence[Route] = ()
+) -> Preflight:
     # A wrong pattern is told before anything is asked of the server.
     match_tables(tables, exclude)
     with Session(options) as session:
         ignore_case = ignores_case(session)
         found = read_tables(session, match_tables(tables, exclude, ignore_case=ignore_case))
+        router = Router(routes, default=SAME_NAME, ignore_case=ignore_case)
+        wanted = replace(wanted, changelog=frozenset(table for table in found if not router.keyed(table)))
         findings = _unmatched(tables, exclude, found, ignore_case, begun=wanted.begun) + inspect(session, found.values(), wanted)
         return Preflight(str(session.server), ignore_case, found, findings)
 
 
 def of_pipeline(config: PipelineConfig) -> Preflight:
     """`InvalidConfig`: it is described in another way than when it was begun."""
-    from snowmelt.engine.routes import SAME_NAME, Router, assign_targets, check_goes_on
     from snowmelt.engine.state import State
     from snowmelt.store.objects import open_store
 
@@ -79,14 +83,14 @@ def of_pipeline(config: PipelineConfig) -> Preflight:
 
         connect_coordinator(target.bootstrap).connection.close()
     state = State(open_store(config.pipeline.place()))
-    begun = state.begun
-    wanted = PreflightOptions(types=source.types(), cascades=source.cascades, begun=begun)
-    looked = of_server(source.options(), source.tables, source.exclude, wanted)
+    ledger = state.load()
+    begun = ledger.epoch > 0
     routes = [route.route() for route in config.routes]
+    wanted = PreflightOptions(types=source.types(), cascades=source.cascades, begun=state.begun)
+    looked = of_server(source.options(), source.tables, source.exclude, wanted, routes)
     ignore_case = looked.ignore_case
     router = Router(routes, default=SAME_NAME, ignore_case=ignore_case)
-    if begun:
-        check_goes_on(state.load().tables, match_tables(source.tables, source.exclude, ignore_case=ignore_case), router)
+    check_goes_on(ledger.tables, match_tables(source.tables, source.exclude, ignore_case=ignore_case), router)
     targets = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=ignore_case, leave_out=begun)
     # Here it is known where each goes: only a change table can do without a key. One that was made later is left out.
     instead = "; or exclude it" if target is not None else "; or give it a route with mode: changelog, or exclude it"

@@ -346,7 +346,6 @@ class Interrupts:
         self._leave = leave
 
     def install(self) -> None:
-        """Spark puts a handler of its own in place when it starts, so this is to be called again afterwards."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.hear)
 
@@ -480,7 +479,8 @@ def spark_session(name: str, *, master: str, ui: bool, debug: bool, daemon: str 
             conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
             with _on_loopback() if master.startswith("local") else contextlib.nullcontext():
                 gateway = launch_gateway(conf, popen_kwargs=None if debug else {"stderr": said, "stdout": said})  # type: ignore[no-untyped-call]
-            context = SparkContext(conf=conf, gateway=gateway)
+            with _handlers_kept():
+                context = SparkContext(conf=conf, gateway=gateway)
         except Exception as error:
             if debug:
                 raise
@@ -492,6 +492,22 @@ def spark_session(name: str, *, master: str, ui: bool, debug: bool, daemon: str 
                 context.cancelAllJobs()
             with contextlib.suppress(Exception):
                 context.stop()
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Spark puts a handler of Ctrl-C in place that talks to its JVM, in the midst of whatever was interrupted. Here it is taken away again,
+    and a Ctrl-C that comes meanwhile is heard behind that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @contextlib.contextmanager

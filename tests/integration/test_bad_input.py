@@ -369,6 +369,26 @@ def test_a_lake_that_can_not_be_written_is_told_and_loses_nothing(shop: Shop) ->
         shop.goes_on()
 
 
+def test_a_lake_table_that_is_gone_is_told_though_nothing_changed(shop: Shop) -> None:
+    shop.goes_on()
+    kept = (shop.folder / "lake" / "ods.db" / "orders").rename(shop.folder / "kept")
+    shop.fails(f"a lake table is not there: ods.orders in {shop.folder / 'lake'}", "is the warehouse the right one?")
+    kept.rename(shop.folder / "lake" / "ods.db" / "orders")
+    shop.goes_on()
+    shop.describe(warehouse="elsewhere")
+    shop.fails("a lake table is not there", str(shop.folder / "elsewhere"))
+    shop.describe()
+    shop.change()
+    shop.goes_on()
+    # What is left of a table that the database has no more is nobody's business.
+    shop.execute(f"CREATE TABLE {shop.name}.brief (id INT NOT NULL PRIMARY KEY)", f"INSERT INTO {shop.name}.brief VALUES (1)")
+    shop.goes_on()
+    shop.execute(f"DROP TABLE {shop.name}.brief")
+    shop.goes_on()
+    shutil.rmtree(shop.folder / "lake" / "ods.db" / "brief")
+    shop.goes_on()
+
+
 def test_a_lake_table_that_holds_rows_of_somebody_else_is_not_touched(shop: Shop) -> None:
     shop.goes_on()
     before = lake_rows(shop.folder, "ods.orders")

@@ -255,6 +255,20 @@ class TestGrants:
         monitor = "BINLOG MONITOR" if shop.kind == "mariadb" else "REPLICATION CLIENT"
         assert found["grant-monitor"].remedy == f"GRANT {monitor} ON *.* TO 'reader'@'%'"
 
+    def test_tables_are_to_be_locked_where_only_a_lock_tells_what_a_read_contains(
+        self, shop: Server, session_of: Callable[..., Session]
+    ) -> None:
+        session, tables = self.both(shop, session_of)
+        changelog = TableId("shop_1", "t")
+        found = {one.code: one for one in inspect(session, tables, PreflightOptions(changelog=frozenset([changelog])))}
+        without_transactions, other = TableId("shopx1", "m"), TableId("shopx1", "t")
+        expected = {
+            "mariadb": (without_transactions,),
+            "mysql 8": (changelog, without_transactions),
+            "mysql 5": (changelog, without_transactions, other),
+        }[shop.kind if shop.kind == "mariadb" else f"{shop.kind} {shop.version[0]}"]
+        assert found["grant-lock-tables"].tables == expected
+
     def test_the_remedies_are_statements_that_help(self, shop: Server, session_of: Callable[..., Session]) -> None:
         session, tables = self.both(shop, session_of)
         while found := [one for one in inspect(session, tables) if one.code.startswith("grant-") or one.code.endswith("-unchecked")]:
@@ -450,6 +464,41 @@ class TestTables:
         assert found["system-versioned"].tables == (TableId(name, "versioned"),)
         assert found["hash-unique"].tables == (TableId(name, "by_hash"), TableId(name, "long_text"))
         assert {found["system-versioned"].level, found["hash-unique"].level} == {Level.ERROR}
+
+    def test_a_user_with_the_guide_s_grants_sees_what_an_administrator_sees(
+        self, any_server: Server, database: Database, session_of: Callable[..., Session]
+    ) -> None:
+        """Catalogues leave out, without a word, what a user may not see."""
+        name = database(any_server)
+        user = f"u_{name}"[:16]
+        monitor = "BINLOG MONITOR" if any_server.kind == "mariadb" else "REPLICATION CLIENT"
+        run(
+            any_server,
+            f"CREATE TABLE {name}.parent (id int PRIMARY KEY, u varchar(20) DEFAULT 'x', UNIQUE (u))",
+            f"CREATE TABLE {name}.loose (a int DEFAULT 7, e enum('p', 'q'), t text COMMENT 'a comment')",
+            f"CREATE TABLE {name}.child (id int, k int, p int, PRIMARY KEY (k, id), KEY (p), g int AS (p + 1) VIRTUAL,"
+            f" FOREIGN KEY (p) REFERENCES {name}.parent (id) ON DELETE CASCADE)"
+            if any_server.version >= (5, 7)
+            else f"CREATE TABLE {name}.child (id int, k int, p int, PRIMARY KEY (k, id), KEY (p),"
+            f" FOREIGN KEY (p) REFERENCES {name}.parent (id) ON DELETE CASCADE)",
+            f"CREATE TABLE {name}.by_set (id int PRIMARY KEY, p int,"
+            f" CONSTRAINT `a ON DELETE CASCADE` FOREIGN KEY (p) REFERENCES {name}.parent (id) ON UPDATE SET NULL)",
+            f"CREATE TABLE {name}.by_word (id int PRIMARY KEY, p int COMMENT 'FOREIGN KEY ON DELETE CASCADE',"
+            f" FOREIGN KEY (p) REFERENCES {name}.parent (id) ON DELETE RESTRICT)",
+            *([f"CREATE TABLE {name}.hashed (id int PRIMARY KEY, a text, UNIQUE (a))"] if any_server.kind == "mariadb" else []),
+            f"CREATE USER {user}@'%' IDENTIFIED BY 'x'",
+            f"GRANT REPLICATION SLAVE, {monitor} ON *.* TO {user}@'%'",
+            f"GRANT SELECT ON {name}.* TO {user}@'%'",
+        )
+        administrator, reader = session_of(any_server), session_of(any_server, user, "x")
+        wanted = match_tables([f"{name}.*"])
+        assert read_tables(reader, wanted) == read_tables(administrator, wanted)
+        full, seen = look(administrator, f"{name}.*"), look(reader, f"{name}.*")
+        assert seen["cascade"].tables == (TableId(name, "by_set"), TableId(name, "child"))
+        told = {"grant-lock-tables", "replica-unchecked", "xa-unchecked"}
+        assert {code: one.tables for code, one in seen.items() if code not in told} == {
+            code: one.tables for code, one in full.items() if code not in told
+        }
 
 
 class TestCommand:

@@ -355,9 +355,9 @@ class Driver:
             if table is None or table.phase is Phase.GONE:
                 there, schema = world.as_of(name, self.ledger.upto)
                 if there and rng.random() < 0.7:
-                    yield Found(
-                        Incarnation(name, self.ledger.epoch + 1), world.target_of(name), world.lakes[world.target_of(name)].keyed, schema
-                    )
+                    target = world.target_of(name)
+                    incarnation = Incarnation(name, self.ledger.epoch + 1)
+                    yield Found(incarnation, target, world.lakes[target].keyed, schema, self.ledger.upto)
             elif table.phase is Phase.SPLITTING and table.copy is not None and table.copy.extent is not None:
                 first = table.copy.bounds.last + 1
                 at = int.from_bytes(table.copy.extent.least, "big") - 1

@@ -422,6 +422,12 @@ class TestLaunching:
         assert decide_launches(tables, captured(), visible=50, job=1, running_max=9) == [launched(OUTSIDE, 1, 50, incarnation=ITEMS)]
         assert decide_launches(tables, captured(), visible=60, job=1, running_max=9)[0] == launched(OUTSIDE, 1, 60, incarnation=AGAIN)
 
+    def test_nothing_is_launched_at_a_cut_before_the_place_where_a_table_was_found(self) -> None:
+        """A change table that is found again says there that it was emptied; what is read lies behind that."""
+        tables = book(Found(ORDERS, "ods.orders", False, 1, 60))
+        assert decide_launches(tables, captured(), visible=50, job=1, running_max=9) == []
+        assert decide_launches(tables, captured(), visible=60, job=1, running_max=9) == [launched(OUTSIDE, 1, 60)]
+
     def test_a_table_that_waits_keeps_no_other_waiting(self) -> None:
         tables = book(FOUND, Found(ITEMS, "ods.items", True, 1))
         waiting = {ORDERS.table}

@@ -26,6 +26,7 @@ from snowmelt.supervise import (
     JsonLines,
     Lines,
     Screen,
+    _handlers_kept,
     check_installed,
     notes_of_log,
     relay_teller,
@@ -178,6 +179,21 @@ def test_the_first_ctrl_c_lets_the_epoch_end_and_the_second_does_not_wait() -> N
     _, told, _ = drive(driver, asked=asked)
     assert driver.stopped
     assert told.notes == ["note: ending after the epoch under way; a second Ctrl-C ends at once"]
+
+
+def test_ctrl_c_while_spark_starts_is_heard_by_us_and_not_by_a_handler_of_spark() -> None:
+    ours: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: ours.append(number))
+    try:
+        with _handlers_kept():
+            signal.signal(signal.SIGINT, lambda *_: pytest.fail("Spark's handler was called"))
+            signal.raise_signal(signal.SIGINT)
+            assert not ours
+        assert ours == [signal.SIGINT]
+        signal.raise_signal(signal.SIGINT)
+        assert ours == [signal.SIGINT] * 2
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_before_the_first_driver_starts_none() -> None:

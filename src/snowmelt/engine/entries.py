@@ -81,8 +81,8 @@ class Entries:
         found: list[Emptied] = []
         for fact in plan.facts:
             match fact:
-                case Found(_, target, False, _) if target in self._ledger.marks:
-                    found.append(Emptied(target, plan.after, relay.time_at(plan.after) or 0))
+                case Found(_, target, False, _, at) if target in self._ledger.marks:
+                    found.append(Emptied(target, at, relay.time_at(at) or 0))
                 case Reborn(incarnation, at) | Truncated(incarnation, at):
                     table = self._ledger.tables.get(incarnation.table)
                     if table is not None and not table.keyed:

@@ -48,7 +48,7 @@ from snowmelt.engine.jobs import Jobs, Lane, passes, slots_of
 from snowmelt.engine.keeping import Keeping
 from snowmelt.engine.relay import Keeper
 from snowmelt.engine.retries import Retries
-from snowmelt.engine.routes import Mode, Router, assign_targets, check_goes_on
+from snowmelt.engine.routes import Mode, Router, Target, assign_targets, check_goes_on
 from snowmelt.engine.rows import CHANGE_FIELDS, Sourced, lake_schema
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.shapes import Shapes
@@ -56,7 +56,7 @@ from snowmelt.engine.sinks import open_lake
 from snowmelt.engine.splitting import Splitter
 from snowmelt.engine.state import Owner, Shape, State
 from snowmelt.engine.tasks import LogAnswer, LogTask, Place, run_log
-from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
+from snowmelt.errors import BEGIN_ANEW, Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Cut, Relay
@@ -202,7 +202,7 @@ class Pipeline:
             self._generation.number,
             catalogue.server,
             captured=captured,
-            keyed=lambda name: self._router.of(name).keyed,
+            keyed=self._router.keyed,
             lower_case_names=catalogue.lower_case_names,
             refuse_cascades=settings.refuse_cascades,
         )
@@ -252,12 +252,14 @@ class Pipeline:
     def _check_lake(self, catalogue: Catalogue) -> None:
         """Each lake table has what the store says."""
         ledger = self.ledger
-        targets = {known.target for known in ledger.tables} | {
-            self._router.of(name).name for name, table in catalogue.tables.items() if not self._why_not(table)
-        }
-        for target in sorted(targets):
+        needed = {known.target for known in ledger.tables if known.phase is not Phase.GONE}
+        found = {self._router.of(name).name for name, table in catalogue.tables.items() if not self._why_not(table)}
+        for target in sorted({known.target for known in ledger.tables} | found):
             if self._lake.exists(target):
                 self._lake.check_start(target, ledger)
+            elif target in needed:
+                hint = f"is the warehouse the right one? if the table was dropped, {BEGIN_ANEW}"
+                raise SourceDrift("a lake table is not there", detail=f"{target} in {self._settings.warehouse}", hint=hint)
 
     def _begin_chain(self, relay: Relay, keeping: Keeping, catalogue: Catalogue) -> Position:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
@@ -422,9 +424,14 @@ class Pipeline:
 
     def _propose(self) -> Iterable[Durable]:
         """New tables, and the next bounds of those that are being split."""
+        taken = {known.target: known.incarnation.table for known in self.ledger.tables}
+        gone = {known.target for known in self.ledger.tables if known.phase is Phase.GONE}
         for shape in self._discovery.found():
             try:
-                yield self._find(shape)
+                target = self._router.of(shape.id)
+                # One that is gone makes room when its epoch is done.
+                if target.name not in gone:
+                    yield self._find(shape, target, taken)
             except InvalidConfig as error:
                 # One that somebody made later must not stop all others.
                 if not self.ledger.epoch:
@@ -434,13 +441,12 @@ class Pipeline:
             if table.phase is Phase.SPLITTING:
                 yield from self._splitter.next(table, self._shapes.of(table.schema).table)
 
-    def _find(self, shape: MySqlTable) -> Found:
+    def _find(self, shape: MySqlTable, target: Target, taken: dict[str, TableId]) -> Found:
+        """`taken`: who goes to which target; this one too, from now on."""
         name = shape.id
-        target = self._router.of(name)
-        taken = [str(known.incarnation.table) for known in self.ledger.tables if known.target == target.name]
-        if taken:
+        if target.name in taken:
             raise InvalidConfig(
-                f"two tables would go to {target.name}", detail=f"{taken[0]} and {name}", hint="give each a route of its own"
+                f"two tables would go to {target.name}", detail=f"{taken[target.name]} and {name}", hint="give each a route of its own"
             )
         schema = lake_schema(shape, self._settings.types, keyed=target.keyed)
         if not self._lake.exists(target.name):
@@ -454,7 +460,8 @@ class Pipeline:
             )
         if name not in self._found_shapes or self._shapes.of(self._found_shapes[name]).table != shape:
             self._found_shapes[name] = self._shapes.number(Shape(shape))
-        return Found(Incarnation(name, self.ledger.epoch + 1), target.name, target.keyed, self._found_shapes[name])
+        taken[target.name] = name
+        return Found(Incarnation(name, self.ledger.epoch + 1), target.name, target.keyed, self._found_shapes[name], self.ledger.upto)
 
     def _start_log_job(self, plan: EpochPlan) -> None:
         rules = {table.incarnation.table: plan.rule(table) for table in self.ledger.tables if table.phase is not Phase.GONE} | plan.rules

@@ -112,6 +112,10 @@ class Router:
         route = self._route(table)
         return Target(route.of(table), route.mode)
 
+    def keyed(self, table: TableId) -> bool:
+        """Also of one whose name no lake table can have."""
+        return self._route(table).mode is Mode.UPSERT
+
     def _route(self, table: TableId) -> Route:
         return next(route for matches, route in self._routes if matches(table))
 

@@ -39,13 +39,15 @@ class Extent:
 class Found:
     """A table is captured from now on, into the lake table `target`. `keyed`: rows of one key replace each other there.
 
-    What the lake has of a table that had this name is emptied by the same epoch.
+    What the lake has of a table that had this name is emptied by the same epoch, at `at`. Reads must show everything up to there: rows of
+    one that shows less would lie before the emptying.
     """
 
     incarnation: Incarnation
     target: str
     keyed: bool
     schema: int
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

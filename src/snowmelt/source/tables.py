@@ -265,9 +265,9 @@ class Tables:
     def apply(self, fact: Fact, epoch: int = 0) -> None:
         """Make a fact true. `epoch` is that of the intent which holds it, for durable facts."""
         match fact:
-            case Found(incarnation, target, keyed, schema):
+            case Found(incarnation, target, keyed, schema, at):
                 check(incarnation.table not in self._tables, "a table is found twice", str(incarnation))
-                self._tables[incarnation.table] = Table(incarnation, target, keyed, schema)
+                self._tables[incarnation.table] = Table(incarnation, target, keyed, schema, since=at)
             case Reborn(incarnation, at, schema):
                 self._reborn(incarnation, at, schema)
             case Gone(incarnation):

@@ -32,6 +32,10 @@ _FOREIGN_ENGINES = frozenset({"blackhole", "connect", "federated", "mrg_myisam",
 """Their rows lie elsewhere and change, or vanish, without row events of this server."""
 
 
+_SILENT_KEY = re.compile(r"^\s*CONSTRAINT .* FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)", re.MULTILINE)
+"""In what SHOW CREATE TABLE prints: a line for each key."""
+
+
 class Level(StrEnum):
     """What a finding means for the start of a pipeline."""
 
@@ -66,6 +70,8 @@ class PreflightOptions:
     cascades: Cascades = Cascades.REFUSE
     begun: bool = False
     """Whether capture has begun: then whatever is prepared lies in the log that it goes through."""
+    changelog: frozenset[TableId] = frozenset()
+    """Tables of which each change is kept: reads of them must end exactly between two changes."""
 
 
 def inspect(session: Session, tables: Iterable[MySqlTable], options: PreflightOptions | None = None) -> list[Finding]:
@@ -298,10 +304,7 @@ class _Inspection:
         if unreadable:
             remedy = _few(f"GRANT SELECT ON {quote_table(table)} TO {self.user}" for table in unreadable)
             yield Finding("grant-select", Level.ERROR, "the user may not read whole tables", remedy, unreadable)
-        by_gtid = self.mariadb or self.setting("gtid_mode") == "ON"
-        unlockable = self.among(
-            lambda table: not (by_gtid and _transactional(table)) and not grants.on_database("LOCK TABLES", table.id.database)
-        )
+        unlockable = self.among(lambda table: self.locks(table) and not grants.on_database("LOCK TABLES", table.id.database))
         if unlockable:
             databases = sorted({table.database for table in unlockable})
             yield Finding(
@@ -311,6 +314,11 @@ class _Inspection:
                 _few(f"GRANT LOCK TABLES ON {_database_pattern(database)}.* TO {self.user}" for database in databases),
                 unlockable,
             )
+
+    def locks(self, table: MySqlTable) -> bool:
+        """Whether what a read of the table contains can be told under a lock only."""
+        by_gtid = self.setting("gtid_mode") == "ON" and self.version >= (5, 7) and table.id not in self.options.changelog
+        return not _transactional(table) or not (self.mariadb or by_gtid)
 
     def monitor_privilege(self) -> str:
         return "BINLOG MONITOR" if self.mariadb and self.version >= (10, 5, 2) else "REPLICATION CLIENT"
@@ -412,11 +420,15 @@ class _Inspection:
         children: list[TableId] = []
         for database, names in self.by_database().items():
             rows = self.session.query(
-                "SELECT table_name, delete_rule, update_rule FROM information_schema.referential_constraints WHERE constraint_schema = %s",
+                "SELECT DISTINCT table_name FROM information_schema.key_column_usage "
+                "WHERE table_schema = %s AND referenced_table_name IS NOT NULL",
                 [database],
             )
-            silent = {name for name, *rules in rows if {"CASCADE", "SET NULL", "SET DEFAULT"} & set(rules)}
-            children += [TableId(database, name) for name in sorted(silent & names)]
+            # MariaDB and MySQL 5.6 keep referential_constraints, which has the rules, from a user who may only SELECT.
+            for table in (TableId(database, name) for name in sorted(names.intersection(name for (name,) in rows))):
+                ((_, text),) = self.session.query(f"SHOW CREATE TABLE {quote_table(table)}")
+                if _SILENT_KEY.search(str(text)):
+                    children.append(table)
         if children:
             level = Level.ERROR if self.options.cascades is Cascades.REFUSE else Level.WARNING
             yield Finding(

@@ -28,7 +28,7 @@ def why_values_change(before: MySqlColumn, after: MySqlColumn, *, in_key: bool, 
         return f"the generated column {name} is computed anew"
     if before.nullable and not after.nullable and (not strict or after.base == "timestamp"):
         return f"NULLs of column {name} are converted"
-    if before.charset != after.charset:
+    if before.charset and after.charset and before.charset != after.charset:
         return f"column {name} is converted to another character set"
     if before.collation != after.collation and in_key:
         return f"key column {name} gets another collation"
