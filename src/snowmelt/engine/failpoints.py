@@ -32,8 +32,6 @@ FLUSS_TOLD: Final = "fluss-told"
 NAMES: Final = (CHUNK_READ, SEGMENT_DURABLE, FILES_STAGED, INTENT_WRITTEN, BETWEEN_TABLES, BEFORE_DONE, DURING_RELEASE)
 IN_TASKS: Final = (CHUNK_READ, FILES_STAGED)
 """Here a worker dies and not the driver."""
-NOT_ALWAYS: Final = (GROUPS_ASIDE, HALF_UPLOADED)
-"""Here comes only who has XA transactions, or his state in a bucket."""
 OF_TIERING: Final = (SPLIT_READ, SPLITS_STAGED, OFFSETS_PREPARED, LAKE_COMMITTED, FLUSS_TOLD)
 """In the order of a round; at the first a worker dies."""
 _EXECUTOR: Final = "@executor"

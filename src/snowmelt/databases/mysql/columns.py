@@ -220,17 +220,3 @@ def arrow_type(column: MySqlColumn, options: TypeOptions) -> pa.DataType:
             return pa.binary()
         case _:
             raise InvalidConfig(f"columns of type {base} are not supported", detail=column.name, hint="exclude the table")
-
-
-def sortable_in_python(column: MySqlColumn) -> bool:
-    """Whether Python's order of this column's values is the server's: then keys need not be compared by the database."""
-    if column.base in INTEGER_BITS or column.base in ("decimal", "year", "binary", "varbinary", "bit"):
-        return (column.precision or 0) <= DECIMAL_DIGITS_MAX
-    if column.base in ("date", "datetime", "timestamp", "time"):
-        return True
-    # A binary collation orders by code point, and UTF-8 keeps that order; PAD SPACE makes trailing blanks compare oddly.
-    return column.base in ("char", "varchar") and column.collation in (
-        "utf8mb4_0900_bin",
-        "utf8mb4_nopad_bin",
-        "utf8mb3_nopad_bin",
-    )
