@@ -186,7 +186,9 @@ class Shapes:
             case Rewrites(name, after, reason, statement):
                 if statement in ROWS:
                     raise _as_text(f"{statement} that names {name}", where)
-                log.warning("a statement changed stored rows, and its table is copied again", extra={"table": str(name), "why": reason})
+                # One that nobody has yet is copied for the first time.
+                if name in self._now:
+                    log.warning("a statement changed stored rows, and its table is copied again", extra={"table": str(name), "why": reason})
                 yield (name, Effect.DROPS, None) if after is None else (name, Effect.MAKES, Shape(after, statement=text))
             case DropDatabase(database):
                 for name in sorted(self.listed.union(self._now)):

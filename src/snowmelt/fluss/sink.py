@@ -346,7 +346,7 @@ class FlussLake:
         wanted = {column.name: column for column in _columns(target, schema)}
         held = {column.name: column for column in table.columns}
         if list(info.primary_key) != list(key):
-            raise _drift("the key of a table was changed", f"{target}: from {list(info.primary_key)} to {list(key)}")
+            raise _drift("the key of a table was changed", f"{target}: from ({', '.join(info.primary_key)}) to ({', '.join(key)})")
         if renamed or (lost := sorted(held.keys() - wanted.keys())):
             names = ", ".join(renamed) if renamed else ", ".join(lost)
             raise _drift("columns of a Fluss table can't be dropped or renamed", f"{target}: {names}")

@@ -90,7 +90,7 @@ def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], r
     names = [field.name for field in wanted]
     check(set(key) <= set(names), "a key has columns that are not there", target)
     if [renamed.get(name, name) for name in old.primary_keys] != list(key):
-        raise _drift("the key of a table was changed", f"{target}: from {old.primary_keys} to {list(key)}")
+        raise _drift("the key of a table was changed", f"{target}: from {_listed(old.primary_keys)} to {_listed(key)}")
     if wrong := wrong_name(names):
         raise SourceDrift(
             "a column can't be brought to the lake", detail=f"{target}: {wrong}", hint="rename it in the source or exclude it"
@@ -152,6 +152,10 @@ def _readable(old: str, new: str) -> bool:
 def _text(kind: Any) -> str:
     """A type without whether it may be NULL."""
     return str(kind).removesuffix(" NOT NULL")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"({', '.join(names)})" if names else "none"
 
 
 def _drift(fact: str, detail: str) -> SourceDrift:
