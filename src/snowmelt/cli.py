@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -17,6 +19,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -404,6 +407,8 @@ def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, m
     console = Console(stderr=True)
     told = JsonLines(_line)
     with contextlib.ExitStack() as stack:
+        if not debug:
+            stack.enter_context(_quiet_interrupt())
         shown = stack.enter_context(console.status("starting Spark")) if console.is_terminal and not as_json else None
 
         def watch(step: Step) -> None:
@@ -428,6 +433,21 @@ def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, m
         _line("verified")
     if differ or not_verified:
         raise typer.Exit(3 if differ else 1)
+
+
+@contextlib.contextmanager
+def _quiet_interrupt() -> Iterator[None]:
+    """Ctrl-C ends the process. Whoever is talking to Spark's JVM at that moment would log a traceback of it."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        logging.disable()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _print_verdict(verdict: TableVerdict) -> None:

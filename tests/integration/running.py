@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Route
 from snowmelt.engine.settings import Settings
@@ -105,6 +106,25 @@ def repeated(act: Callable[[int], None], *, pause_s: float) -> Iterator[None]:
         finally:
             over.set()
         working.result()
+
+
+@contextmanager
+def held_reads(table: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Reads of a table take until the event is set, which happens behind the block at the latest."""
+    hear, released = Chunks.hear, threading.Event()
+
+    def heard(chunks: Chunks) -> None:
+        held = [] if released.is_set() else [one for one in chunks._waiting if one.launch.incarnation.table.name == table]
+        chunks._waiting[:] = [one for one in chunks._waiting if one not in held]
+        hear(chunks)
+        chunks._waiting.extend(held)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Chunks, "hear", heard)
+        try:
+            yield released
+        finally:
+            released.set()
 
 
 Row = dict[str, object]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -18,7 +17,7 @@ from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.model.table import TableId
 from tests.integration.dump import Dump, await_that
-from tests.integration.running import Running, folded, lake_rows, repeated, settings, source_rows
+from tests.integration.running import Running, folded, held_reads, lake_rows, repeated, settings, source_rows
 from tests.integration.test_capture import execute
 from tests.servers import Fresh, Server
 
@@ -147,6 +146,11 @@ def test_a_table_that_the_lake_can_not_have_and_that_was_made_later_stops_nobody
         with Running(spark, wanted) as running:
             running.settled()
             execute(server, "CREATE TABLE shop.bad (id INT PRIMARY KEY, _seq INT)", "CREATE TABLE shop.`a b` (id INT PRIMARY KEY)")
+            execute(
+                server,
+                "CREATE TABLE shop.child (id INT PRIMARY KEY) ENGINE = MyISAM",
+                "CREATE TABLE shop.merged (id INT PRIMARY KEY) ENGINE = MRG_MyISAM UNION = (shop.child)",
+            )
             execute(server, "CREATE TABLE shop.good (id INT PRIMARY KEY)", "INSERT INTO shop.good VALUES (1)")
             running.settled()
             execute(server, "CREATE TABLE shop.moved (id INT PRIMARY KEY)", "INSERT INTO shop.moved VALUES (1)")
@@ -159,7 +163,7 @@ def test_a_table_that_the_lake_can_not_have_and_that_was_made_later_stops_nobody
                 running.settled()
     compare(server, tmp_path, "a", "good")
     left_out = {record.__dict__["table"] for record in caplog.records if record.message == "a table is left out"}
-    assert left_out == {"shop.bad", "shop.a b", "shop.m b"}
+    assert left_out == {"shop.bad", "shop.a b", "shop.m b", "shop.merged"}
 
 
 @pytest.mark.timeout(300)
@@ -193,17 +197,8 @@ def test_a_change_table_that_is_found_again_has_no_row_before_it_was_emptied(
     server = fresh_mariadb(rpl_semi_sync_master_wait_point="AFTER_SYNC", rpl_semi_sync_master_timeout=600_000)
     fill(server)
     execute(server, "CREATE TABLE shop.ev (id INT NOT NULL PRIMARY KEY)", "INSERT INTO shop.ev VALUES (1), (2)")
-    hear, long = Chunks.hear, threading.Event()
-
-    def heard(self: Chunks) -> None:
-        held = [] if long.is_set() else [answer for answer in self._waiting if answer.launch.incarnation.table.name == "big"]
-        self._waiting[:] = [answer for answer in self._waiting if answer not in held]
-        hear(self)
-        self._waiting.extend(held)
-
-    monkeypatch.setattr(Chunks, "hear", heard)
     with ExitStack() as stack:
-        stack.callback(long.set)
+        released = stack.enter_context(held_reads("big", monkeypatch))
         running = stack.enter_context(Running(spark, settings(server, tmp_path, routes=[Route("shop.ev", "ods.ev", Mode.CHANGELOG)])))
         pipeline = running.pipeline
         running.settled()
@@ -228,10 +223,29 @@ def test_a_change_table_that_is_found_again_has_no_row_before_it_was_emptied(
         running.wait_for(lambda: len(asked) > 5 or pipeline.progress.phases["shop.ev"] == "released")
         execute(server, "SET GLOBAL rpl_semi_sync_master_enabled = OFF")
         writing.result()
-        long.set()
+        released.set()
         running.settled()
         assert replica is not None
     assert folded(tmp_path, "ods.ev") == source_rows(server, "shop.ev")
+
+
+@pytest.mark.timeout(300)
+def test_a_table_that_was_made_anew_without_a_key_while_nobody_ran_is_left_out(fresh_mariadb: Fresh, tmp_path: Path, spark: Any) -> None:
+    server = fresh_mariadb()
+    fill(server)
+    execute(server, "CREATE TABLE shop.b (id INT NOT NULL PRIMARY KEY)")
+    wanted = settings(server, tmp_path)
+    with Running(spark, wanted) as running:
+        running.settled()
+    execute(
+        server, "DROP TABLE shop.b", "CREATE TABLE shop.b (id INT)", "INSERT INTO shop.b VALUES (1)", "INSERT INTO shop.a VALUES (2, 2)"
+    )
+    with Running(spark, wanted) as running:
+        running.settled()
+        compare(server, tmp_path, "a")
+        execute(server, "ALTER TABLE shop.b ADD PRIMARY KEY (id)", "INSERT INTO shop.b VALUES (2)")
+        running.settled()
+    compare(server, tmp_path, "a", "b")
 
 
 @pytest.mark.timeout(300)

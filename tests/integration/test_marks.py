@@ -375,6 +375,17 @@ def test_a_lock_gives_up_behind_an_open_transaction_and_says_why(mysql56: Server
         assert read(session, table)[1] == {1}
 
 
+def _execute(server: Server, words: str) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(words)
+
+
+def _waits(server: Server, words: str) -> bool:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW PROCESSLIST")
+        return any(row[7] == words and "lock" in str(row[6]).lower() for row in cursor.fetchall())
+
+
 def test_an_engine_without_transactions_is_read_under_a_lock_whatever_it_was_before(any_server: Server) -> None:
     with open_session(any_server) as session:
         table = create(session)
@@ -383,10 +394,15 @@ def test_an_engine_without_transactions_is_read_under_a_lock_whatever_it_was_bef
         identity = session.server.identity
         dump = Dump(any_server)
         with read_chunk(session, table, whole(table), TypeOptions(), identity=identity, era=0) as chunk_read:
-            writer = threading.Thread(target=_insert, args=(any_server, 2))
-            writer.start()
+            statements = ("INSERT INTO shop.g VALUES (2)", "DELETE FROM shop.g WHERE id = 77")
+            writers = [threading.Thread(target=_execute, args=(any_server, statement)) for statement in statements]
+            for writer in writers:
+                writer.start()
+            # Those who wait for our lock must not let our own SELECT wait behind them.
+            await_that(lambda: all(_waits(any_server, statement) for statement in statements))
             ids = [value for batch in chunk_read.batches() for value in batch.column(0).to_pylist()]
-        writer.join()
+        for writer in writers:
+            writer.join()
         assert ids == [1]
         await_that(lambda: [t.id for t in dump.transactions] == [2])
         assert dump.transactions[0].end > chunk_read.high

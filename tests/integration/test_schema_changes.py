@@ -10,7 +10,7 @@ import pytest
 
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.errors import SourceDrift
-from tests.integration.running import Running, folded, history, lake_rows, repeated, settings, source_rows
+from tests.integration.running import Running, folded, held_reads, history, lake_rows, repeated, settings, source_rows
 from tests.integration.test_capture import execute
 from tests.servers import Fresh, Server
 
@@ -204,10 +204,30 @@ def test_statements_that_look_as_if_they_changed_nothing_are_followed(server: Se
     fill(server)
     execute(server, "CREATE TABLE shop.twice (id INT NOT NULL PRIMARY KEY, x INT)", "INSERT INTO shop.twice VALUES (1, 1), (2, 1), (50, 3)")
     execute(server, "CREATE TABLE shop.parts LIKE shop.twice", "INSERT INTO shop.parts SELECT * FROM shop.twice")
+    execute(
+        server,
+        "CREATE TABLE shop.computed (id INT NOT NULL PRIMARY KEY,"
+        " b VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, g INT AS (b = 'X') VIRTUAL)",
+        "INSERT INTO shop.computed (id, b) VALUES (1, 'x'), (2, 'X')",
+        "CREATE TABLE shop.computed_too (id INT NOT NULL PRIMARY KEY, d DATETIME, g VARCHAR(40) AS (CONCAT(d)) STORED)",
+        "INSERT INTO shop.computed_too (id, d) VALUES (1, '2024-01-02 03:04:05')",
+        "CREATE TABLE shop.rounded (id INT NOT NULL PRIMARY KEY, f DOUBLE)",
+        "INSERT INTO shop.rounded VALUES (1, 1.26)",
+        "CREATE TABLE shop.from_nothing (id INT NOT NULL PRIMARY KEY, a INT, g INT AS (a + 1) VIRTUAL)",
+        "INSERT INTO shop.from_nothing (id, a) VALUES (1, 1)",
+    )
     with Running(spark, settings(server, tmp_path, routes=[LOGGED])) as running:
         running.settled()
         execute(server, "ALTER TABLE shop.orders DROP COLUMN c, ADD COLUMN c VARCHAR(60)", "INSERT INTO shop.orders VALUES (-1, 0, 'new')")
+        # Columns that a statement does not name are computed anew, and numbers are rounded.
+        execute(
+            server,
+            "ALTER TABLE shop.computed MODIFY b VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+            "ALTER TABLE shop.computed_too MODIFY d DATETIME(3)",
+            "ALTER TABLE shop.rounded MODIFY f DOUBLE(10, 1), ALGORITHM = COPY",
+        )
         if server.kind == "mariadb":
+            execute(server, "ALTER TABLE shop.from_nothing DROP COLUMN a, ADD COLUMN a INT")
             # Rows that do not fit are gone, and no event says so.
             execute(server, "ALTER IGNORE TABLE shop.twice ADD UNIQUE (x)")
             execute(server, "ALTER IGNORE TABLE shop.parts PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (10))")
@@ -220,5 +240,30 @@ def test_statements_that_look_as_if_they_changed_nothing_are_followed(server: Se
             execute(server, "ALTER TABLE shop.twice ADD COLUMN copied_again INT NOT NULL DEFAULT 9")
         running.settled()
         execute(server, "ALTER TABLE shop.orders DROP COLUMN k, ADD COLUMN k INT NOT NULL DEFAULT 0 AFTER id")
+        running.settled()
+    compare(server, tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_rows_below_what_is_wanted_of_a_table_are_not_read_with_its_new_shape(
+    fresh_mariadb: Fresh, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long read of another table has the log read from far back when both are adopted by one epoch."""
+    server = fresh_mariadb()
+    fill(server)
+    with (
+        held_reads("long", monkeypatch) as released,
+        Running(spark, settings(server, tmp_path, routes=[LOGGED], interval_s=1.0)) as running,
+    ):
+        running.settled()
+        execute(server, "CREATE TABLE shop.long (id INT NOT NULL PRIMARY KEY)", "INSERT INTO shop.long VALUES (1)")
+        readings = running.pipeline.ledger.tables.readings
+        running.wait_for(lambda: any(one.launch.incarnation.table.name == "long" for one in readings()))
+        captured = running.pipeline.progress.captured
+        execute(server, "INSERT INTO shop.orders VALUES (-1, 0, 'before')")
+        running.wait_for(lambda: running.pipeline.ledger.upto > captured)
+        execute(server, "ALTER TABLE shop.orders ADD COLUMN n INT NOT NULL DEFAULT 5")
+        running.wait_for(lambda: any(one.launch.incarnation.table.name == "orders" and one.report is not None for one in readings()))
+        released.set()
         running.settled()
     compare(server, tmp_path)

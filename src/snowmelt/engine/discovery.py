@@ -99,10 +99,6 @@ class Discovery:
         self._since: int | None = None
         self._upto: int | None = None
         self._left_out.clear()
-        for name, table in catalogue.tables.items():
-            why = self._why_not(table) if self._lacks(name) else ""
-            if why:
-                self.leave_out(name, why)
         self._shapes.listed = frozenset(catalogue.tables)
 
     def leave_out(self, name: TableId, why: str) -> None:
@@ -132,7 +128,11 @@ class Discovery:
             return
         for name, table in self._catalogue.tables.items():
             if self._lacks(name) and name not in self._left_out and not self._touched(name, self._since):
-                yield table
+                # Not before: the ledger may have had another table of that name when the catalogue was read.
+                if why := self._why_not(table):
+                    self.leave_out(name, why)
+                else:
+                    yield table
 
     def _lacks(self, name: TableId) -> bool:
         return self._ledger.tables.get(name) is None

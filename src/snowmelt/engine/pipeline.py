@@ -38,6 +38,7 @@ from snowmelt.commit.records import Intent, StagedName, intent_of
 from snowmelt.databases.mysql.catalog import TablePredicate
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.preflight import FOREIGN_ENGINES
 from snowmelt.databases.mysql.reads import log_end
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.discovery import Catalogue, Discovery, patterns, read_catalogue
@@ -244,9 +245,8 @@ class Pipeline:
     def _check_described(self, ledger: Ledger, catalogue: Catalogue, captured: TablePredicate) -> None:
         """At the first start a user is there to decide about tables without a key; one that is made later must not stop all others."""
         for table in () if ledger.epoch else catalogue.tables.values():
-            if self._why_not(table):
-                hint = "exclude it" if self._settings.fluss else f"exclude it, or give it a route with mode: {Mode.CHANGELOG}"
-                raise InvalidConfig("a table has no key by which its rows could be told apart", detail=str(table.id), hint=hint)
+            if why := self._why_not(table):
+                raise InvalidConfig("a table can't be brought to the lake", detail=f"{table.id}: {why}", hint="or exclude it")
         check_goes_on(ledger.tables, captured, self._router)
 
     def _check_lake(self, catalogue: Catalogue) -> None:
@@ -389,7 +389,10 @@ class Pipeline:
             target = self._router.of(shape.id)
         except InvalidConfig as error:
             return str(error)
-        return "" if shape.key or not target.keyed else "it has no key; give it one, or a route with mode: changelog and start again"
+        if shape.engine.lower() in FOREIGN_ENGINES:
+            return f"rows of its engine {shape.engine} lie elsewhere, and change without a word in the log"
+        remedy = "give it one" if self._settings.fluss else f"give it one, or a route with mode: {Mode.CHANGELOG} and start again"
+        return "" if shape.key or not target.keyed else f"it has no key by which its rows could be told apart; {remedy}"
 
     # ---- planning
 

@@ -406,8 +406,8 @@ class LogReader:
             planned: dict[TableId, list[tuple[Longs, RowPlan]]] = {}
             for chosen in groups:
                 # Which schema rows were written with is decided by their commit: no DDL lies between the two.
-                first = int(chosen[0])
-                plan = self._plan(walk, int(maps[first]), Position(file, int(walk.row_commit[first]), self._era))
+                first, last = int(chosen[0]), int(walk.row_commit[chosen[-1]])
+                plan = self._plan(walk, int(maps[first]), Position(file, int(walk.row_commit[first]), self._era), last)
                 if plan is None:
                     continue
                 # Commits lie in the order of the log.
@@ -419,13 +419,15 @@ class LogReader:
                     yield from self._table_rows(walk, file, chosen, plan, ended)
         walk.drop_rows()
 
-    def _plan(self, walk: Walk, index: int, position: Position) -> RowPlan | None:
+    def _plan(self, walk: Walk, index: int, position: Position, last: int) -> RowPlan | None:
+        """How rows are read, of which the first was committed at `position` and the last at `last`; None where none is wanted."""
         body = walk.map_body(index)
         try:
             shape = read_table_map(body, self._flavour)
         except Corrupt as error:
             raise Corrupt(error.fact, detail=error.detail, position=str(position)) from None
-        if not self._captured(shape.table):
+        # What lies below may have another shape than the one that is known.
+        if not self._captured(shape.table) or last <= self.low(shape.table):
             return None
         schema = self._schemas.find(shape.table, position)
         if schema is None and self._flavour == "mariadb" and shape.maybe_sequence:

@@ -28,7 +28,7 @@ RETENTION_SECONDS_MIN = 24 * 3600
 KNOWN_VERSIONS = {"mysql": ((5, 6), (9, 99)), "mariadb": ((10, 2), (11, 99))}
 """First and last version known to work."""
 
-_FOREIGN_ENGINES = frozenset({"blackhole", "connect", "federated", "mrg_myisam", "ndbcluster", "oqgraph", "s3", "sphinx", "spider"})
+FOREIGN_ENGINES = frozenset({"blackhole", "connect", "federated", "mrg_myisam", "ndbcluster", "oqgraph", "s3", "sphinx", "spider"})
 """Their rows lie elsewhere and change, or vanish, without row events of this server."""
 
 
@@ -366,10 +366,10 @@ class _Inspection:
     # -- the tables
 
     def engines(self) -> Findings:
-        foreign = self.among(lambda table: table.engine.lower() in _FOREIGN_ENGINES)
+        foreign = self.among(lambda table: table.engine.lower() in FOREIGN_ENGINES)
         if foreign:
             yield Finding("engine-foreign", Level.ERROR, "changes of these tables are not in this server's log", "exclude them", foreign)
-        locked = self.among(lambda table: not _transactional(table) and table.engine.lower() not in _FOREIGN_ENGINES)
+        locked = self.among(lambda table: not _transactional(table) and table.engine.lower() not in FOREIGN_ENGINES)
         if locked:
             remedy = _few(f"ALTER TABLE {quote_table(table)} ENGINE = InnoDB" for table in locked)
             yield Finding(

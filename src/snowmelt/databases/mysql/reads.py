@@ -21,9 +21,10 @@ Laws:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from types import TracebackType
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -46,6 +47,7 @@ _SHOWN_LOOK_S = 0.01
 
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+_Given = TypeVar("_Given")
 
 
 class Method(StrEnum):
@@ -238,7 +240,7 @@ class ExactRead:
         self._table = table
         self._identity = identity
         self._era = era
-        self._locker: _Lock | None = None
+        self._locked = False
         self._opened = False
         self._mark: Mark | None = None
 
@@ -296,31 +298,31 @@ class ExactRead:
         self._session.execute(f"SELECT 1 FROM {quote_table(self._table.id)} LIMIT 0")
 
     def _open_locked(self) -> Mark:
-        """An engine without transactions shows what others write, so nobody writes until the read is over."""
-        self._locker = _lock(self._session, self._table)
-        return PositionMark(log_end(self._locker.session, era=self._era), locked=True)
+        """An engine without transactions shows what others write, so nobody writes until the read is over. The lock is the reading
+        session's own: behind another's, a writer who waits for it would wait before us too, and we for him."""
+        _tried(self._table, lambda: self._session.execute(f"LOCK TABLES {quote_table(self._table.id)} READ"))
+        self._locked = True
+        return PositionMark(log_end(self._session, era=self._era), locked=True)
 
     def finish(self) -> None:
         """End the transaction after its last row, and see that the table is still what it was."""
         self._session.execute("COMMIT")
-        self._opened = False
-        self._release()
+        if self._locked:
+            self._session.execute("UNLOCK TABLES")
+        self._opened = self._locked = False
         if self._check_shape("during").engine.lower() != self._engine:
             raise SourceDrift(f"the engine of {self._table.id} changed during the read")
 
     def close(self) -> None:
-        self._release()
         if self._opened:
             self._opened = False
             try:
                 self._session.execute("ROLLBACK")
+                if self._locked:
+                    self._session.execute("UNLOCK TABLES")
             except SnowmeltError:
                 self._session.close()
-
-    def _release(self) -> None:
-        locker, self._locker = self._locker, None
-        if locker is not None:
-            locker.release()
+            self._locked = False
 
     def _check_shape(self, when: str) -> MySqlTable:
         found = read_tables(self._session, [self._table.id]).get(self._table.id)
@@ -350,31 +352,14 @@ def _executed(session: Session) -> MySqlGtidSet:
     return MySqlGtidSet.parse(str(session.value("SELECT @@GLOBAL.gtid_executed")))
 
 
-class _Lock:
-    """A second connection that holds off a table's writers."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def release(self) -> None:
-        # The server ends the lock with the connection.
-        self.session.close()
-
-    def __enter__(self) -> Session:
-        return self.session
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.release()
-
-
-def _lock(session: Session, table: MySqlTable) -> _Lock:
-    """Lock a table against writers, with a bound on how long they queue behind us.
+def _lock(session: Session, table: MySqlTable) -> Session:
+    """A second connection that holds off a table's writers until it is closed.
 
     Without autocommit InnoDB locks the table as well: MySQL 5.6 gives the plain lock to us while a transaction that wrote
     to the table is still about to commit.
     """
-    refused = ""
-    for _ in range(LOCK_TRIES):
+
+    def attempt() -> Session:
         locker = Session(session.options)
         try:
             if locker.server.identity != session.server.identity:
@@ -382,13 +367,22 @@ def _lock(session: Session, table: MySqlTable) -> _Lock:
             locker.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}, innodb_lock_wait_timeout = {LOCK_WAIT_S}")
             locker.execute("SET SESSION autocommit = 0, innodb_table_locks = 1")
             locker.execute(f"LOCK TABLES {quote_table(table.id)} READ")
-            return _Lock(locker)
-        except Unavailable as error:
-            locker.close()
-            refused = error.detail or error.fact
         except BaseException:
             locker.close()
             raise
+        return locker
+
+    return _tried(table, attempt)
+
+
+def _tried(table: MySqlTable, attempt: Callable[[], _Given]) -> _Given:
+    """With a bound on how long writers queue behind us."""
+    refused = ""
+    for _ in range(LOCK_TRIES):
+        try:
+            return attempt()
+        except Unavailable as error:
+            refused = error.detail or error.fact
     raise Unavailable(
         f"{table.id} can't be locked for a moment",
         detail=refused,

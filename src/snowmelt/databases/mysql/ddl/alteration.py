@@ -86,6 +86,8 @@ def apply(before: MySqlTable, alteration: Alteration, rules: Rules, sql: str) ->
             except NotConstant as why:
                 reasons.append(str(why))
 
+    if computed := _why_computed_anew(before, after, renamed, filled):
+        reasons.append(computed)
     if alteration.ignore:
         reasons.append("rows that do not fit are dropped without a word in the log")
     keys = alteration.keys
@@ -151,6 +153,9 @@ def _rearranged(
             placed, new = changed[name]
             if why := why_values_change(column, new, in_key=name in in_key, strict=strict):
                 reasons.append(why)
+            if placed.raw.rounds:
+                # The catalogue's shape does not say whether it was so before.
+                reasons.append(f"values of column {column.name} are rounded")
             if new.auto_increment and (column.nullable or not column.auto_increment):
                 # A column that had it keeps its zeros; one that gets it has them numbered like NULLs.
                 reasons.append(f"zeros and NULLs of column {column.name} are numbered")
@@ -174,6 +179,26 @@ def _rearranged(
         elif placed.old is None:
             result.append(column)
     return result + hidden, renamed, reasons
+
+
+def _why_computed_anew(
+    before: MySqlTable, after: list[MySqlColumn], renamed: Mapping[str, str], filled: Mapping[str, object]
+) -> str | None:
+    """Why a generated column that the statement does not name has other values. What it is computed from is not kept, so that every other
+    type, collation or column of the same name counts."""
+    if not any(column.generated for column in after if column not in IMPLICIT_PERIOD):
+        return None
+    now = {column.name: _values(column) for column in after}
+    for old in before.columns:
+        name = renamed.get(old.name, old.name)
+        if not old.generated and name in now and (now[name] != _values(old) or (name in filled and old.name not in renamed)):
+            return f"what is generated from column {old.name} is computed anew"
+    return None
+
+
+def _values(column: MySqlColumn) -> MySqlColumn:
+    """What of a column decides how its values look and compare."""
+    return replace(column, name="", nullable=True, invisible=False, auto_increment=False, default=None, comment="")
 
 
 def _place(columns: list[MySqlColumn], name: str, renamed: Mapping[str, str]) -> int:

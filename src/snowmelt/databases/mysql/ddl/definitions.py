@@ -34,6 +34,8 @@ class Definition:
     length: int | None = None
     precision: int | None = None
     scale: int | None = None
+    rounds: bool = False
+    """A type of floating point with a number of decimals, to which the server rounds what it copies."""
     fsp: int = 0
     labels: list[Token] = field(default_factory=list)
     charset: str | None = None
@@ -157,6 +159,8 @@ def _read_size(words: Words, column: Definition, rules: Rules) -> None:
     if base == "decimal":
         column.precision = first or 10
         column.scale = numbers[1] if len(numbers) > 1 else 0
+    elif base in ("float", "double") and len(numbers) == 2:
+        column.rounds = True
     elif base == "float" and len(numbers) == 1:
         column.base = "double" if numbers[0] > 24 else "float"
     elif base in ("datetime", "timestamp", "time"):
