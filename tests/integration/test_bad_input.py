@@ -372,7 +372,7 @@ def test_a_lake_that_can_not_be_written_is_told_and_loses_nothing(shop: Shop) ->
 def test_a_lake_table_that_is_gone_is_told_though_nothing_changed(shop: Shop) -> None:
     shop.goes_on()
     kept = (shop.folder / "lake" / "ods.db" / "orders").rename(shop.folder / "kept")
-    shop.fails(f"a lake table is not there: ods.orders in {shop.folder / 'lake'}", "is the warehouse the right one?")
+    shop.fails(f"a lake table is not there: ods.orders in {shop.folder / 'lake'}", "is that the right place?")
     kept.rename(shop.folder / "lake" / "ods.db" / "orders")
     shop.goes_on()
     shop.describe(warehouse="elsewhere")

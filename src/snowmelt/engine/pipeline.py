@@ -258,8 +258,9 @@ class Pipeline:
             if self._lake.exists(target):
                 self._lake.check_start(target, ledger)
             elif target in needed:
-                hint = f"is the warehouse the right one? if the table was dropped, {BEGIN_ANEW}"
-                raise SourceDrift("a lake table is not there", detail=f"{target} in {self._settings.warehouse}", hint=hint)
+                where = self._settings.fluss.bootstrap if self._settings.fluss else self._settings.warehouse
+                hint = f"is that the right place? if the table was dropped, {BEGIN_ANEW}"
+                raise SourceDrift("a lake table is not there", detail=f"{target} in {where}", hint=hint)
 
     def _begin_chain(self, relay: Relay, keeping: Keeping, catalogue: Catalogue) -> Position:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one

@@ -50,7 +50,7 @@ class Owner:
 
 
 OWNER: Final = Kind("owner", 1, Owner)
-INTENT: Final = Kind("intent", 1, Intent)
+INTENT: Final = Kind("intent", 2, Intent)
 DONE: Final = Kind("done", 1, Done)
 SUMMARY: Final = Kind("summary", 1, Summary)
 SEALED: Final = Kind("sealed", 2, Sealed)
