@@ -477,7 +477,7 @@ def spark_session(name: str, *, master: str, ui: bool, debug: bool, daemon: str 
     with tempfile.TemporaryFile() as said:
         try:
             conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-            with _on_loopback() if master.startswith("local") else contextlib.nullcontext():
+            with _uninterrupted(), _on_loopback() if master.startswith("local") else contextlib.nullcontext():
                 gateway = launch_gateway(conf, popen_kwargs=None if debug else {"stderr": said, "stdout": said})  # type: ignore[no-untyped-call]
             with _handlers_kept():
                 context = SparkContext(conf=conf, gateway=gateway)
@@ -492,6 +492,23 @@ def spark_session(name: str, *, master: str, ui: bool, debug: bool, daemon: str 
                 context.cancelAllJobs()
             with contextlib.suppress(Exception):
                 context.stop()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A JVM whose start is interrupted would live on without us. A Ctrl-C that comes meanwhile is heard behind that; it is not blocked,
+    because whatever is started inside would have it blocked too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from snowmelt.supervise import (
     Lines,
     Screen,
     _handlers_kept,
+    _uninterrupted,
     check_installed,
     notes_of_log,
     relay_teller,
@@ -185,6 +186,10 @@ def test_ctrl_c_while_spark_starts_is_heard_by_us_and_not_by_a_handler_of_spark(
     ours: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: ours.append(number))
     try:
+        with _uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            assert not ours
+        assert ours.pop() == signal.SIGINT
         with _handlers_kept():
             signal.signal(signal.SIGINT, lambda *_: pytest.fail("Spark's handler was called"))
             signal.raise_signal(signal.SIGINT)
