@@ -28,6 +28,7 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from tests.conftest import Fresh
 from tests.integration.dump import Dump, Transaction, await_that, open_session
+from tests.integration.test_capture import execute
 from tests.servers import Server
 
 DURABLE = {"sync_binlog": 1, "innodb_flush_log_at_trx_commit": 1}
@@ -375,11 +376,6 @@ def test_a_lock_gives_up_behind_an_open_transaction_and_says_why(mysql56: Server
         assert read(session, table)[1] == {1}
 
 
-def _execute(server: Server, words: str) -> None:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(words)
-
-
 def _waits(server: Server, words: str) -> bool:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW PROCESSLIST")
@@ -395,7 +391,7 @@ def test_an_engine_without_transactions_is_read_under_a_lock_whatever_it_was_bef
         dump = Dump(any_server)
         with read_chunk(session, table, whole(table), TypeOptions(), identity=identity, era=0) as chunk_read:
             statements = ("INSERT INTO shop.g VALUES (2)", "DELETE FROM shop.g WHERE id = 77")
-            writers = [threading.Thread(target=_execute, args=(any_server, statement)) for statement in statements]
+            writers = [threading.Thread(target=execute, args=(any_server, statement)) for statement in statements]
             for writer in writers:
                 writer.start()
             # Those who wait for our lock must not let our own SELECT wait behind them.
