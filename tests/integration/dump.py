@@ -6,7 +6,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,7 @@ import pymysql
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.events import Gtid, read_gtid
+from snowmelt.databases.mysql.reads import log_end
 from snowmelt.model.position import LogFile, Position
 from snowmelt.secrets import Secret
 from tests.servers import Server
@@ -35,6 +38,29 @@ def await_that(condition: Callable[[], object], *, seconds: float = 60, told: Ca
     while not condition():
         assert time.monotonic() < deadline, f"what was awaited did not happen {told()}"
         threading.Event().wait(0.01)
+
+
+@contextmanager
+def logged_and_not_shown(server: Server, words: str) -> Iterator[Position]:
+    """While the block runs a statement is in the log, whose end is told, and no SELECT shows what it did. For a MariaDB with
+    semi-synchronous replication that waits AFTER_SYNC and without end."""
+    with open_session(server) as admin, ThreadPoolExecutor(1) as pool:
+        admin.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON")
+        with closing(Dump(server, semi_sync=True)):
+            await_that(lambda: admin.query("SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'")[0][1] == "1")
+            before = log_end(admin, era=0)
+            writing = pool.submit(write, server, words)
+            try:
+                await_that(lambda: log_end(admin, era=0) > before)
+                yield log_end(admin, era=0)
+            finally:
+                admin.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
+            writing.result()
+
+
+def write(server: Server, words: str) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(words)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from tests.conftest import Fresh
 from tests.integration import workload
-from tests.integration.dump import Dump, await_that
+from tests.integration.dump import logged_and_not_shown, write
 from tests.integration.replay import (
     AFTER,
     BEFORE,
@@ -257,36 +256,19 @@ def test_a_cut_that_the_relay_has_but_selects_do_not_show_loses_what_lies_below_
     server = fresh_mariadb(rpl_semi_sync_master_wait_point="AFTER_SYNC", rpl_semi_sync_master_timeout=600_000)
     table = create(server, "semi", "id BIGINT NOT NULL PRIMARY KEY", "1")
     with open_session(server) as admin, Source(server, tmp_path / "segments", "semi") as semi:
-        admin.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON")
-        replica = Dump(server, semi_sync=True)
-        await_that(lambda: admin.query("SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'")[0][1] == "1")
-        before = log_end(admin, era=0)
-        writer = threading.Thread(target=write, args=(server, "INSERT INTO semi.t VALUES (2)"))
-        writer.start()
-        try:
-            await_that(lambda: log_end(admin, era=0) > before)
-            waiting = log_end(admin, era=0)
+        with logged_and_not_shown(server, "INSERT INTO semi.t VALUES (2)") as waiting:
             semi.log.read_to(waiting)
             naive_cut = semi.log.segments[-1].end
             visible = newest_visible(admin, semi.tables[table], era=0)
             assert isinstance(visible, Position)
             assert visible < waiting <= naive_cut
             semi.copy(rows_per_chunk=10)
-        finally:
-            admin.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
-            writer.join()
-            replica.close()
         semi.finish()
         live = semi.live(table)
         assert list(live.rows) == [(1,), (2,)]
         assert difference(semi.fold(table), live) == ""
         naive = semi.fold(table, is_covered=lambda copy, transaction: transaction.position <= naive_cut)
         assert difference(naive, live) == "1 rows lost"
-
-
-def write(server: Server, words: str) -> None:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(words)
 
 
 SWAP_NAMES = "ALTER TABLE swap.t RENAME COLUMN a TO b, RENAME COLUMN b TO a"

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from snowmelt.errors import InvalidConfig, SourceDrift, check
+from snowmelt.errors import BEGIN_ANEW, InvalidConfig, SourceDrift, check
 from snowmelt.model.table import SYSTEM_COLUMNS
 
 SEQUENCE: Final = "_seq"
@@ -159,4 +159,4 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _drift(fact: str, detail: str) -> SourceDrift:
-    return SourceDrift(fact, detail=detail, hint="begin with a new state and other lake tables")
+    return SourceDrift(fact, detail=detail, hint=BEGIN_ANEW)

@@ -20,6 +20,7 @@ from typing import Any
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions, ZeroDates, arrow_type
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote, quote_table
+from snowmelt.databases.mysql.reads import Method, read_method
 from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.model.table import SYSTEM_COLUMNS, TableId
 
@@ -30,7 +31,6 @@ KNOWN_VERSIONS = {"mysql": ((5, 6), (9, 99)), "mariadb": ((10, 2), (11, 99))}
 
 FOREIGN_ENGINES = frozenset({"blackhole", "connect", "federated", "mrg_myisam", "ndbcluster", "oqgraph", "s3", "sphinx", "spider"})
 """Their rows lie elsewhere and change, or vanish, without row events of this server."""
-
 
 _SILENT_KEY = re.compile(r"^\s*CONSTRAINT .* FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)", re.MULTILINE)
 """In what SHOW CREATE TABLE prints: a line for each key."""
@@ -304,7 +304,9 @@ class _Inspection:
         if unreadable:
             remedy = _few(f"GRANT SELECT ON {quote_table(table)} TO {self.user}" for table in unreadable)
             yield Finding("grant-select", Level.ERROR, "the user may not read whole tables", remedy, unreadable)
-        unlockable = self.among(lambda table: self.locks(table) and not grants.on_database("LOCK TABLES", table.id.database))
+        by_lock = {exactly: read_method(self.session, to_a_change=exactly) is Method.LOCK for exactly in (False, True)}
+        needing = self.among(lambda table: not _transactional(table) or by_lock[table.id in self.options.changelog])
+        unlockable = tuple(table for table in needing if not grants.on_database("LOCK TABLES", table.database))
         if unlockable:
             databases = sorted({table.database for table in unlockable})
             yield Finding(
@@ -314,11 +316,6 @@ class _Inspection:
                 _few(f"GRANT LOCK TABLES ON {_database_pattern(database)}.* TO {self.user}" for database in databases),
                 unlockable,
             )
-
-    def locks(self, table: MySqlTable) -> bool:
-        """Whether what a read of the table contains can be told under a lock only."""
-        by_gtid = self.setting("gtid_mode") == "ON" and self.version >= (5, 7) and table.id not in self.options.changelog
-        return not _transactional(table) or not (self.mariadb or by_gtid)
 
     def monitor_privilege(self) -> str:
         return "BINLOG MONITOR" if self.mariadb and self.version >= (10, 5, 2) else "REPLICATION CLIENT"

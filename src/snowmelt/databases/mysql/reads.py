@@ -58,10 +58,11 @@ class Method(StrEnum):
     LOCK = "lock"
 
 
-def read_method(session: Session) -> Method:
+def read_method(session: Session, *, to_a_change: bool = False) -> Method:
+    """`to_a_change` as in `read_chunk`: sets of GTIDs leave open what was under way."""
     if session.server.flavour == "mariadb":
         return Method.SNAPSHOT
-    if session.server.version >= (5, 7, 0) and session.variable("gtid_mode") == "ON":
+    if not to_a_change and session.server.version >= (5, 7, 0) and session.variable("gtid_mode") == "ON":
         return Method.GTID
     return Method.LOCK
 
@@ -272,8 +273,7 @@ class ExactRead:
 
     def _open_snapshot(self) -> Mark:
         session, era = self._session, self._era
-        method = read_method(session)
-        match Method.LOCK if self._to_a_change and method is Method.GTID else method:
+        match read_method(session, to_a_change=self._to_a_change):
             case Method.SNAPSHOT:
                 session.execute(_SNAPSHOT)
                 self._pin()

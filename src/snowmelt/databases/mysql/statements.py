@@ -55,8 +55,9 @@ class LoggedStatement:
     sql: str
     sql_mode: int
     explicit_timestamps: bool | None
-    utf8mb4: str | None
     """explicit_defaults_for_timestamp; None where the server doesn't log it."""
+    utf8mb4: str | None
+    """The collation of utf8mb4 where the statement names none; None where the server doesn't log it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
