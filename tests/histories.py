@@ -53,7 +53,8 @@ def schemas() -> SchemaHistory[MySqlTable]:
 
 def shape(table: TableId) -> MySqlTable:
     columns = (MySqlColumn(name="id", base="int", nullable=False), MySqlColumn(name="v", base="longblob"))
-    return MySqlTable(id=table, columns=columns, key=("id",))
+    # The last has no transactions, and keeps what others undo.
+    return MySqlTable(id=table, columns=columns, key=("id",), engine="MyISAM" if table == TABLES[-1] else "InnoDB")
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,20 @@ class Phase:
 
 
 class History:
-    def __init__(self, chance: random.Random, *, flavour: Flavour = "mysql", checksummed: bool = True, packed: bool = True) -> None:
+    def __init__(
+        self,
+        chance: random.Random,
+        *,
+        flavour: Flavour = "mysql",
+        checksummed: bool = True,
+        packed: bool = True,
+        savepoints: float = 0.0,
+    ) -> None:
+        """`savepoints`: how often a statement is followed by SAVEPOINT or ROLLBACK TO."""
         self.flavour: Flavour = flavour
+        self._savepoints = savepoints
+        self.undone = 0
+        """How many rows were written and undone."""
         self.rows: list[Row] = []
         self.cuts: list[tuple[int, int]] = [(0, 4)]
         self._chance = chance
@@ -180,7 +193,10 @@ class History:
         written: list[_Written] = []
         ordinal = 0
         left = self._chance.randint(0, events_max)
+        stack: list[tuple[str, int]] = []
         while left:
+            while self._savepoints and self._chance.random() < self._savepoints:
+                written = self._savepoint(events, written, stack)
             numbers = self._chance.sample(range(len(TABLES)), self._chance.randint(1, 2))
             for number in numbers:
                 # Now and then the server opens a table anew, under another number.
@@ -200,6 +216,30 @@ class History:
                 events += self._row_events(body)
                 ordinal += 1
         return events, written
+
+    def _savepoint(self, events: list[tuple[int, bytes]], written: list[_Written], stack: list[tuple[str, int]]) -> list[_Written]:
+        """Set one, or roll back to one, as a server does that keeps a stack of them; what is written then. Names are equal whatever
+        their case and accents."""
+        if stack and self._chance.random() < 0.5:
+            place = self._chance.randrange(len(stack))
+            name, count = stack[place]
+            del stack[place + 1 :]
+            kept = [one for index, one in enumerate(written) if index < count or one.table == TABLES[-1].name]
+            self.undone += len(written) - len(kept)
+            written = kept
+            text = "ROLLBACK TO "
+        else:
+            name, text = self._chance.choice(["a", "b", "``", "to", "e"]), "SAVEPOINT "
+            stack[:] = [one for one in stack if one[0] != name]
+            stack.append((name, len(written)))
+        spelled = self._chance.choice([name, name.upper(), "é" if name == "e" else name])
+        statement = f"{text}`{spelled}`".encode()
+        body = streams.query_body(statement)
+        if self.flavour == "mariadb" and self._packed and self._chance.random() < 0.2:
+            events.append((Event.QUERY_COMPRESSED, body[: -len(statement)] + deflated(statement)))
+        else:
+            events.append((Event.QUERY, body))
+        return written
 
     def _row_events(self, body: bytes) -> list[tuple[int, bytes]]:
         kind = self._chance.random()

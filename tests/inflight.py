@@ -25,7 +25,8 @@ class LogFolder:
     def __init__(self, folder: Path, server: Server, *, checksum_bytes: int = 4) -> None:
         self.relay = Relay()
         self.place = _place(server, state=folder / "state")
-        self._folder = folder
+        self._folder = folder = folder / "state" / "log"
+        folder.mkdir(parents=True)
         self._server = server
         self._checksum_bytes = checksum_bytes
         self._writer = SegmentWriter(folder)
@@ -58,7 +59,7 @@ class LogFolder:
         self._writer.write(self._number, memoryview(data))
         self._writer.seal(made)
         marks = tuple(retention.Cut(self.relay.end + cut.offset - start, _TIME_S) for cut in found)
-        sealed = self.relay.decide_seal(1, str(made.index_path), made.start, made.end, marks, (), phases)
+        sealed = self.relay.decide_seal(1, f"log/{made.index_path.name}", made.start, made.end, marks, (), phases)
         self.relay.apply(sealed)
         return made, sealed
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 # One that lives for seconds is done before its second compiler has paid for itself.
-_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def set_options() -> None:
@@ -23,7 +23,7 @@ def set_options() -> None:
     archive = _archive()
     # One that does not fit is told on standard output, where Spark's own scripts read.
     kept = f" -Xlog:disable -XX:SharedArchiveFile={archive}" if archive.exists() else ""
-    os.environ.setdefault("JDK_JAVA_OPTIONS", _OPTIONS + kept)
+    os.environ.setdefault("JDK_JAVA_OPTIONS", OPTIONS + kept)
 
 
 def _archive() -> Path:
@@ -39,7 +39,7 @@ def main() -> None:
     if archive.exists():
         return
     new = archive.with_suffix(f".{os.getpid()}")
-    os.environ["JDK_JAVA_OPTIONS"] = f"{_OPTIONS} -Xlog:disable -XX:ArchiveClassesAtExit={new}"
+    os.environ["JDK_JAVA_OPTIONS"] = f"{OPTIONS} -Xlog:disable -XX:ArchiveClassesAtExit={new}"
 
     from snowmelt.engine.tasks import run_on_spark
     from snowmelt.supervise import spark_session

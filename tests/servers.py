@@ -62,13 +62,12 @@ DEFAULTS: dict[str, Setting] = {
     "sync_binlog": 0,
 }
 DEFAULTS_OF_MARIADB: dict[str, Setting] = DEFAULTS | {"binlog_row_metadata": "FULL"}
-DEFAULTS_OF_MYSQL8: dict[str, Setting] = DEFAULTS | {
-    "binlog_row_metadata": "FULL",
-    "enforce_gtid_consistency": "ON",
-    "gtid_mode": "ON",
-    "mysqlx": 0,
-}
+DEFAULTS_OF_MYSQL57: dict[str, Setting] = DEFAULTS | {"enforce_gtid_consistency": "ON", "gtid_mode": "ON"}
+DEFAULTS_OF_MYSQL8: dict[str, Setting] = DEFAULTS_OF_MYSQL57 | {"binlog_row_metadata": "FULL", "mysqlx": 0}
 
+
+MATRIX = ("mysql-5.6", "mysql-5.7", "mysql-8.0", "mysql-8.4", "mysql-9", "mariadb", "mariadb-11.4", "mariadb-11.8")
+"""Every server that the reduced lane runs over; `mariadb` is the system's."""
 
 Fresh = Callable[..., "Server"]
 """What the `fresh_*` fixtures give: call it with settings, get a server of the test's own."""
@@ -115,7 +114,8 @@ class Server:
 
     def options(self) -> dict[str, Any]:
         """What a client needs to connect over TCP, by pymysql's names."""
-        return {"host": self.host, "port": self.port, "user": self.user, "password": self.password}
+        # With TLS each connection would read all certificates of the system: 28 ms of a processor instead of 0.2.
+        return {"host": self.host, "port": self.port, "user": self.user, "password": self.password, "ssl_disabled": True}
 
     def connect(self, **arguments: Any) -> Connection[Any]:
         """A connection of root with autocommit; arguments are those of pymysql."""
@@ -221,7 +221,13 @@ class Server:
 
 
 def start_mariadb(folder: Path, **settings: Setting) -> Server:
-    """The system's MariaDB. It is never optional: its absence is an error."""
+    """The system's MariaDB. It is never optional: its absence is an error. SNOWMELT_MARIADB names another one of `MATRIX` for a run."""
+    if other := os.environ.get("SNOWMELT_MARIADB"):
+        return start_fetched(other, folder, **settings)
+    return start_system_mariadb(folder, **settings)
+
+
+def start_system_mariadb(folder: Path, **settings: Setting) -> Server:
     program = _program("mariadbd")
     install = _program("mariadb-install-db")
 
@@ -242,22 +248,51 @@ def start_mariadb(folder: Path, **settings: Setting) -> Server:
 
 
 def start_mysql8(folder: Path, **settings: Setting) -> Server:
-    base = fetched("mysql-8.0", "MySQL 8.0.33")
-    program = base / "bin" / "mysqld"
-
-    def initialise(data: Path) -> None:
-        # Without a log, because the data folder's birth is no part of any server's history.
-        options = _options({"basedir": str(base), "datadir": str(data), "log_bin": False})
-        _run([str(program), "--no-defaults", "--initialize-insecure", *_as_root(), *options], base)
-
-    template = _template("mysql-8.0", program, initialise)
-    return _start("mysql", folder, program, base, template, DEFAULTS_OF_MYSQL8 | settings, _ACCOUNTS_OF_MYSQL8)
+    """SNOWMELT_MYSQL names another one of `MATRIX` for a run."""
+    return start_fetched(os.environ.get("SNOWMELT_MYSQL", "mysql-8.0"), folder, **settings)
 
 
 def start_mysql56(folder: Path, **settings: Setting) -> Server:
-    base = fetched("mysql-5.6", "MySQL 5.6.24")
-    program = base / "bin" / "mysqld"
-    return _start("mysql", folder, program, base, base / "data", DEFAULTS | settings, _ACCOUNTS_OF_MYSQL56)
+    return start_fetched("mysql-5.6", folder, **settings)
+
+
+def start_named(name: str, folder: Path, **settings: Setting) -> Server:
+    """One of `MATRIX`."""
+    return start_system_mariadb(folder, **settings) if name == "mariadb" else start_fetched(name, folder, **settings)
+
+
+def start_fetched(name: str, folder: Path, **settings: Setting) -> Server:
+    """One of `scripts/fetch_servers`, by its name there."""
+    kind, _, number = name.partition("-")
+    base = fetched(name, f"{'MariaDB' if kind == 'mariadb' else 'MySQL'} {number}")
+    program = base / "bin" / ("mariadbd" if kind == "mariadb" else "mysqld")
+    if kind == "mariadb":
+        template = _template(name, program, lambda data: _bootstrap_mariadb(base, program, data))
+        # Since 11.4 a server without a certificate makes itself one at each start, which takes up to ten seconds.
+        defaults = DEFAULTS_OF_MARIADB | {"ssl": False}
+        return _start("mariadb", folder, program, base, template, defaults | settings, _ACCOUNTS_OF_MARIADB)
+    if name == "mysql-5.6":
+        # It can't make a data folder without programs that its package lacks, and brings one.
+        return _start("mysql", folder, program, base, base / "data", DEFAULTS | settings, _ACCOUNTS_OF_MYSQL56)
+    template = _template(name, program, lambda data: _initialise_mysql(base, program, data))
+    defaults = DEFAULTS_OF_MYSQL57 if name == "mysql-5.7" else DEFAULTS_OF_MYSQL8
+    return _start("mysql", folder, program, base, template, defaults | settings, _ACCOUNTS_OF_MYSQL8)
+
+
+def _initialise_mysql(base: Path, program: Path, data: Path) -> None:
+    # Without a log, because the data folder's birth is no part of any server's history.
+    options = _options({"basedir": str(base), "datadir": str(data), "lc_messages_dir": str(base / "share"), "log_bin": False})
+    _run([str(program), "--no-defaults", "--initialize-insecure", *_as_root(), *options], base)
+
+
+def _bootstrap_mariadb(base: Path, program: Path, data: Path) -> None:
+    """What mariadb-install-db does, whose helpers these packages lack."""
+    (data / "mysql").mkdir(parents=True)
+    names = ("mariadb_system_tables", "mariadb_performance_tables", "mariadb_system_tables_data", "maria_add_gis_sp_bootstrap")
+    scripts = "".join((base / "share" / f"{name}.sql").read_text() for name in names)
+    options = _options({"basedir": str(base), "datadir": str(data), "lc_messages_dir": str(base / "share"), "log_bin": False})
+    command = [str(program), "--no-defaults", "--bootstrap", "--skip-grant-tables", *_as_root(), *options]
+    _run(command, base, text=f"USE mysql;\nSET @auth_root_socket = NULL;\n{scripts}")
 
 
 # What the first start executes before it listens. It stays out of the log: a test's log begins with the test.
@@ -330,8 +365,8 @@ def _environment(base: Path | None) -> dict[str, str]:
     return os.environ | ({"LD_LIBRARY_PATH": str(base / "lib")} if base else {})
 
 
-def _run(command: list[str], base: Path | None = None) -> None:
-    done = subprocess.run(command, env=_environment(base), capture_output=True, text=True, errors="replace", check=False)
+def _run(command: list[str], base: Path | None = None, *, text: str = "") -> None:
+    done = subprocess.run(command, env=_environment(base), input=text, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{command[0]} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
 
@@ -374,6 +409,16 @@ def _template(name: str, program: Path, initialise: Callable[[Path], None]) -> P
                 initialise(Path(work) / "data")
                 (Path(work) / "data").rename(template)
     return template
+
+
+def log_end(cursor: Any) -> tuple[str, int]:
+    """The server's log file and where it ends; MySQL calls the statement by another name since 8.2."""
+    told = cursor.connection.get_server_info()
+    version = tuple(int(part) for part in re.findall(r"\d+", told)[:2])
+    renamed = "MariaDB" not in told and version >= (8, 2)
+    cursor.execute("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+    name, offset = cursor.fetchone()[:2]
+    return name, int(offset)
 
 
 def _free_port() -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from snowmelt.databases.mysql import framing
-from snowmelt.databases.mysql.events import FLAG_ARTIFICIAL
+from snowmelt.databases.mysql.events import FLAG_ARTIFICIAL, Event
 from snowmelt.databases.mysql.framing import Bytes, Framer
 
 SOURCE = bytes(range(16))
@@ -62,12 +62,14 @@ class Log:
     """Offsets in the log at which no transaction is open."""
     numbers: list[int] = field(default_factory=list)
 
-    def add(self, kind: int, body: bytes, *, time: int = 1000, cut: bool = False, server: int = 1) -> None:
+    def add(self, kind: int, body: bytes, *, time: int = 1000, cut: bool = False, server: int = 1, told: bool = True) -> None:
+        """`told` says whether its next position is, which MariaDB 11.4 and later leave 0 inside of transactions."""
         checksummed = self.checksummed or kind == framing.FORMAT_DESCRIPTION
         self.offset += 19 + len(body) + 4 * checksummed
-        raw = event(kind, body, next_position=self.offset, time=time, checksummed=checksummed, server=server)
+        raw = event(kind, body, next_position=self.offset if told else 0, time=time, checksummed=checksummed, server=server)
         self.sent.append(raw)
-        self.stored.append(raw)
+        if kind != framing.ANNOTATE:
+            self.stored.append(raw)
         if cut:
             self.cuts.append(self.offset)
 
@@ -109,6 +111,15 @@ class Log:
             self.add(framing.TABLE_MAP, bytes(20), time=time)
             self.add(framing.WRITE_ROWS, row, time=time)
         self.add(framing.XID, bytes(8), time=time, cut=True)
+
+    def mariadb_transaction(self, statements: int, *, number: int = 1, told: bool = False, text: bytes = b"INSERT ...") -> None:
+        """As MariaDB sends it: the text of each statement before its rows."""
+        self.add(framing.GTID_MARIADB, struct.pack("<QIB", number, 0, 0) + bytes(6))
+        for _ in range(statements):
+            self.add(framing.ANNOTATE, text, told=told)
+            self.add(framing.TABLE_MAP, bytes(20), told=told)
+            self.add(Event.WRITE_ROWS_V1, bytes(20), told=told)
+        self.add(framing.XID, bytes(8), cut=True)
 
     def statement(self, text: bytes, *, status: bytes = b"") -> None:
         self.add(framing.QUERY, query_body(text, status=status), cut=True)

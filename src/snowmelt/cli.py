@@ -1,6 +1,7 @@
 """The command line: parse, wire, run, print.
 
-Exit codes: 0 done, 1 failed or errors found, 2 wrong use, 3 differences found (`verify`). An error is one line on stderr, a traceback
+Exit codes: 0 done, 1 failed or errors found, 2 wrong use, 3 differences found (`verify`), 4 done but for tables that are set aside
+(`run --until-current`). An error is one line on stderr, a traceback
 only with --debug.
 """
 
@@ -15,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -30,9 +31,11 @@ from rich.text import Text
 from snowmelt import preflight
 from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.catalog import match_tables
-from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.databases.mysql.preflight import Cascades, Level, PreflightOptions
-from snowmelt.errors import InvalidConfig, SnowmeltError
+from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.preflight import Cascades, Finding, Level, PreflightOptions, gravest_first
+from snowmelt.databases.mysql.resultset import ROW_BYTES_MAX
+from snowmelt.errors import InvalidConfig, SnowmeltError, printable
+from snowmelt.machine import check_machine, inspect_machine
 from snowmelt.model.table import TableId
 from snowmelt.preflight import Preflight
 from snowmelt.relay.limits import Limits
@@ -41,11 +44,14 @@ from snowmelt.secrets import Secret
 if TYPE_CHECKING:
     from snowmelt.config import PipelineConfig
     from snowmelt.fluss.server import FlussServer
+    from snowmelt.status import Status
     from snowmelt.verify import TableVerdict
 
 
 PASSWORD_VARIABLE = "DB_PASSWORD"
 TABLES_SHOWN_MAX = 5
+SET_ASIDE = 4
+"""Exit code: the lake is current, but for tables that are set aside."""
 
 app = typer.Typer(
     name="snowmelt",
@@ -90,6 +96,9 @@ def check(
     ] = None,
     tls: Annotated[Tls, typer.Option(help="How far TLS is needed.")] = Tls.PREFERRED,
     tls_ca: Annotated[str | None, typer.Option(help="The certificate authority's PEM file.")] = None,
+    allow_password_to_unverified_server: Annotated[
+        bool, typer.Option("--allow-password-to-unverified-server", help="Send the password though no certificate is verified.")
+    ] = False,
     cascades: Annotated[Cascades, typer.Option(help="Tables that foreign keys change behind the log's back.")] = Cascades.REFUSE,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -110,13 +119,26 @@ def check(
 
         config = read_pipeline(file)
         looked, capture, reading = preflight.of_pipeline(config), config.relay.limits(), config.relay.reading()
+        # A run may be meant for another machine, so what this one lacks is no error here.
+        here = [replace(one, level=Level.WARNING) for one in inspect_machine(config.master(None), *_extras(config))]
+        looked = replace(looked, findings=gravest_first([*looked.findings, *here]))
     else:
-        options = MySqlOptions(host=host, port=port, socket=socket, username=user, password=_password(password_ref), tls=tls, tls_ca=tls_ca)
+        options = MySqlOptions(
+            host=host,
+            port=port,
+            socket=socket,
+            username=user,
+            password=_password(password_ref),
+            tls=tls,
+            tls_ca=tls_ca,
+            allow_password_to_unverified_server=allow_password_to_unverified_server,
+        )
         looked = preflight.of_server(options, tables or [], exclude or [], PreflightOptions(cascades=cascades))
         capture, reading = CaptureLimits(), Limits()
     if as_json:
-        told = looked.as_json() | {"limits": {"capture": asdict(capture), "task": asdict(reading)}}
-        typer.echo(json.dumps(told, ensure_ascii=False, indent=2))
+        limits = {"capture": asdict(capture), "copy": {"row_bytes_max": ROW_BYTES_MAX}, "task": asdict(reading)}
+        told = looked.as_json() | {"limits": limits}
+        _print_json(told)
     else:
         _print_findings(looked)
         _print_limits(capture, reading)
@@ -131,6 +153,7 @@ def _print_limits(limits: CaptureLimits, reading: Limits) -> None:
         f"segments of {_size(limits.segment_bytes)} or {limits.seal_ms} ms, heartbeat {limits.heartbeat_s:.0f} s, "
         f"disk {_size(limits.disk_bytes_max)}, for one transaction up to {_size(limits.disk_bytes_hard)}"
     )
+    _line(f"a task that copies a table: rows of up to {_size(ROW_BYTES_MAX)}")
     _line(
         f"a task that reads the log: {_size(reading.prefilter_bytes)} of it at a time, {_size(reading.pool_bytes)} that wait for the lake, "
         f"an event of up to {_size(reading.assembly_bytes)} in memory and {_size(reading.spill_bytes_max)} in TMPDIR, "
@@ -150,7 +173,20 @@ def run(
     until_current: Annotated[
         bool, typer.Option("--until-current", help="End once every table is copied and the lake has what the database had at the start.")
     ] = False,
-    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:7077, …")] = "local[*]",
+    recopy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--recopy",
+            help="Copy this table (database.table of the source) anew: one that is set aside, or any other. Repeatable.",
+            metavar="TABLE",
+        ),
+    ] = None,
+    adopt_state: Annotated[
+        bool, typer.Option("--adopt-state", help="The state was moved here: from now on it belongs to this folder or bucket.")
+    ] = False,
+    master: Annotated[
+        str | None, typer.Option(help="Where Spark runs: local[*], spark://host:7077, … Default: what the file says, or local[*].")
+    ] = None,
     ui: Annotated[bool, typer.Option("--ui", help="Let Spark serve its web page.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what Spark says.")] = False,
@@ -161,9 +197,15 @@ def run(
     once; either way, and after a crash too, the next run goes on where this one ended. A run that is started while another one is at
     work takes over, and the older one ends.
 
-    Example:
+    A table that can't go on is set aside, and the others go on: its lake table stays as it is, `status` tells why, and with
+    --until-current the exit code is 4. Once its trouble is over, --recopy brings it back: its lake table is emptied, or made anew where
+    its key changed, and the table is copied. Killed before that began, it is still set aside; later, the next run goes on with it.
+
+    Examples:
 
       DB_PASSWORD=… snowmelt run pipeline.yaml
+
+      DB_PASSWORD=… snowmelt run pipeline.yaml --recopy shop.orders
 
     where pipeline.yaml is, for example:
 
@@ -182,7 +224,16 @@ def run(
         state: /data/snowmelt/shop
     """
     with _failures_told(as_json=as_json, debug=debug):
-        _run(file, until_current=until_current, master=master, ui=ui, as_json=as_json, debug=debug)
+        _run(
+            file,
+            until_current=until_current,
+            adopt_state=adopt_state,
+            recopy=recopy or [],
+            master=master,
+            ui=ui,
+            as_json=as_json,
+            debug=debug,
+        )
 
 
 @app.command()
@@ -226,14 +277,13 @@ def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> N
         JsonLines,
         Lines,
         Watcher,
-        check_installed,
         notes_of_log,
         round_teller,
         spark_session,
     )
 
     settings = read_tiering(file).to_settings()
-    check_installed("fluss")
+    _tell_machine(check_machine(master, "fluss"))
     from snowmelt.engine.tiering.service import Tiering, check_ends
 
     # What is wrong with the server or the warehouse is told before Spark is started.
@@ -309,45 +359,69 @@ def _failures_told(*, as_json: bool, debug: bool) -> Iterator[None]:
         # Whoever meets what we did not foresee can do nothing with a traceback, and asks for it when they report it.
         if debug:
             traceback.print_exc()
-        said = str(error).strip().splitlines()
-        text = f"{type(error).__name__}: {said[0][:300]}" if said else type(error).__name__
-        print(f"snowmelt: an error that is not known: {text} (hint: --debug shows where it comes from)", file=sys.stderr)
+        _warn(f"{_unknown(error)} (hint: --debug shows where it comes from)")
         raise typer.Exit(1) from None
 
 
-def _run(file: Path, *, until_current: bool, master: str, ui: bool, as_json: bool, debug: bool) -> None:
+def _unknown(error: Exception) -> str:
+    said = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {said[0][:300]}" if said else type(error).__name__
+    return f"snowmelt: an error that is not known: {text}"
+
+
+def _table_id(text: str) -> TableId:
+    database, dot, name = text.partition(".")
+    if not (database and dot and name):
+        raise InvalidConfig("a table is named as database.table", detail=repr(text))
+    return TableId(database, name)
+
+
+def _run(
+    file: Path, *, until_current: bool, adopt_state: bool, recopy: list[str], master: str | None, ui: bool, as_json: bool, debug: bool
+) -> None:
     from snowmelt.config import read_pipeline
     from snowmelt.engine.pipeline import Pipeline
-    from snowmelt.supervise import Interrupts, JsonLines, Lines, Screen, Watcher, check_installed, notes_of_log, spark_session, supervise
+    from snowmelt.source.asides import Requests
+    from snowmelt.supervise import Interrupts, JsonLines, Lines, Screen, Watcher, notes_of_log, spark_session, start_compiling, supervise
 
     config = read_pipeline(file)
-    check_installed()
-    _preflight(config, as_json=as_json)
+    master = config.master(master)
+    requests = Requests(map(_table_id, recopy))
+    _tell_machine(check_machine(master, *_extras(config)))
+    _preflight(config, adopt_state=adopt_state, as_json=as_json)
     console = Console(stderr=True)
     watcher: Watcher = JsonLines(_line) if as_json else Screen(console, config.pipeline.name) if console.is_terminal else Lines(_line)
     interrupts = Interrupts(watcher)
     interrupts.install()
     watcher.note("note", "starting Spark")
-    with spark_session(config.pipeline.name, master=master, ui=ui, debug=debug) as spark, notes_of_log(watcher, debug=debug):
-        settings = config.to_settings()
+    # Workers of other machines have caches of their own.
+    compiled = start_compiling(watcher) if master.startswith("local") else None
+    session = spark_session(config.pipeline.name, master=master, ui=ui, debug=debug, entries=config.spark)
+    with session as spark, notes_of_log(watcher, debug=debug):
+        if compiled is not None:
+            compiled(interrupts.asked)
+        settings = replace(config.to_settings(), adopt_state=adopt_state)
         watcher.begin()
         try:
-            last = supervise(lambda: Pipeline(spark, settings), watcher, interrupts.asked, until_current=until_current)
+            last = supervise(lambda: Pipeline(spark, settings, requests), watcher, interrupts.asked, until_current=until_current)
         finally:
             watcher.end()
         asked = interrupts.asked.is_set()
         why = "ended as asked" if asked else "current"
-        watcher.note("done", f"{why}, epoch {last.epoch}, rows {last.rows:,}")
+        but = f", set aside: {', '.join(sorted(last.aside))}" if last.aside else ""
+        watcher.note("done", f"{why}, epoch {last.epoch}, rows {last.rows:,}{but}")
     if asked and until_current:
         # Whoever waits for a current lake must not take this for it.
         raise typer.Exit(1)
+    if last.aside and until_current:
+        raise typer.Exit(SET_ASIDE)
 
 
-def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
+def _preflight(config: PipelineConfig, *, adopt_state: bool, as_json: bool) -> None:
     """Errors end the run here, with their remedies; warnings are told and left."""
     from snowmelt.supervise import JsonLines
 
-    looked = preflight.of_pipeline(config)
+    looked = preflight.of_pipeline(config, adopt_state=adopt_state)
     if as_json:
         JsonLines(_line).tell("preflight", **looked.as_json())
     else:
@@ -355,14 +429,34 @@ def _preflight(config: PipelineConfig, *, as_json: bool) -> None:
         for finding in looked.findings:
             if finding.level is not Level.INFO:
                 where = f" [{_listed(finding.tables)}]" if finding.tables else ""
-                print(f"{finding.level.value}: {finding.fact}{where} (hint: {finding.remedy})", file=sys.stderr)
+                _warn(f"{finding.level.value}: {finding.fact}{where} (hint: {finding.remedy})")
     if looked.errors:
-        print(f"snowmelt: {looked.server} can't be captured as it is, errors: {looked.errors}", file=sys.stderr)
+        _warn(f"snowmelt: {looked.server} can't be captured as it is, errors: {looked.errors}")
         raise typer.Exit(1)
 
 
+def _extras(config: PipelineConfig) -> tuple[str, ...]:
+    return ("fluss",) if config.sink.fluss() is not None else ()
+
+
+def _tell_machine(warnings: list[Finding]) -> None:
+    for finding in warnings:
+        _warn(f"{finding.level.value}: {finding.fact} (hint: {finding.remedy})")
+
+
 def _line(text: str) -> None:
-    print(text, flush=True)
+    """A line of text, or of JSON, which means the same afterwards."""
+    print(printable(text), flush=True)
+
+
+def _print_json(told: dict[str, Any]) -> None:
+    # Not `splitlines`, which also splits at U+0085, U+2028 and U+2029: JSON leaves these in a string as they are.
+    for line in json.dumps(told, ensure_ascii=False, indent=2).split("\n"):
+        _line(line)
+
+
+def _warn(text: str) -> None:
+    print(printable(text), file=sys.stderr)
 
 
 @app.command()
@@ -375,7 +469,9 @@ def verify(
         float | None,
         typer.Option(min=0, help="How many seconds the lake may stand still behind the database. Default: 60, or three intervals."),
     ] = None,
-    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:7077, …")] = "local[*]",
+    master: Annotated[
+        str | None, typer.Option(help="Where Spark runs: local[*], spark://host:7077, … Default: what the file says, or local[*].")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what Spark says.")] = False,
 ) -> None:
@@ -393,9 +489,9 @@ def verify(
         _verify(file, table, patience_s=patience, master=master, as_json=as_json, debug=debug)
 
 
-def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, master: str, as_json: bool, debug: bool) -> None:
+def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, master: str | None, as_json: bool, debug: bool) -> None:
     from snowmelt.config import read_pipeline
-    from snowmelt.supervise import JsonLines, check_installed, spark_session
+    from snowmelt.supervise import JsonLines, spark_session
     from snowmelt.verify import Outcome, Step, open_state, verify
 
     config = read_pipeline(file)
@@ -403,7 +499,9 @@ def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, m
     # What is wrong with these is told before Spark is started.
     match_tables(tables or [])
     open_state(settings)
-    check_installed()
+    master = config.master(master)
+    _tell_machine(check_machine(master))
+    Session(settings.source).close()
     console = Console(stderr=True)
     told = JsonLines(_line)
     with contextlib.ExitStack() as stack:
@@ -414,9 +512,10 @@ def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, m
         def watch(step: Step) -> None:
             if shown is not None:
                 of = f", {step.done} of {step.of}" if step.of > 1 else ""
-                shown.update(Text(f"{step.table or 'all tables'}: {step.what}{of}"))
+                shown.update(_text(f"{step.table or 'all tables'}: {step.what}{of}"))
 
-        spark = stack.enter_context(spark_session(config.pipeline.name, master=master, ui=False, debug=debug))
+        session = spark_session(config.pipeline.name, master=master, ui=False, debug=debug, entries=config.spark)
+        spark = stack.enter_context(session)
         verdicts = verify(settings, spark, tables, watch, patience_s=patience_s)
     for verdict in verdicts:
         if as_json:
@@ -486,9 +585,10 @@ def status(
     file: Annotated[Path, typer.Argument(help="The pipeline's description.", metavar="pipeline.yaml", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell how far a pipeline is, whether it runs or not.
+    """Tell whether a pipeline runs, how far it is, and what stopped it.
 
-    Reads the pipeline's state alone: neither the database nor the lake is asked, and a pipeline that runs is not disturbed.
+    Reads the pipeline's state alone: neither the database nor the lake is asked, and a pipeline that runs is not disturbed. Exit code 1
+    means that it is stopped by an error, or died.
 
     Example:
 
@@ -496,26 +596,63 @@ def status(
     """
     from snowmelt.config import read_pipeline
     from snowmelt.status import read_status
-    from snowmelt.supervise import phase_of
 
     settings = read_pipeline(file).to_settings()
     found = read_status(settings)
     if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2))
-        return
-    into_fluss = settings.fluss is not None
+        _print_json(asdict(found))
+    else:
+        _print_status(found, into_fluss=settings.fluss is not None)
+    if found.stopped_badly:
+        raise typer.Exit(1)
+
+
+def _print_status(found: Status, *, into_fluss: bool) -> None:
+    from snowmelt.status import Life
+    from snowmelt.supervise import phase_of
+
+    ago = "" if found.sign_s is None else f"{_age(found.sign_s)} ago"
+    _line(
+        {
+            None: f"{found.name}: no driver has left a sign of life",
+            Life.RUNS: f"{found.name}: runs on {found.host}, last sign of life {ago}",
+            Life.RETRIES: f"{found.name}: runs on {found.host}, and waits to try again after an error, last sign of life {ago}",
+            Life.ENDED: f"{found.name}: does not run; it ended as asked, {ago}",
+            Life.FAILED: f"{found.name}: does not run; it was stopped by an error, {ago}",
+            Life.DIED: f"{found.name}: does not run; it died on {found.host} without a word, last sign of life {ago}",
+        }[found.life]
+    )
+    if found.error:
+        _line(f"last error, at {_utc(found.error_ms)}: {found.error}")
     for one in found.tables:
-        told = [f"{one.source} -> {one.target} ({one.mode}): {phase_of(one.phase)}"]
+        since = f" since {_utc(one.aside_ms)}" if one.aside_ms is not None else ""
+        told = [f"{one.source} -> {one.target} ({one.mode}): {phase_of(one.phase)}{f'{since}: {one.aside}' if one.aside else ''}"]
         if one.chunks is not None:
             told.append(f"{one.chunks} of {one.chunks_known or '?'} chunks copied")
         if one.snapshot is not None:
             told.append(f"{'changes in Fluss' if into_fluss else 'lake snapshot'} {one.snapshot}")
-        if one.watermark_ms is not None:
-            told.append(f"complete up to {datetime.fromtimestamp(one.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC")
+        if one.committed_ms is not None:
+            told.append(f"has all committed up to {_utc(one.committed_ms)}")
         _line(", ".join(told))
+    for left_out in found.left_out:
+        _line(f"{left_out.table}: left out: {left_out.why}")
     under_way = ", another is under way" if found.under_way else ""
+    lag = "lag not known" if found.lag_s is None else f"lag {_age(found.lag_s)}"
     full = ", as much as may be held: capture waits for the lake" if found.full else ""
-    _line(f"{found.name}: epoch {found.epoch} is done{under_way}; {found.waiting_bytes:,} bytes of the log wait{full}")
+    _line(f"epoch {found.epoch} is done{under_way}; {lag}; {found.waiting_bytes:,} bytes of the log wait{full}")
+
+
+def _utc(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _age(seconds: float) -> str:
+    """As short as one says it: 12 s, 4 min, 3 h, 2 d."""
+    for unit, of in (("s", 120), ("min", 120), ("h", 48)):
+        if seconds < of:
+            return f"{seconds:.0f} {unit}"
+        seconds /= 24 if unit == "h" else 60
+    return f"{seconds:.0f} d"
 
 
 @app.command()
@@ -645,26 +782,30 @@ _COLOURS = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"
 
 def _print_findings(looked: Preflight) -> None:
     console = Console()
-    # Names and remedies are data: none of it is read as rich's markup.
+    # Names and remedies are data: none of it is read as rich's markup, nor by the terminal.
     found, findings = looked.found, looked.findings
-    console.print(Text(f"{looked.server}, {_tables(found)}"))
+    console.print(_text(f"{looked.server}, {_tables(found)}"))
     for source, target in (looked.targets or {}).items():
-        console.print(Text(f"  {source} -> {target}"))
+        console.print(_text(f"  {source} -> {target}"))
     if findings:
         table = Table(show_lines=True)
         for heading in ("level", "finding", "remedy"):
             table.add_column(heading, overflow="fold", no_wrap=heading == "level")
         for finding in findings:
-            fact = Text(finding.fact)
+            fact = _text(finding.fact)
             if finding.tables:
-                fact.append("\n" + _listed(finding.tables), style="dim")
-            table.add_row(Text(finding.level.value, style=_COLOURS[finding.level]), fact, Text(finding.remedy))
+                fact.append("\n" + printable(_listed(finding.tables)), style="dim")
+            table.add_row(Text(finding.level.value, style=_COLOURS[finding.level]), fact, _text(finding.remedy))
         console.print(table)
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     if counts[Level.ERROR]:
         console.print(Text(f"can't be captured as it is, errors: {counts[Level.ERROR]}", style=_COLOURS[Level.ERROR]))
     else:
         console.print(Text(f"ready to be captured, warnings: {counts[Level.WARNING]}", style="bold green"))
+
+
+def _text(text: str) -> Text:
+    return Text(printable(text))
 
 
 def _tables(found: Collection[TableId]) -> str:
@@ -684,5 +825,10 @@ def main() -> None:
         print("snowmelt: interrupted", file=sys.stderr)
         sys.exit(130)
     except SnowmeltError as error:
+        # Its parts are printable already, and a file that is wrong in several places is told in as many lines.
         print(f"snowmelt: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InvalidConfig) else 1)
+    except Exception as error:
+        # Of a command without --debug.
+        _warn(_unknown(error))
+        sys.exit(1)

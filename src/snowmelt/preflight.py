@@ -7,20 +7,32 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.preflight import Finding, Level, PreflightOptions, gravest_first, inspect
 from snowmelt.engine.routes import SAME_NAME, Route, Router, assign_targets, check_goes_on
-from snowmelt.model.table import TableId
+from snowmelt.lakes.paimon_shape import wrong_name
+from snowmelt.model.table import SYSTEM_COLUMNS, TableId
 
 if TYPE_CHECKING:
     from snowmelt.config import PipelineConfig
+
+
+OF_TABLES: Final = frozenset(
+    {
+        "no-key", "system-column", "lake-column", "lake-name", "column-type", "cascade", "system-versioned", "hash-unique",
+        "engine-foreign", "merge",
+    }
+)  # fmt: skip
+"""Findings that keep the tables they name from being captured, and no others."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,8 @@ class Preflight:
     found: dict[TableId, MySqlTable]
     findings: list[Finding]
     targets: dict[TableId, str] | None = None
+    identity: str = ""
+    """Of the server, as states know it."""
 
     @property
     def errors(self) -> int:
@@ -69,12 +83,13 @@ def of_server(
         router = Router(routes, default=SAME_NAME, ignore_case=ignore_case)
         wanted = replace(wanted, changelog=frozenset(table for table in found if not router.keyed(table)))
         findings = _unmatched(tables, exclude, found, ignore_case, begun=wanted.begun) + inspect(session, found.values(), wanted)
-        return Preflight(str(session.server), ignore_case, found, findings)
+        return Preflight(str(session.server), ignore_case, found, findings, identity=session.server.identity)
 
 
-def of_pipeline(config: PipelineConfig) -> Preflight:
-    """`InvalidConfig`: it is described in another way than when it was begun."""
-    from snowmelt.engine.state import State
+def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflight:
+    """`InvalidConfig`: it is described in another way than when it was begun, or its state was moved or copied."""
+    from snowmelt.config.pipeline import Failover
+    from snowmelt.engine.state import Owner, State
     from snowmelt.store.objects import open_store
 
     source = config.source
@@ -88,28 +103,57 @@ def of_pipeline(config: PipelineConfig) -> Preflight:
     routes = [route.route() for route in config.routes]
     wanted = PreflightOptions(types=source.types(), cascades=source.cascades, begun=state.begun)
     looked = of_server(source.options(), source.tables, source.exclude, wanted, routes)
+    # A state of another pipeline, of another server or place, is told before Spark is started.
+    owner = Owner(config.pipeline.name, looked.identity, config.to_settings().place)
+    state.check_owner(owner, moves=config.source.failover is Failover.GTID, adopt=adopt_state)
     ignore_case = looked.ignore_case
     router = Router(routes, default=SAME_NAME, ignore_case=ignore_case)
     check_goes_on(ledger.tables, match_tables(source.tables, source.exclude, ignore_case=ignore_case), router)
-    targets = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=ignore_case, leave_out=begun)
-    # Here it is known where each goes: only a change table can do without a key. One that was made later is left out.
+    targets, refused = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=ignore_case)
     instead = "; or exclude it" if target is not None else "; or give it a route with mode: changelog, or exclude it"
-    findings = [
-        replace(
-            finding,
-            level=Level.WARNING if begun else Level.ERROR,
-            fact="tables without a key are left out" if begun else "tables without a key can't be kept as rows",
-            remedy=finding.remedy + instead,
-        )
-        if finding.code == "no-key" and any(table in targets and targets[table].keyed for table in finding.tables)
-        else finding
-        for finding in looked.findings
-    ]
+    named = [Finding("lake-name", Level.ERROR, f"{why.fact}: {why.detail}", why.hint, (table,)) for table, why in refused.items()]
+    named += lake_columns(looked.found.values()) if target is None else []
+    change_tables = {table for table in looked.found if not router.keyed(table)}
+    findings = weigh(looked.findings + named, change_tables, instead, begun=begun)
     for route in router.idle(looked.found):
         remedy = "check its spelling; of several routes that match a table the first wins"
         findings.append(Finding("no-route", Level.WARNING, f"no table takes the route of {route.source}", remedy))
     findings += _folders(config)
     return replace(looked, findings=gravest_first(findings), targets={table: target.name for table, target in targets.items()})
+
+
+def lake_columns(tables: Iterable[MySqlTable]) -> list[Finding]:
+    """Columns whose names a Paimon table can't have. Those that snowmelt itself adds are told of already, whatever the sink."""
+    wrong: dict[str, list[TableId]] = defaultdict(list)
+    for table in tables:
+        why = wrong_name(name for column in table.columns if (name := column.name).lower() not in SYSTEM_COLUMNS)
+        if why:
+            wrong[why].append(table.id)
+    remedy = "rename the column, or exclude the tables"
+    return [Finding("lake-column", Level.ERROR, why, remedy, tuple(found)) for why, found in sorted(wrong.items())]
+
+
+def weigh(findings: Iterable[Finding], change_tables: AbstractSet[TableId], instead: str, *, begun: bool) -> list[Finding]:
+    """What findings mean for a pipeline. Only a change table can do without a key. At the first start a user is there to decide; later
+    one table must not stop all others. `instead`: what else can be done about a table without a key."""
+    weighed: list[Finding] = []
+    for finding in findings:
+        if finding.code == "no-key":
+            if others := tuple(table for table in finding.tables if table in change_tables):
+                weighed.append(replace(finding, tables=others))
+            if keyed := tuple(table for table in finding.tables if table not in change_tables):
+                fact = "tables without a key can't be kept as rows"
+                weighed.append(replace(finding, level=Level.ERROR, fact=fact, remedy=finding.remedy + instead, tables=keyed))
+        else:
+            weighed.append(finding)
+    if not begun:
+        return weighed
+    return [
+        replace(finding, level=Level.WARNING, fact=f"tables are left out or set aside: {finding.fact}")
+        if finding.code in OF_TABLES and finding.level is Level.ERROR
+        else finding
+        for finding in weighed
+    ]
 
 
 def _unmatched(
@@ -130,7 +174,7 @@ def _unmatched(
 
 def _folders(config: PipelineConfig) -> list[Finding]:
     """Those of this machine. What a bucket allows is found out by its first use."""
-    from snowmelt.lakes.paimon_table import plain_warehouse
+    from snowmelt.lakes.warehouse import plain_warehouse
 
     folders = {"state": config.pipeline.place(), "relay's spool": config.relay.spool}
     if config.sink.warehouse and "://" not in (warehouse := plain_warehouse(config.sink.warehouse)):

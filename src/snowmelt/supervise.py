@@ -11,10 +11,10 @@ Laws:
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Final, Protocol
 
 from rich.console import Console, Group
@@ -30,10 +30,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from snowmelt.columnar.kernels import kernel_folder
+from snowmelt.config.values import SECRET_ENTRY
+from snowmelt.engine.jobs import SparkGone
 from snowmelt.engine.pipeline import Progress
 from snowmelt.engine.standby import Doing, Standing
 from snowmelt.engine.tiering.ends import RoundEnd
-from snowmelt.errors import InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable
+from snowmelt.errors import TEXT_MAX, InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable, printable
+from snowmelt.secrets import Secret
 from snowmelt.tiering.rounds import State
 
 RESTARTS_MAX: Final = 10
@@ -120,7 +124,8 @@ class Lines:
         for table, phase in progress.phases.items():
             if self._phases.get(table) != phase_of(phase):
                 self._phases[table] = phase_of(phase)
-                self._out(f"{table} -> {progress.targets[table]}: {phase_of(phase)}")
+                why = f": {progress.aside[table]}" if table in progress.aside else ""
+                self._out(f"{table} -> {progress.targets[table]}: {phase_of(phase)}{why}")
         if (progress.epoch > self._epoch and (final or self._pace.due)) or (self._pace.stale and progress.phases):
             self._epoch = progress.epoch
             self._pace.spoke()
@@ -163,7 +168,7 @@ class JsonLines:
             held_bytes=progress.held_bytes,
             paused=progress.paused,
             tables={
-                table: {"target": progress.targets[table], "phase": phase_of(phase)} | chunks_json(progress, table)
+                table: {"target": progress.targets[table], "phase": phase_of(phase)} | more_json(progress, table)
                 for table, phase in progress.phases.items()
             },
         )
@@ -205,7 +210,8 @@ class Screen:
         self._live.update(screen(self._name, progress, self._now(), rate))
 
     def note(self, event: str, text: str) -> None:
-        self._console.print(Text(f"{event}: {text}" if event != "note" else text, style="yellow" if event == "warning" else ""))
+        text = printable(f"{event}: {text}" if event != "note" else text)
+        self._console.print(Text(text, style="yellow" if event == "warning" else ""))
 
     def end(self) -> None:
         self._live.stop()
@@ -242,7 +248,10 @@ def paused_line(progress: Progress) -> str:
     return f"capture is paused: {progress.held_bytes / 1e6:,.1f} MB of the log wait for the lake, as much as disk_bytes_max allows"
 
 
-def chunks_json(progress: Progress, table: str) -> dict[str, object]:
+def more_json(progress: Progress, table: str) -> dict[str, object]:
+    """Of a table that is not live: how far its copy is, or why it is set aside."""
+    if table in progress.aside:
+        return {"aside": progress.aside[table]}
     if table not in progress.chunks:
         return {}
     done, of = progress.chunks[table]
@@ -257,7 +266,8 @@ def screen(name: str, progress: Progress, now: float, rate: float) -> Group:
     for one in order[:TABLES_SHOWN_MAX]:
         done, of = progress.chunks.get(one, (0, None))
         copied = "" if one not in progress.chunks else f"{done} chunks" if of is None else f"{bar(done, of)} {done} of {of}"
-        table.add_row(Text(one), Text(progress.targets[one]), Text(phase_of(progress.phases[one])), Text(copied))
+        shown = (one, progress.targets[one], phase_of(progress.phases[one]), progress.aside.get(one, copied))
+        table.add_row(*(Text(printable(text)) for text in shown))
     parts: list[Text | Table] = [Text(head, style="bold"), table]
     if progress.paused:
         parts.append(Text(paused_line(progress), style="yellow"))
@@ -282,7 +292,8 @@ def notes_of_log(watcher: Watcher, *, debug: bool) -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             with contextlib.suppress(Exception):
                 fields = ", ".join(f"{name} {value}" for name, value in vars(record).items() if name not in _PLAIN_RECORD)
-                watcher.note(record.levelname.lower(), f"{record.getMessage()}: {fields}" if fields else record.getMessage())
+                text = f"{record.getMessage()}: {fields}" if fields else record.getMessage()
+                watcher.note(record.levelname.lower(), printable(text, TEXT_MAX))
 
     handler, log = Handler(), logging.getLogger("snowmelt")
     before = log.level, log.propagate
@@ -391,6 +402,9 @@ def supervise(
         driver = make()
         try:
             driver.run(_look_and_decide(watcher, asked, until_current, clock))
+        except SparkGone:
+            # A new driver would need a new session, and this process had one.
+            raise
         except (Unavailable, OutcomeUnknown) as error:
             reached = driver.progress.epoch
             tries = 1 if reached > epoch else tries + 1
@@ -426,31 +440,79 @@ def _look_and_decide(watcher: Watcher, asked: threading.Event, until_current: bo
     return until
 
 
+# ---- compiled kernels
+
+
+COMPILING_LINE_S: Final = 5.0
+
+
+def start_compiling(watcher: Watcher, *, clock: Callable[[], float] = time.monotonic) -> Callable[[threading.Event], None]:
+    """Compile the kernels of a pipeline's tasks in a thread, beside Spark's start, and tell how far that is. Where they are in the cache
+    this takes a moment, and nothing is told. Returns what waits for its end, or until the event is set.
+
+    Without this the first worker daemon would do it, for half a minute in which nobody could say why nothing happens.
+    """
+    due, failed, over = 0.0, [], threading.Event()
+
+    def tell(ready: int, of: int) -> None:
+        nonlocal due
+        if not ready:
+            watcher.note("note", f"compiling {of} kernels, which takes about half a minute; later starts find them in {kernel_folder()}")
+        elif ready == of or clock() >= due:
+            watcher.note("note", f"kernels: {ready} of {of} compiled")
+        else:
+            return
+        due = clock() + COMPILING_LINE_S
+
+    def work() -> None:
+        try:
+            from snowmelt.databases.mysql.decode import warm
+
+            warm(tell)
+        except Exception as error:
+            failed.append(error)
+        finally:
+            over.set()
+
+    threading.Thread(target=work, name="snowmelt-compiling", daemon=True).start()
+
+    def wait(asked: threading.Event) -> None:
+        while not over.wait(LOOK_S):
+            if asked.is_set():
+                return
+        if failed:
+            raise failed[0]
+
+    return wait
+
+
 # ---- Spark
 
 
-_EXTRAS: Final[Mapping[str, str]] = {
-    "pyspark": "spark",
-    "pypaimon": "paimon",
-    "pypaimon_rust": "paimon",
-    "google_crc32c": "fluss",
-    "rocksdict": "fluss",
-}
-
-
-def check_installed(*more: str) -> None:
-    """Before anything is asked of a server: is there all that a run needs? `more`: further extras."""
-    needed = {module: extra for module, extra in _EXTRAS.items() if extra in ("spark", "paimon", *more)}
-    missing = {extra for module, extra in needed.items() if importlib.util.find_spec(module) is None}
-    if missing:
-        extras = ",".join(sorted(missing))
-        raise InvalidConfig(f"not installed: {' and '.join(sorted(missing))}", hint=f"pip install 'snowmelt[{extras}]'")
+_MALLOC: Final = MappingProxyType({"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(4 << 20)})
+"""Of processes with many threads that allocate in bursts. glibc gives eight arenas to each core, and none of them gives back what
+was freed below something that is in use; its thresholds grow with what was freed last, so that large blocks stay, too."""
+_MEMORY: Final = MappingProxyType(
+    {
+        **{f"spark.executorEnv.{name}": value for name, value in _MALLOC.items()},
+        # Rows never pass through the driver's JVM: it holds little, and what it took for a moment it is to give back.
+        "spark.driver.extraJavaOptions": "-Xms64m -XX:+UseSerialGC -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40",
+    }
+)
 
 
 @contextlib.contextmanager
-def spark_session(name: str, *, master: str, ui: bool, debug: bool, daemon: str = PIPELINE_DAEMON) -> Iterator[Any]:
+def spark_session(
+    name: str,
+    *,
+    master: str,
+    ui: bool,
+    debug: bool,
+    daemon: str = PIPELINE_DAEMON,
+    entries: Mapping[str, str | Secret] = MappingProxyType({}),
+) -> Iterator[Any]:
     """A session of our own. What its JVM writes to stderr is shown only where it does not start, or when debugging. `daemon`: the module
-    from which workers are forked, with what they need."""
+    from which workers are forked, with what they need. `entries`: further configuration; ours wins."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -458,40 +520,72 @@ def spark_session(name: str, *, master: str, ui: bool, debug: bool, daemon: str 
     if master == "local[*]":
         # One more than there are cores: the log's tasks find a place while chunks are being read.
         master = f"local[{len(os.sched_getaffinity(0)) + 1}]"
-    # Workers of another Python would lack our modules.
+    given = {name: value for name, value in entries.items() if isinstance(value, str)}
+    hidden = {name: value.reveal() for name, value in entries.items() if isinstance(value, Secret)}
+    # Spark's Python reads this entry from the environment alone. Workers of another Python would lack our modules.
+    if python := given.get("spark.pyspark.python"):
+        os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {
-        "spark.app.name": f"snowmelt {name}",
-        "spark.master": master,
-        "spark.scheduler.mode": "FAIR",
-        "spark.python.daemon.module": daemon,
-        # Jobs are of one small stage: there is nothing to adapt, and no task that another place suits better.
-        "spark.sql.adaptive.enabled": "false",
-        "spark.locality.wait": "0",
-        "spark.ui.enabled": str(ui).lower(),
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "WARN" if debug else "OFF",
-    }
-    if master.startswith("local"):
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    with tempfile.TemporaryFile() as said:
+    local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if master.startswith("local") else {}
+    settings = (
+        dict(_MEMORY)
+        | local
+        | given
+        | {
+            "spark.app.name": f"snowmelt {name}",
+            "spark.master": master,
+            "spark.scheduler.mode": "FAIR",
+            "spark.python.daemon.module": daemon,
+            # Jobs are of one small stage: there is nothing to adapt, and no task that another place suits better.
+            "spark.sql.adaptive.enabled": "false",
+            "spark.locality.wait": "0",
+            "spark.ui.enabled": str(ui).lower(),
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "WARN" if debug else "OFF",
+        }
+    )
+    if hidden:
+        # Spark shows entries on its pages and in its event log, but for those whose names say that they are secrets.
+        shown = [given.get("spark.redaction.regex", SECRET_ENTRY.pattern), *(re.escape(name) for name in hidden)]
+        settings["spark.redaction.regex"] = "|".join(shown)
+    with tempfile.TemporaryFile() as said, contextlib.nullcontext() if debug else _quiet_connections():
         try:
             conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-            with _uninterrupted(), _on_loopback() if master.startswith("local") else contextlib.nullcontext():
+            # What a JVM that is started here serves is seen by this machine alone: of the web page Spark asks nothing but this variable.
+            inherited = {**_MALLOC, **({"SPARK_LOCAL_IP": "127.0.0.1"} if local else {})}
+            with _uninterrupted(), _environment(inherited):
                 gateway = launch_gateway(conf, popen_kwargs=None if debug else {"stderr": said, "stdout": said})  # type: ignore[no-untyped-call]
+            # Not before: what the JVM is started with is in the list of processes.
+            conf.setAll(list(hidden.items()))
             with _handlers_kept():
                 context = SparkContext(conf=conf, gateway=gateway)
+            if not debug and (accumulators := getattr(context, "_accumulatorServer", None)) is not None:
+                # It would print a traceback when the JVM dies.
+                accumulators.handle_error = lambda *_: None
+            # A cluster that lets no executor start has stopped the context by now.
+            session = SparkSession(context)
         except Exception as error:
             if debug:
                 raise
             raise _not_started(error, said) from None
         try:
-            yield SparkSession(context)
+            yield session
         finally:
             with contextlib.suppress(Exception):
                 context.cancelAllJobs()
             with contextlib.suppress(Exception):
                 context.stop()
+
+
+@contextlib.contextmanager
+def _quiet_connections() -> Iterator[None]:
+    """Py4J logs connections that break, with their stacks; without a handler those would go to the user's terminal."""
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
 
 
 @contextlib.contextmanager
@@ -528,15 +622,17 @@ def _handlers_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _on_loopback() -> Iterator[None]:
-    """What a JVM that is started inside serves is seen by this machine alone: of the web page Spark asks nothing but this variable."""
-    before = os.environ.get("SPARK_LOCAL_IP")
-    os.environ["SPARK_LOCAL_IP"] = before or "127.0.0.1"
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """What processes that are started inside find in their environment, unless it is there already."""
+    missing = [name for name in wanted if not os.environ.get(name)]
+    before = {name: os.environ[name] for name in missing if name in os.environ}
+    os.environ.update({name: wanted[name] for name in missing})
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["SPARK_LOCAL_IP"]
+        for name in missing:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def _not_started(error: Exception, said: Any) -> SnowmeltError:

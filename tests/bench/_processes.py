@@ -38,6 +38,15 @@ class Cpu:
         return self.driver + self.jvm + self.workers
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Megabytes. What processes share, as workers do with the daemon that they are forked from, is divided among them."""
+
+    driver: float
+    jvm: float
+    workers: float
+
+
 @dataclass(slots=True)
 class Stage:
     """What a stage took, between `Meter.begin` and `Meter.end`, or else between its block's."""
@@ -104,6 +113,18 @@ class Meter:
         database = sum(_cpu(pid)[0] for pid in self._database)
         return Cpu(driver, jvm, workers, database, _machine() - driver - jvm - workers - database)
 
+    def memory(self) -> Memory:
+        driver = jvm = workers = 0.0
+        for pid, name in self._tree():
+            used = _proportional_kb(pid) / 1e3
+            if pid == os.getpid():
+                driver += used
+            elif name == "java":
+                jvm += used
+            else:
+                workers += used
+        return Memory(driver, jvm, workers)
+
     def _tree(self) -> list[tuple[int, str]]:
         """The processes that are measured. A JVM's dead children are in no account but their parent's."""
         names, children = _processes()
@@ -147,6 +168,13 @@ def _unshared(pid: int) -> int:
     with suppress(OSError):
         values = Path(f"/proc/{pid}/statm").read_text().split()
         return (int(values[1]) - int(values[2])) * _PAGE
+    return 0
+
+
+def _proportional_kb(pid: int) -> int:
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return 0
 
 

@@ -57,7 +57,7 @@ class Pipeline:
         ledger, relay = self.ledger, self.relay
         self._capture()
         start = time.perf_counter()
-        upto = choose_end(relay, ledger.upto, 1 << 30)
+        upto = choose_end(ledger.tables, relay, ledger.upto, 1 << 30)
         plan = plan_epoch(
             ledger.tables,
             relay,

@@ -149,7 +149,12 @@ def main() -> None:
                 state=folder,
                 warehouse=str(folder / "lake"),
                 source=MySqlOptions(
-                    host=server.host, port=server.port, username=server.user, password=Secret(f"file:{password}"), tls=Tls.DISABLED
+                    host=server.host,
+                    port=server.port,
+                    username=server.user,
+                    password=Secret(f"file:{password}"),
+                    tls=Tls.DISABLED,
+                    allow_password_to_unverified_server=True,
                 ),
                 tables=[],
                 target="ods.{table}",

@@ -171,7 +171,12 @@ class Snowmelt:
         password = folder / "password"
         password.write_text(server.password)
         source = MySqlOptions(
-            host=server.host, port=server.port, username=server.user, password=Secret(f"file:{password}"), tls=Tls.DISABLED
+            host=server.host,
+            port=server.port,
+            username=server.user,
+            password=Secret(f"file:{password}"),
+            tls=Tls.DISABLED,
+            allow_password_to_unverified_server=True,
         )
         self.settings = Settings(
             name="bench",

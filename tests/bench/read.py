@@ -98,7 +98,9 @@ def _snowmelt(host: str, port: int, table: str, *, keep: bool) -> Callable[[str]
     from snowmelt.model.table import TableId
     from snowmelt.secrets import Secret
 
-    session = Session(MySqlOptions(host=host, port=port, password=Secret("${BENCH_PASSWORD}"), tls=Tls.DISABLED))
+    session = Session(
+        MySqlOptions(host=host, port=port, password=Secret("${BENCH_PASSWORD}"), tls=Tls.DISABLED, allow_password_to_unverified_server=True)
+    )
     name = TableId("bench", table)
     columns = read_tables(session, [name])[name].columns
     pool = ArenaPool()

@@ -150,7 +150,7 @@ def recover(place: Place, task: LogTask, lake: Path | None = None) -> Cost:
             if writer is not None:
                 writer.write(batch)
     if writer is not None:
-        writer.finish(1)
+        writer.finish()
     return Cost(rows, keys, time.process_time() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 

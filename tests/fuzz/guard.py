@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ class WatchedLayout(Layout):
             if storage.heap:
                 used.append(int(self.heap_at[index]) + int(heap_bytes[index]))
             for end in used:
-                self.padding.append((end, min(edge for edge in edges if edge >= end)))
+                self.padding.append((end, edges[bisect_left(edges, end)]))
 
 
 class WatchedArena(Arena):

@@ -19,6 +19,7 @@ from snowmelt.databases.mysql.events import Gtid, read_gtid
 from snowmelt.databases.mysql.reads import log_end
 from snowmelt.model.position import LogFile, Position
 from snowmelt.secrets import Secret
+from tests import servers
 from tests.servers import Server
 
 _QUERY, _ROTATE, _XID = 2, 4, 16
@@ -29,7 +30,11 @@ _GTIDS = (33, 162)
 def open_session(server: Server, *, tls: Tls = Tls.DISABLED) -> Session:
     secret = server.folder / "password"
     secret.write_text(server.password)
-    return Session(MySqlOptions(host=server.host, port=server.port, username=server.user, password=Secret(f"file:{secret}"), tls=tls))
+    password = Secret(f"file:{secret}")
+    options = MySqlOptions(
+        host=server.host, port=server.port, username=server.user, password=password, tls=tls, allow_password_to_unverified_server=True
+    )
+    return Session(options)
 
 
 def await_that(condition: Callable[[], object], *, seconds: float = 60, told: Callable[[], object] = str) -> None:
@@ -83,8 +88,7 @@ class Dump:
     def __post_init__(self) -> None:
         self._connection: Any = self.server.connect()
         with self._connection.cursor() as cursor:
-            cursor.execute("SHOW MASTER STATUS")
-            self._file, start = cursor.fetchone()[:2]
+            self._file, start = servers.log_end(cursor)
             cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
             cursor.execute("SELECT @@global.binlog_checksum")
             self._checksum = 0 if cursor.fetchone()[0] == "NONE" else 4

@@ -21,6 +21,7 @@ from pymysql.constants import ER
 from snowmelt.engine.failpoints import FILES_STAGED, IN_TASKS, NAMES
 from tests.forked import Forked
 from tests.integration.running import folded, history, lake_rows, source_rows
+from tests.processes import children_of
 from tests.servers import Server
 
 ROWS = 30_000
@@ -85,7 +86,8 @@ def under_load(server: Server) -> Iterator[None]:
                     # The two of them met in each other's way; the server has rolled one back.
                     if error.args[0] != ER.LOCK_DEADLOCK:
                         raise
-                stop.wait(0.005)
+                # Some changes in every epoch: more of them would only take the machine from what is tested.
+                stop.wait(0.02)
 
     with ThreadPoolExecutor(2) as pool:
         writers = [pool.submit(write, seed) for seed in (1, 2)]
@@ -124,14 +126,16 @@ class Process:
                 pytest.fail(f"nothing happened:\n{self.log.read_text(errors='replace')[-6000:]}")
             time.sleep(0.05)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code, once the driver has ended."""
+        return self._process.poll()
+
     def kill(self) -> None:
         self._process.kill()
-
-
-def children_of(pid: int) -> list[int]:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return [int(child) for folder in Path(f"/proc/{pid}/task").glob("*/children") for child in folder.read_text().split()]
-    return []
 
 
 def executors_of(pid: int) -> list[int]:

@@ -26,7 +26,7 @@ from snowmelt.databases.mysql.events import HEADER_BYTES, FormatDescription
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.secrets import Secret
-from tests.servers import Server
+from tests.servers import Server, log_end
 
 Bytes = NDArray[np.uint8]
 
@@ -38,7 +38,16 @@ def open_session(server: Server) -> Session:
     secret = server.folder / "password"
     secret.write_text(server.password)
     password = Secret(f"file:{secret}")
-    return Session(MySqlOptions(host=server.host, port=server.port, username=server.user, password=password, tls=Tls.DISABLED))
+    return Session(
+        MySqlOptions(
+            host=server.host,
+            port=server.port,
+            username=server.user,
+            password=password,
+            tls=Tls.DISABLED,
+            allow_password_to_unverified_server=True,
+        )
+    )
 
 
 def mark(server: Server) -> Position:
@@ -48,9 +57,8 @@ def mark(server: Server) -> Position:
 
 
 def mark_by(cursor: Any) -> Position:
-    cursor.execute("SHOW MASTER STATUS")
-    name, offset = cursor.fetchone()[:2]
-    return Position(LogFile.parse(name).number, int(offset))
+    name, offset = log_end(cursor)
+    return Position(LogFile.parse(name).number, offset)
 
 
 @dataclass(frozen=True)

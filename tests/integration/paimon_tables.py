@@ -71,7 +71,7 @@ def stage(lake: PaimonLake, target: str, *writes: Sequence[Row], number: int = 1
     keyed = bool(lake.table(target).primary_keys)
     for rows in writes:
         writer.write(batch(rows, keyed=keyed))
-    return writer.finish(number)
+    return writer.finish()
 
 
 def stage_columns(lake: PaimonLake, target: str, columns: Mapping[str, Sequence[Any]], *, number: int) -> Staged:
@@ -88,7 +88,7 @@ def stage_columns(lake: PaimonLake, target: str, columns: Mapping[str, Sequence[
     arrays = [pa.array(given.get(field.name, [None] * rows), field.type) for field in schema]
     writer = lake.writer(target, str(StagedName(1, False, number, "a1", "")))
     writer.write(pa.record_batch(arrays, schema=schema))
-    return writer.finish(number)
+    return writer.finish()
 
 
 def entry_of(lake: PaimonLake, target: str, *staged: Staged, empties: Sequence[str] = (), reshape: Reshape | None = None) -> Entry:
@@ -258,7 +258,7 @@ def compact(lake: PaimonLake, target: str, *, copies_marker: bool = False) -> No
     rows = read(lake, target)
     writer = lake.writer(target, "compacted-")
     writer.write(batch(rows, keyed=bool(table.primary_keys)))
-    part = writer.finish(1)
+    part = writer.finish()
     commit = FileStoreCommit(RenamingSnapshotCommit(table.snapshot_manager()), table, "compactor")
     messages = [deserialize_commit_message(m, table.partition_keys_fields, table.trimmed_primary_keys_fields) for m in part.messages]
     entries = [replace(entry, kind=1) for entry in old] + commit._collect_manifest_entries(messages)

@@ -19,7 +19,9 @@ from snowmelt.supervise import spark_session
 
 
 def settings(host: str, port: int, folder: Path) -> Settings:
-    source = MySqlOptions(host=host, port=port, password=Secret("${PIPELINE_PASSWORD}"), tls=Tls.DISABLED)
+    source = MySqlOptions(
+        host=host, port=port, password=Secret("${PIPELINE_PASSWORD}"), tls=Tls.DISABLED, allow_password_to_unverified_server=True
+    )
     return Settings(
         name="test",
         state=folder / "state",

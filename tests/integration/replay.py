@@ -66,7 +66,14 @@ def options_of(server: Server) -> MySqlOptions:
         # Written once, before there are threads: a capture that connects reads it at any time.
         secret.write_text(server.password)
     password = Secret(f"file:{secret}")
-    return MySqlOptions(host=server.host, port=server.port, username=server.user, password=password, tls=Tls.DISABLED)
+    return MySqlOptions(
+        host=server.host,
+        port=server.port,
+        username=server.user,
+        password=password,
+        tls=Tls.DISABLED,
+        allow_password_to_unverified_server=True,
+    )
 
 
 def open_session(server: Server) -> Session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +20,9 @@ from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Route
 from snowmelt.engine.settings import Settings
 from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
+from snowmelt.source.asides import Requests
 from tests.servers import Server
 
 WAIT_S_MAX = 240
@@ -32,7 +34,9 @@ def settings(server: Server, folder: Path, *, routes: Sequence[Route] = (), **mo
     # In a file, because Spark's workers were started before this server was.
     secret = folder / "password"
     secret.write_text(server.password)
-    source = MySqlOptions(host=server.host, port=server.port, password=Secret(f"file:{secret}"), tls=Tls.DISABLED)
+    source = MySqlOptions(
+        host=server.host, port=server.port, password=Secret(f"file:{secret}"), tls=Tls.DISABLED, allow_password_to_unverified_server=True
+    )
     given = {"tables": ["shop.*"], "interval_s": 0.2, "rows_per_chunk": 500, "summary_every": 4, **more}
     return Settings(name="test", state=folder / "state", warehouse=str(folder / "lake"), source=source, routes=routes, **given)
 
@@ -40,8 +44,8 @@ def settings(server: Server, folder: Path, *, routes: Sequence[Route] = (), **mo
 class Running:
     """`settled` waits until the lake has all that the database has; leaving the block ends the driver as Ctrl-C does."""
 
-    def __init__(self, spark: Any, wanted: Settings) -> None:
-        self.pipeline = Pipeline(spark, wanted)
+    def __init__(self, spark: Any, wanted: Settings, *, recopy: Iterable[str] = ()) -> None:
+        self.pipeline = Pipeline(spark, wanted, Requests(TableId(*name.split(".")) for name in recopy))
         self._asked = threading.Event()
         self._current = threading.Event()
         self._error: BaseException | None = None

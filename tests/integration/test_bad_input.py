@@ -5,7 +5,10 @@ What is wrong with a description, an unreachable server, wrong passwords, Ctrl-C
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +22,7 @@ import pytest
 from snowmelt.cli import main
 from tests.integration.dump import await_that
 from tests.integration.running import lake_rows, source_rows
-from tests.servers import Server, start_mariadb
+from tests.servers import Server, log_end, start_mariadb
 
 ROWS = 600
 WORD = "hunter2"
@@ -100,9 +103,9 @@ pipeline:
                 f"INSERT INTO {self.name}.{table} (id, v) SELECT MAX(id) + 1, 'new' FROM {self.name}.{table}",
             )
 
-    def goes_on(self) -> None:
+    def goes_on(self, *options: str) -> None:
         """A run comes to where the lake is the source."""
-        code, said = self._snowmelt("run", str(self.file), "--until-current")
+        code, said = self._snowmelt("run", str(self.file), "--until-current", *options)
         assert (code, "done: current" in said, "Traceback" in said) == (0, True, False), said
         self.compare()
 
@@ -120,8 +123,18 @@ pipeline:
         assert len(last) < 700, last
         return said
 
+    def sets_aside(self, *words: str) -> None:
+        """A run goes on with the other tables and says by these words which one it leaves alone."""
+        code, said = self._snowmelt("run", str(self.file), "--until-current")
+        assert (code, "done: current" in said, "Traceback" in said) == (4, True, False), said
+        for word in ("set aside", *words):
+            assert word in said, said
+
     def check(self) -> tuple[int, str]:
         return self._snowmelt("check", str(self.file))
+
+    def status(self) -> tuple[int, str]:
+        return self._snowmelt("status", str(self.file))
 
     def compare(self) -> None:
         for table in ("orders", "names"):
@@ -209,12 +222,11 @@ def test_a_log_that_the_server_has_purged_before_it_was_read_is_told_with_what_i
     shop.change()
     shop.execute("FLUSH BINARY LOGS")
     with shop.server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SHOW MASTER STATUS")
-        newest = cursor.fetchone()[0]
+        newest, _ = log_end(cursor)
 
         def purged() -> bool:
             # What somebody still reads stays, and the server finds out that he is gone when it has something to send.
-            shop.change()
+            shop.execute(f"UPDATE {shop.name}.orders SET v = UUID() WHERE id = 1")
             cursor.execute(f"PURGE BINARY LOGS TO '{newest}'")
             cursor.execute("SHOW BINARY LOGS")
             return bool(cursor.fetchall()[0][0] == newest)
@@ -226,6 +238,24 @@ def test_a_log_that_the_server_has_purged_before_it_was_read_is_told_with_what_i
     shop.describe(state="another-state", warehouse="another/lake")
     (shop.folder / "another").mkdir()
     shop.folder = shop.folder / "another"
+    shop.goes_on()
+
+
+def test_a_log_that_was_purged_while_nobody_ran_and_held_nothing_new_stops_nobody(shop: Shop) -> None:
+    """Not one segment was captured yet: the chain's head tells which transactions came before it."""
+    shop.goes_on()
+    shop.execute("FLUSH BINARY LOGS")
+    with shop.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        newest = cursor.fetchone()[0]
+
+        def purged() -> bool:
+            cursor.execute(f"PURGE BINARY LOGS TO '{newest}'")
+            cursor.execute("SHOW BINARY LOGS")
+            return bool(cursor.fetchall()[0][0] == newest)
+
+        await_that(purged)
+    shop.change()
     shop.goes_on()
 
 
@@ -257,8 +287,9 @@ def test_a_statement_that_the_lake_can_not_hold_is_told_and_leaves_the_lake_as_i
     before = lake_rows(shop.folder, "ods.orders")
     shop.execute(f"ALTER TABLE {shop.name}.orders DROP PRIMARY KEY, ADD PRIMARY KEY (id, v)")
     for _ in range(2):
-        shop.fails("ADD PRIMARY KEY (id, v)", "ods.orders", "hint: ")
+        shop.sets_aside("ADD PRIMARY KEY (id, v)", "ods.orders", "hint: start with --recopy")
     assert lake_rows(shop.folder, "ods.orders") == before
+    shop.goes_on("--recopy", f"{shop.name}.orders")
 
 
 # ---- before it starts
@@ -311,6 +342,60 @@ def test_a_store_that_is_lost_or_older_than_the_lake_is_refused_and_the_right_on
     shutil.rmtree(state)
     shutil.copytree(shop.folder / "right", state)
     shop.goes_on()
+
+
+def forge(record: Path, victim: Path) -> None:
+    """A record of the relay names a file outside of the state; its hash, which has no key, is right."""
+    header, _, body = record.read_bytes().partition(b"\n")
+    body = re.sub(rb'"name":"[^"]*"', f'"name":"{victim}.json"'.encode(), body, count=1)
+    head = json.loads(header)
+    head |= {"bytes": len(body), "sha256": hashlib.sha256(f"{head['kind']} {head['version']}\n".encode() + body).hexdigest()}
+    record.write_bytes(json.dumps(head, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body)
+
+
+def test_a_forged_record_deletes_nothing_outside_of_the_state(shop: Shop) -> None:
+    shop.goes_on()
+    shop.change()
+    victim = shop.folder / "precious" / "000000000002"
+    victim.parent.mkdir()
+    for ending in ("json", "log"):
+        victim.with_suffix(f".{ending}").write_text("precious")
+    record = sorted((shop.folder / "state" / "relay").iterdir())[-1]
+    before = record.read_bytes()
+    forge(record, victim)
+    shop.fails("a record of the relay names no segment of its state")
+    assert [victim.with_suffix(f".{ending}").read_text() for ending in ("json", "log")] == ["precious"] * 2
+    forge(record, Path("without digits"))
+    code, said = shop.status()
+    assert code in (0, 1)
+    assert "Traceback" not in said
+    assert "not known" not in said
+    record.write_bytes(before)
+    shop.goes_on()
+
+
+def test_a_copy_of_a_state_asks_whose_it_is_and_leaves_the_original_alone(shop: Shop) -> None:
+    shop.goes_on()
+    shop.change()
+    original = shop.folder / "state"
+    shutil.copytree(original, shop.folder / "copy")
+    files = {path: path.stat().st_mtime_ns for path in original.rglob("*")}
+    shop.describe(state="copy")
+    shop.fails("was it moved or copied?", str(original.resolve()), "--adopt-state", code=2)
+    code, said = shop.check()
+    assert (code, "was it moved or copied?" in said) == (2, True), said
+    assert {path: path.stat().st_mtime_ns for path in original.rglob("*")} == files
+    # The one that is adopted goes on with segments of its own.
+    shop.goes_on("--adopt-state")
+    assert {path: path.stat().st_mtime_ns for path in original.rglob("*")} == files
+    shop.change()
+    shop.goes_on()
+    original.rename(shop.folder / "gone")
+    (shop.folder / "copy").rename(original)
+    shop.describe()
+    shop.fails("was it moved or copied?", str((shop.folder / "copy").resolve()), code=2)
+    shop.change()
+    shop.goes_on("--adopt-state")
 
 
 def test_a_store_of_another_server_is_refused(shop: Shop, other_server: Server) -> None:
@@ -371,10 +456,9 @@ def test_a_lake_that_can_not_be_written_is_told_and_loses_nothing(shop: Shop) ->
 
 def test_a_lake_table_that_is_gone_is_told_though_nothing_changed(shop: Shop) -> None:
     shop.goes_on()
-    kept = (shop.folder / "lake" / "ods.db" / "orders").rename(shop.folder / "kept")
-    shop.fails(f"a lake table is not there: ods.orders in {shop.folder / 'lake'}", "is that the right place?")
-    kept.rename(shop.folder / "lake" / "ods.db" / "orders")
-    shop.goes_on()
+    (shop.folder / "lake" / "ods.db" / "orders").rename(shop.folder / "kept")
+    shop.sets_aside(f"a lake table is not there: ods.orders in {shop.folder / 'lake'}", "hint: start with --recopy")
+    shop.goes_on("--recopy", f"{shop.name}.orders")
     shop.describe(warehouse="elsewhere")
     shop.fails("a lake table is not there", str(shop.folder / "elsewhere"))
     shop.describe()

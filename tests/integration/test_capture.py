@@ -31,7 +31,7 @@ from snowmelt.errors import Corrupt, Fenced, SourceDrift, Unavailable
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
 from snowmelt.secrets import Secret
-from tests.servers import Fresh, Server
+from tests.servers import Fresh, Server, log_end
 
 Database = Callable[[Server], str]
 SERVER_ID = 4_000_000
@@ -43,7 +43,9 @@ WAIT_S = 60.0
 def options(server: Server, **changed: Any) -> MySqlOptions:
     password = server.folder / "password"
     password.write_text(server.password)
-    plain: dict[str, Any] = {"host": server.host, "port": server.port, "username": server.user, "tls": Tls.DISABLED}
+    plain: dict[str, Any] = {"host": server.host, "port": server.port, "username": server.user, "tls": Tls.DISABLED} | {
+        "allow_password_to_unverified_server": True
+    }
     return MySqlOptions(**(plain | {"password": Secret(f"file:{password}")} | changed))
 
 
@@ -60,7 +62,8 @@ def ask(server: Server, sql: str) -> Any:
 
 
 def now(server: Server) -> Position:
-    name, offset = ask(server, "SHOW MASTER STATUS")[:2]
+    with server.connect() as connection, connection.cursor() as cursor:
+        name, offset = log_end(cursor)
     return Position(LogFile.parse(name).number, offset)
 
 
@@ -75,7 +78,7 @@ def split(raw: bytes) -> list[bytes]:
 
 
 def log_events(server: Server, number: int, start: int, end: int) -> list[bytes]:
-    """Events of the server's own file. ANNOTATE is not sent; a file in use says so, but not to replicas."""
+    """Events of the server's own file. ANNOTATE is not stored; a file in use says so, but not to replicas."""
     raw = (server.data / f"binlog.{number:06d}").read_bytes()
     events = split(raw[max(start, 4) : end])
     if start == 4:
@@ -717,19 +720,27 @@ def test_a_slow_disk_stops_the_reading_and_loses_nothing(mariadb: Server, databa
     assert_is_the_log(mariadb, tmp_path, start, until)
 
 
+def purge_to_newest(server: Server) -> Position:
+    """The server's log begins with its newest file. Where that is."""
+    until = now(server)
+    # A server keeps what is still read or not yet checkpointed, and notices only at a heartbeat that a reader has gone.
+    deadline = time.monotonic() + WAIT_S
+    while ask(server, "SHOW BINARY LOGS")[0] != f"binlog.{until.file:06d}":
+        assert time.monotonic() < deadline
+        execute(server, f"PURGE BINARY LOGS TO 'binlog.{until.file:06d}'")
+    return until
+
+
 def test_a_purged_log_is_the_operators_case(any_server: Server, database: Database, tmp_path: Path) -> None:
     name = database(any_server)
     start = now(any_server)
     fill(any_server, name, 10)
     capture_until(options(any_server), tmp_path / "old", start, now(any_server))
+    # One transaction more than was captured, in nothing but what is purged.
+    fill(any_server, name, 10)
     execute(any_server, "FLUSH BINARY LOGS")
     fill(any_server, name, 10)
-    until = now(any_server)
-    # A server keeps what is still read or not yet checkpointed, and notices only at a heartbeat that a reader has gone.
-    deadline = time.monotonic() + WAIT_S
-    while ask(any_server, "SHOW BINARY LOGS")[0] != f"binlog.{until.file:06d}":
-        assert time.monotonic() < deadline
-        execute(any_server, f"PURGE BINARY LOGS TO 'binlog.{until.file:06d}'")
+    until = purge_to_newest(any_server)
     with pytest.raises(SourceDrift, match="no longer has the log"):
         capture_until(options(any_server), tmp_path / "new", start, until)
     with pytest.raises(SourceDrift, match="no longer has the log"):
@@ -737,6 +748,40 @@ def test_a_purged_log_is_the_operators_case(any_server: Server, database: Databa
     # Where it begins now is known.
     capture_until(options(any_server), tmp_path / "earliest", "earliest", until)
     assert list_segments(tmp_path / "earliest")[0].start == Position(until.file, 4)
+
+
+def test_a_log_that_was_purged_up_to_what_was_captured_is_captured_on(any_server: Server, database: Database, tmp_path: Path) -> None:
+    name = database(any_server)
+    start = now(any_server)
+    fill(any_server, name, 10)
+    end = capture_until(options(any_server), tmp_path / "log", start, now(any_server))
+    execute(any_server, "FLUSH BINARY LOGS")
+    purge_to_newest(any_server)
+    fill(any_server, name, 10)
+    until = now(any_server)
+    if any_server.version < (8,):
+        # Without GTIDs nothing proves that the file that is gone held no more.
+        with pytest.raises(SourceDrift, match="has no GTIDs"):
+            capture_until(options(any_server), tmp_path / "log", start, until)
+        return
+    capture_until(options(any_server), tmp_path / "log", start, until)
+    segments = list_segments(tmp_path / "log")
+    assert [segment.end for segment in segments if segment.start.file == start.file][-1] == end
+    assert next(segment for segment in segments if segment.start.file > start.file).start == Position(until.file, 4)
+    capture_until(options(any_server), tmp_path / "earliest", "earliest", until)
+    there = [segment.bytes().tobytes() for segment in list_segments(tmp_path / "earliest")]
+    assert b"".join(segment.bytes().tobytes() for segment in segments if segment.start.file > start.file) == b"".join(there)
+    # A place with its transactions is as good as what was captured up to there.
+    capture_until(options(any_server), tmp_path / "again", end, until)
+    assert list_segments(tmp_path / "again")[0].start == Position(until.file, 4)
+    # Of MySQL only one file: behind another one gtid_mode may have been another.
+    execute(any_server, "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    until = purge_to_newest(any_server)
+    if any_server.kind == "mariadb":
+        capture_until(options(any_server), tmp_path / "log", start, until)
+    else:
+        with pytest.raises(SourceDrift, match="files were purged"):
+            capture_until(options(any_server), tmp_path / "log", start, until)
 
 
 def test_another_server_is_refused(mariadb: Server, mysql8: Server, tmp_path: Path, database: Database) -> None:

@@ -29,7 +29,7 @@ def session_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sessio
     def connect(server: Server, user: str | None = None, password: str | None = None) -> Session:
         monkeypatch.setenv("SNOWMELT_TEST_PASSWORD", server.password if password is None else password)
         secret = Secret("${SNOWMELT_TEST_PASSWORD}")
-        options = MySqlOptions(host=server.host, port=server.port, username=user or server.user, password=secret)
+        options = MySqlOptions(socket=str(server.socket), username=user or server.user, password=secret)
         sessions.append(Session(options))
         return sessions[-1]
 
@@ -331,7 +331,7 @@ class TestWhichTables:
         session = session_of(any_server)
         asked: list[str] = []
         query = Session.query
-        monkeypatch.setattr(Session, "query", lambda self, sql, args=None: (asked.append(sql), query(self, sql, args))[1])
+        monkeypatch.setattr(Session, "query", lambda self, sql, args=None, **more: (asked.append(sql), query(self, sql, args, **more))[1])
         assert len(read_tables(session, match_tables([f"{name}.*"]))) == 250
         assert len(asked) <= LISTINGS + 3
         assert len(read_tables(session, match_tables([f"{name}.t1*"]))) == 111

@@ -23,7 +23,7 @@ from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TimeAs, Ty
 from snowmelt.databases.mysql.connect import Session, Tls
 from snowmelt.databases.mysql.reads import read_chunk, read_extent
 from snowmelt.databases.mysql.resultset import Counters, select
-from snowmelt.errors import InvalidConfig, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import InvalidConfig, SnowmeltError, SourceDrift, TableStuck, Unavailable
 from snowmelt.model.table import TableId
 from tests.integration.dump import open_session
 from tests.servers import Server
@@ -267,6 +267,20 @@ def test_rows_of_many_packets_are_put_together(any_server: Server, database: Dat
             list(select(session, sql, table.columns, TypeOptions(), counters=Counters(), row_bytes_max=20 << 20))
     with open_session(any_server) as session, pytest.raises(InvalidConfig, match="row_bytes_max"):
         list(select(session, sql, table.columns, TypeOptions(), counters=Counters(), row_bytes_max=2 << 20))
+
+
+def test_a_row_that_is_too_large_for_a_chunk_concerns_its_table_alone(any_server: Server, database: Database) -> None:
+    name = f"{database(any_server)}.large"
+    with open_session(any_server) as session:
+        session.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY, a LONGTEXT)")
+        session.execute(f"INSERT INTO {name} VALUES (1, REPEAT('x', {3 << 20}))")
+        table = table_of(session, name)
+        extent, _ = read_extent(session, table, identity=session.server.identity, era=0)
+        [chunk] = plan_chunks(session, table, extent, rows_per_chunk=10)
+        rows = read_chunk(session, table, chunk, TypeOptions(), identity=session.server.identity, era=0, row_bytes_max=2 << 20)
+        with pytest.raises(TableStuck, match=f"a row of {name} is larger than the limit") as stuck:
+            list(rows.batches())
+    assert stuck.value.table == (table.id.database, table.id.name)
 
 
 def numbers(session: Session, name: str, count: int) -> None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
-import ipaddress
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
 from snowmelt.secrets import Secret
+from tests.certificates import Certificates, make_certificates
 from tests.servers import Fresh, Server
 
 ENCRYPTED = [Tls.REQUIRED, Tls.VERIFY_CA, Tls.VERIFY_IDENTITY]
@@ -31,47 +26,6 @@ def options(server: Server, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> 
     monkeypatch.setenv("SNOWMELT_TEST_PASSWORD", server.password)
     plain = MySqlOptions(host=server.host, port=server.port, username=server.user, password=Secret("${SNOWMELT_TEST_PASSWORD}"))
     return replace(plain, **changed)
-
-
-@dataclass(frozen=True)
-class Certificates:
-    """A certificate authority and what it signed for a server, as files."""
-
-    ca: Path
-    cert: Path
-    key: Path
-
-
-def make_certificates(folder: Path, address: str) -> Certificates:
-    folder.mkdir(parents=True)
-    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
-
-    def name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    def begin(subject: str, key: rsa.RSAPrivateKey) -> x509.CertificateBuilder:
-        builder = x509.CertificateBuilder().subject_name(name(subject)).issuer_name(name("test authority"))
-        builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
-        return builder.not_valid_before(start).not_valid_after(start + datetime.timedelta(days=30))
-
-    def save(path: Path, content: bytes) -> Path:
-        path.write_bytes(content)
-        return path
-
-    authority_key = rsa.generate_private_key(65537, 2048)
-    authority = begin("test authority", authority_key).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    server_key = rsa.generate_private_key(65537, 2048)
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-    signed = begin("server", server_key).add_extension(names, critical=False).sign(authority_key, hashes.SHA256())
-    key_text = server_key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-    )
-    pem = serialization.Encoding.PEM
-    return Certificates(
-        save(folder / "ca.pem", authority.sign(authority_key, hashes.SHA256()).public_bytes(pem)),
-        save(folder / "cert.pem", signed.public_bytes(pem)),
-        save(folder / "key.pem", key_text),
-    )
 
 
 @pytest.fixture
@@ -131,7 +85,7 @@ class TestTls:
         with Session(options(mariadb, monkeypatch, tls=Tls.PREFERRED)) as session:
             assert not session.encrypted
 
-    def test_a_server_whose_tls_is_too_old_is_reached_in_plain_when_plain_will_do(
+    def test_a_server_whose_tls_is_too_old_is_not_reached_in_plain_unless_that_is_said(
         self, fresh_mysql56: Fresh, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         server = fresh_mysql56()
@@ -141,10 +95,12 @@ class TestTls:
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW VARIABLES LIKE 'have_ssl'")
             assert cursor.fetchone() == ("have_ssl", "YES")
-        with Session(options(server, monkeypatch, tls=Tls.PREFERRED)) as session:
-            assert not session.encrypted
+        with pytest.raises(InvalidConfig, match=r"TLS.* set tls: disabled"):
+            Session(options(server, monkeypatch, tls=Tls.PREFERRED))
         with pytest.raises(InvalidConfig, match="TLS"):
             Session(options(server, monkeypatch, tls=Tls.REQUIRED))
+        with Session(options(server, monkeypatch, tls=Tls.DISABLED)) as session:
+            assert not session.encrypted
 
     def test_checking_without_an_authority_is_wrong_use(self) -> None:
         for tls in (Tls.VERIFY_CA, Tls.VERIFY_IDENTITY):
@@ -167,18 +123,29 @@ class TestAuthentication:
     def test_a_wrong_password_is_the_users_to_fix_and_is_not_repeated(self, any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SNOWMELT_WRONG_PASSWORD", "hunter2-is-not-it")
         with pytest.raises(InvalidConfig, match="refuses access") as raised:
-            Session(options(any_server, monkeypatch, password=Secret("${SNOWMELT_WRONG_PASSWORD}")))
+            Session(options(any_server, monkeypatch, password=Secret("${SNOWMELT_WRONG_PASSWORD}"), socket=str(any_server.socket)))
         assert "hunter2" not in f"{raised.value} {raised.value!r} {raised.value.__cause__} {raised.value.args}"
 
     @pytest.mark.parametrize("tls", [Tls.DISABLED, Tls.PREFERRED])
-    def test_caching_sha2_password_works_the_first_time_and_from_the_cache(
+    def test_caching_sha2_password_needs_trust_the_first_time_and_none_from_the_cache(
         self, mysql8: Server, monkeypatch: pytest.MonkeyPatch, tls: Tls
     ) -> None:
         self.make_user(mysql8, monkeypatch, "IDENTIFIED WITH caching_sha2_password BY %s")
-        for _ in range(2):
-            with Session(options(mysql8, monkeypatch, username="guest", password=Secret("${SNOWMELT_GUEST}"), tls=tls)) as session:
+        guest = options(mysql8, monkeypatch, username="guest", password=Secret("${SNOWMELT_GUEST}"), tls=tls)
+        with pytest.raises(InvalidConfig, match=r"caching_sha2_password.*allow_password_to_unverified_server"):
+            Session(guest)
+        for allowed in (True, False):
+            with Session(replace(guest, allow_password_to_unverified_server=allowed)) as session:
                 assert session.value("SELECT CURRENT_USER()") == "guest@%"
                 assert session.encrypted == (tls is Tls.PREFERRED)
+
+    def test_caching_sha2_password_needs_nothing_where_the_certificate_is_verified(
+        self, mysql8: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.make_user(mysql8, monkeypatch, "IDENTIFIED WITH caching_sha2_password BY %s")
+        verified = {"tls": Tls.VERIFY_CA, "tls_ca": str(mysql8.data / "ca.pem")}
+        with Session(options(mysql8, monkeypatch, username="guest", password=Secret("${SNOWMELT_GUEST}"), **verified)) as session:
+            assert session.value("SELECT CURRENT_USER()") == "guest@%"
 
     def test_mysql_native_password_works(self, any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         plugin = "IDENTIFIED WITH mysql_native_password BY %s" if any_server.version[0] == 8 else "IDENTIFIED BY %s"

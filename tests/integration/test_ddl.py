@@ -38,7 +38,7 @@ from snowmelt.databases.mysql.ddl import (
 from snowmelt.databases.mysql.ddl.rules import CHARSET_BYTES_MAX
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
-from tests.servers import Server
+from tests.servers import Server, log_end
 
 Database = Callable[[Server], str]
 
@@ -53,7 +53,12 @@ class Follower:
         secret = server.folder / "password"
         secret.write_text(server.password)
         options = MySqlOptions(
-            host=server.host, port=server.port, username=server.user, password=Secret(f"file:{secret}"), tls=Tls.DISABLED
+            host=server.host,
+            port=server.port,
+            username=server.user,
+            password=Secret(f"file:{secret}"),
+            tls=Tls.DISABLED,
+            allow_password_to_unverified_server=True,
         )
         self.session = Session(options)
         self.shapes: dict[TableId, MySqlTable] = {}
@@ -83,7 +88,8 @@ class Follower:
 
     def run(self, sql: str) -> tuple[SchemaChange, ...]:
         """The changes that the log tells of. A statement that the server refuses raises and is not in the log."""
-        file, start = self.query("SHOW MASTER STATUS")[0][:2]
+        with self.connection.cursor() as cursor:
+            file, start = log_end(cursor)
         self.query(sql)
         rules = self.rules()
         changes: list[SchemaChange] = []
@@ -179,7 +185,7 @@ national character varying(6);
 tinytext; text; mediumtext; longtext; text(0); text(63); text(64); text(255); text(16383); text(16384); text(70000); text(17000000); long; long varchar;
 long char varying; text(255) charset latin1; text(256) charset latin1; text(21845) charset utf8; text(21846) charset utf8;
 binary; binary(0); binary(16); varbinary(20); tinyblob; blob; mediumblob; longblob; blob(0); blob(255); blob(256); blob(65535); blob(65536);
-blob(16777216); long varbinary; char byte; char(5) byte; varchar(10) byte; text byte; varchar(10) charset binary; tinytext charset binary;
+vector(3); vector; blob(16777216); long varbinary; char byte; char(5) byte; varchar(10) byte; text byte; varchar(10) charset binary; tinytext charset binary;
 longtext character set binary; enum('a ','b') charset binary; set('x','y ') character set binary;
 char(3) binary; varchar(3) charset latin1 binary; varchar(3) binary charset latin1; char(3) ascii; char(3) unicode; text unicode; varchar(5) ascii binary;
 varchar(3) collate utf8_bin; varchar(3) charset utf8 collate utf8_general_ci; varchar(3) charset latin1; char(4) collate latin2_czech_cs;
@@ -367,6 +373,12 @@ ANALYZE TABLE lat
 DROP PROCEDURE pr
 CREATE TABLE mem (a INT PRIMARY KEY) ENGINE=MEMORY
 ALTER TABLE mem ENGINE=MyISAM
+CREATE TABLE vec (id INT PRIMARY KEY, v VECTOR(5) NOT NULL, t TEXT CHARSET latin1)
+ALTER TABLE vec ADD w VECTOR(3), ADD VECTOR INDEX (v)
+ALTER TABLE vec MODIFY w VECTOR(7) AFTER id
+CREATE TABLE uca (id INT PRIMARY KEY, a VARCHAR(5) CHARSET utf8mb4, b VARCHAR(5) COLLATE utf8mb4_uca1400_as_cs) COLLATE uca1400_german2_ai_ci
+CREATE TABLE u8 (id INT PRIMARY KEY, a VARCHAR(5)) CHARSET utf8mb4
+ALTER TABLE u8 ADD b VARCHAR(5) CHARSET utf8mb3, ADD c TEXT CHARSET ucs2
 """
 
 
@@ -618,6 +630,18 @@ def test_statements_that_name_no_captured_table_never_fail(any_server: Server) -
             rules=rules,
         )
         assert isinstance(change, Ignored), sql
+
+
+def test_names_are_lowered_letter_by_letter_as_the_server_does(any_server: Server) -> None:
+    version = any_server.version
+    mariadb = any_server.kind == "mariadb"
+    rules = Rules(flavour=any_server.kind, version=(version[0], version[1], version[2]), lower_case_names=True)
+    letters = "".join(chr(code) for code in range(1, 0x10000) if not 0xD800 <= code <= 0xDFFF)
+    charset = "utf8mb3" if mariadb or version >= (8, 0) else "utf8"
+    with any_server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT LOWER(CONVERT(%s USING {charset}) COLLATE {charset}_general_ci)", [letters])
+        (told,) = cursor.fetchone()
+    assert [(a, b) for a, b in zip(told, rules.stored_name(letters), strict=True) if a != b] == []
 
 
 def test_default_collations_are_those_of_the_server(any_server: Server, follow: Any) -> None:

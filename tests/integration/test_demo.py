@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +15,8 @@ import pytest
 from snowmelt.demo import run_demo
 from snowmelt.demo.history import PLACE, behind_the_copy, compare, misfits
 from snowmelt.errors import InvalidConfig
+from tests.processes import Command
+from tests.waiting import until
 
 RUN_S_MAX = 600
 
@@ -30,16 +29,19 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def start(scratch: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    with open(scratch / "said", "wb") as said:
-        return subprocess.Popen(
-            [sys.executable, "-m", "snowmelt", "demo", *arguments],
-            env=os.environ | {"TMPDIR": str(scratch), "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-        )
+@pytest.fixture
+def start(scratch: Path) -> Iterator[Callable[..., Command]]:
+    """`start(…)`; a demo that a test leaves running is ended."""
+    started: list[Command] = []
+
+    def begin(*arguments: str) -> Command:
+        environment = os.environ | {"TMPDIR": str(scratch)}
+        started.append(Command("demo", *arguments, folder=scratch, cwd=Path.cwd(), environment=environment, seconds_max=RUN_S_MAX))
+        return started[-1]
+
+    yield begin
+    for demo in started:
+        demo.kill()
 
 
 def processes_of(scratch: Path) -> list[str]:
@@ -57,17 +59,12 @@ def processes_of(scratch: Path) -> list[str]:
 
 
 def folders_in(scratch: Path) -> list[str]:
-    return [entry.name for entry in scratch.iterdir() if entry.name != "said"]
+    return [entry.name for entry in scratch.iterdir() if not entry.name.startswith("said-")]
 
 
 @pytest.mark.timeout(RUN_S_MAX + 60)
-def test_a_short_demo_ends_with_verified_and_leaves_nothing_behind(scratch: Path) -> None:
-    process = start(scratch, "--seconds", "4", "--rows", "10000")
-    try:
-        code = process.wait(RUN_S_MAX)
-    finally:
-        process.kill()
-    said = (scratch / "said").read_text()
+def test_a_short_demo_ends_with_verified_and_leaves_nothing_behind(scratch: Path, start: Callable[..., Command]) -> None:
+    code, said = start("--seconds", "4", "--rows", "10000").end()
     assert code == 0, said
     assert said.splitlines()[-1] == "verified"
     for words in (
@@ -88,21 +85,16 @@ def test_a_short_demo_ends_with_verified_and_leaves_nothing_behind(scratch: Path
 
 @pytest.mark.timeout(RUN_S_MAX)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_demo_that_is_interrupted_takes_everything_with_it(scratch: Path, number: int) -> None:
-    process = start(scratch, "--rows", "10000", "--keep" if number == signal.SIGTERM else "--seconds=30")
-    try:
-        deadline = time.monotonic() + RUN_S_MAX
-        while not any("pyspark" in one or "java" in one for one in processes_of(scratch)):
-            assert process.poll() is None, (scratch / "said").read_text()
-            assert time.monotonic() < deadline, "Spark was never started"
-            time.sleep(0.05)
-        # Again, as people do who don't trust the first.
-        process.send_signal(number)
-        process.send_signal(number)
-        code = process.wait(120)
-    finally:
-        process.kill()
-    said = (scratch / "said").read_text()
+def test_a_demo_that_is_interrupted_takes_everything_with_it(scratch: Path, start: Callable[..., Command], number: int) -> None:
+    demo = start("--rows", "10000", "--keep" if number == signal.SIGTERM else "--seconds=30")
+    until(
+        lambda: demo.process.poll() is not None or any("pyspark" in one or "java" in one for one in processes_of(scratch)),
+        seconds_max=RUN_S_MAX,
+    )
+    # Again, as people do who don't trust the first.
+    demo.process.send_signal(number)
+    demo.process.send_signal(number)
+    code, said = demo.end()
     assert code == 130, said
     assert "Traceback" not in said
     assert processes_of(scratch) == []

@@ -156,7 +156,7 @@ def test_a_table_that_the_lake_can_not_have_and_that_was_made_later_stops_nobody
                 running.settled()
     compare(server, tmp_path, "a", "good")
     left_out = {record.__dict__["table"] for record in caplog.records if record.message == "a table is left out"}
-    assert left_out == {"shop.bad", "shop.a b", "shop.m b", "shop.merged"}
+    assert left_out == {"shop.bad", "shop.a b", "shop.m b", "shop.merged", "shop.child"}
 
 
 @pytest.mark.timeout(300)

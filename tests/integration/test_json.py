@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from snowmelt.databases.mysql.json import CORRUPT, ROOM_TOO_SMALL, apply_diffs, json_text, text_of, text_room
-from tests.servers import Server
+from tests.servers import Server, log_end
 
 WRITE_ROWS, UPDATE_ROWS, PARTIAL_UPDATE_ROWS = 30, 31, 39
 CHECKSUM_BYTES = 4
@@ -27,8 +27,7 @@ class Log:
         self.mark()
 
     def mark(self) -> None:
-        self._cursor.execute("SHOW MASTER STATUS")
-        self._file, self._position = self._cursor.fetchone()[:2]
+        self._file, self._position = log_end(self._cursor)
 
     def rows_events(self) -> Iterator[tuple[int, bytes]]:
         """(type, all behind the extra data) of each rows event since the mark."""

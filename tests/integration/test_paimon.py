@@ -27,10 +27,11 @@ from snowmelt.commit.cleaning import Standing, deletable
 from snowmelt.commit.publish import There, judge
 from snowmelt.commit.records import StagedName
 from snowmelt.errors import BEGIN_ANEW, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
-from snowmelt.lakes import paimon_table
+from snowmelt.lakes import paimon, paimon_table
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.store.local import LocalStore
 from tests.forked import forkserver
+from tests.integration.java_paimon import java_paimon
 from tests.integration.paimon_tables import (
     KEYED,
     PLAIN,
@@ -663,6 +664,25 @@ def test_files_that_are_gone_and_told_of_by_no_snapshot_are_an_error(lake: Paimo
     assert read(lake, KEYED) == [(1, "second", 4)]
     with pytest.raises(SourceDrift, match="can't be told"):
         lake.commit(intent, entry)
+
+
+def test_an_epoch_is_told_though_others_compacted_its_files_and_expired_all_that_they_may(lake: PaimonLake, tmp_path: Path) -> None:
+    """A driver dies between the publishing of an epoch and its done record, and Java Paimon maintains the table meanwhile."""
+    intent, entry = _staged_entry(lake)
+    published, warehouse = lake.commit(intent, entry), folder(lake, KEYED).parent.parent
+    with java_paimon(tmp_path / "spilled") as java:
+        for _ in range(3):
+            java.compact_and_expire(warehouse, KEYED)
+        # The next driver's own view, by another object: nothing is remembered.
+        again = open_lake(warehouse)
+        assert again.commit(intent, entry) == published
+        assert epochs_of(again, KEYED).count(2) == 1
+        assert read(again, KEYED) == [(1, "second", 4)]
+        # What is held follows the epochs, so that it does not grow.
+        for epoch in range(3, 3 + 2 * paimon._HOLD_EVERY):
+            bring(again, epoch, KEYED, (1, str(epoch), 2 * epoch))
+        java.compact_and_expire(warehouse, KEYED)
+    assert len(snapshots(again, KEYED)) <= paimon._HOLD_EVERY + 2
 
 
 @pytest.mark.parametrize("holder", ["tag", "older snapshot"])

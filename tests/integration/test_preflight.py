@@ -9,16 +9,22 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from snowmelt.databases.mysql import preflight
 from snowmelt.databases.mysql.catalog import match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions, ZeroDates
-from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.preflight import Cascades, Finding, Grants, Level, PreflightOptions, inspect
+from snowmelt.engine.state import Owner, State
 from snowmelt.errors import Unavailable
+from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Sealed
 from snowmelt.secrets import Secret
+from snowmelt.store.objects import open_store
 from tests.servers import Fresh, Server
 
 Database = Callable[[Server], str]
@@ -32,7 +38,8 @@ def session_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sessio
     def connect(server: Server, user: str | None = None, password: str | None = None) -> Session:
         monkeypatch.setenv("SNOWMELT_TEST_PASSWORD", server.password if password is None else password)
         secret = Secret("${SNOWMELT_TEST_PASSWORD}")
-        sessions.append(Session(MySqlOptions(host=server.host, port=server.port, username=user or server.user, password=secret)))
+        # By its socket, where there is nothing to say of TLS.
+        sessions.append(Session(MySqlOptions(socket=str(server.socket), username=user or server.user, password=secret)))
         return sessions[-1]
 
     yield connect
@@ -168,9 +175,13 @@ class TestServer:
 
     def test_a_version_that_was_never_tried_is_doubtful(self, mariadb: Server, session_of: Callable[..., Session]) -> None:
         session = session_of(mariadb)
-        for version, known in (((10, 1, 48), False), ((10, 2, 0), True), ((11, 8, 3), True), ((12, 3, 1), False)):
+        levels = {(10, 6, 48): Level.WARNING, (10, 11, 0): None, (11, 1, 3): Level.INFO, (11, 8, 3): None, (12, 3, 1): Level.WARNING}
+        for version, level in levels.items():
             session.server = replace(session.server, version=version)
-            assert ("version" not in look(session, "nothing.*")) == known, version
+            found = look(session, "nothing.*").get("version")
+            assert (found and found.level) == level, version
+            if found is not None:
+                assert "tested are 10.11, 11.4, 11.8" in found.remedy
 
     def test_a_replica_that_does_not_log_what_it_applies_is_found(
         self, fresh_mariadb: Fresh, fresh_mysql8: Fresh, session_of: Callable[..., Session]
@@ -231,6 +242,46 @@ def shop(any_server: Server) -> Iterator[Server]:
     run(any_server, *statements)
     yield any_server
     run(any_server, "DROP USER reader@'%'", "DROP DATABASE shop_1", "DROP DATABASE shopx1")
+
+
+class TestTransport:
+    """What `check` says of the connection."""
+
+    def look(self, server: Server, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> dict[str, Finding]:
+        monkeypatch.setenv("SNOWMELT_TEST_PASSWORD", server.password)
+        options = MySqlOptions(host=server.host, port=server.port, password=Secret("${SNOWMELT_TEST_PASSWORD}"))
+        with Session(replace(options, **changed)) as session:
+            return {finding.code: finding for finding in inspect(session, [])}
+
+    def test_it_tells_what_each_mode_protects_against_and_recommends_the_best(
+        self, mariadb: Server, mysql8: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ca = str(mysql8.data / "ca.pem")
+        for server, tls, fact in (
+            (mariadb, Tls.PREFERRED, "offers no TLS: the network can read every row"),
+            (mysql8, Tls.DISABLED, "tls is disabled: the network can read every row"),
+            (mysql8, Tls.PREFERRED, "a connection on which TLS is not offered is made without"),
+            (mysql8, Tls.REQUIRED, "not against who comes between"),
+            (mysql8, Tls.VERIFY_CA, "every certificate of the authority"),
+        ):
+            found = self.look(server, monkeypatch, tls=tls, tls_ca=ca)["tls"]
+            assert found.level is Level.INFO, "this is one machine"
+            assert fact in found.fact
+            assert "tls: verify-identity" in found.remedy
+
+    def test_it_says_nothing_where_nothing_is_to_be_said(self, mysql8: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert not {"tls", "password-unverified"} & self.look(mysql8, monkeypatch, socket=str(mysql8.socket)).keys()
+
+    def test_on_a_network_it_warns(self, mysql8: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(preflight, "_is_loopback", lambda host: host != "127.0.0.1")
+        found = self.look(mysql8, monkeypatch, allow_password_to_unverified_server=True)
+        assert found["tls"].level is found["password-unverified"].level is Level.WARNING
+
+    @pytest.mark.parametrize(
+        ("host", "here"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("10.1.2.3", False), ("db", False)]
+    )
+    def test_what_this_machine_is(self, host: str, here: bool) -> None:
+        assert preflight._is_loopback(host) is here
 
 
 class TestGrants:
@@ -396,6 +447,7 @@ class TestTables:
         tables = {(one.code, one.level.value): [table.name for table in one.tables] for one in findings if one.tables}
         assert tables == {
             ("engine-foreign", "error"): ["merged"],
+            ("merge", "error"): ["myisam"],
             ("system-column", "error"): ["ours"],
             ("engine", "warning"): ["memory", "myisam"],
             ("no-key", "warning"): ["keyless"],
@@ -517,14 +569,16 @@ class TestCommand:
         assert "ready to be captured, warnings: 1" in done.stdout
         assert f"ALTER TABLE `{name}`.`u` ADD PRIMARY KEY" in done.stdout
         assert "capture: memory 25 MiB (6 buffers of 4 MiB), segments of 64 MiB or 500 ms, heartbeat 5 s, disk 16 GiB" in done.stdout
+        assert "a task that copies a table: rows of up to 256 MiB\n" in done.stdout
         assert "a task that reads the log: 8 MiB of it at a time, 64 MiB that wait for the lake" in done.stdout
+        assert "in TMPDIR, rows of up to 1 GiB\n" in done.stdout
 
     def test_a_pipelines_file_tells_where_tables_go_and_which_routes_nobody_takes(
         self, mariadb: Server, database: Database, tmp_path: Path
     ) -> None:
         name = database(mariadb)
         run(mariadb, f"CREATE TABLE {name}.t (id int PRIMARY KEY)", f"CREATE TABLE {name}.u (id int)")
-        described = {
+        described: dict[str, Any] = {
             "source": {
                 "type": "mysql",
                 "host": "127.0.0.1",
@@ -555,6 +609,66 @@ class TestCommand:
         assert told["targets"] == {f"{name}.{table}": f"{name}.{table}" for table in "tu"}
         assert not (tmp_path / "state").exists(), "nothing is changed"
         assert self.snowmelt("check", str(file), "-t", "a.b").returncode == 2
+        # Each name that the lake can't have is told, not only the first one.
+        run(mariadb, f"CREATE TABLE {name}.`a/b` (id int PRIMARY KEY)", f"CREATE TABLE {name}.`b c` (id int PRIMARY KEY)")
+        described["routes"] = [{"source": f"{name}.?", "target": "ods.one"}]
+        file.write_text(json.dumps(described))
+        done = self.snowmelt("check", str(file), "--json", password=mariadb.password)
+        told = json.loads(done.stdout)
+        assert (done.returncode, done.stderr, told["ok"]) == (1, "", False)
+        found = [(one["tables"], one["level"], one["fact"]) for one in told["findings"] if one["code"] == "lake-name"]
+        assert found == [
+            ([f"{name}.a/b"], "error", f"{name}.a/b can't go to a lake table of that name: '{name}.a/b'"),
+            ([f"{name}.b c"], "error", f"{name}.b c can't go to a lake table of that name: '{name}.b c'"),
+            ([f"{name}.u"], "error", f"two tables would go to ods.one: {name}.t and {name}.u"),
+        ]
+        assert told["targets"] == {f"{name}.t": "ods.one"}
+
+    def test_names_that_steer_a_terminal_are_shown_and_not_obeyed(self, mariadb: Server, database: Database) -> None:
+        name, table = database(mariadb), "t\x1b[2J\u009b31m\nerror: forged\u202e"
+        run(mariadb, f"CREATE TABLE {name}.`{table}` (id int PRIMARY KEY, `_seq` int)")
+        where = ["--socket", str(mariadb.socket), "--user", "root", "-t", f"{name}.*"]
+        printed = self.snowmelt("check", *where, password=mariadb.password)
+        assert not any(character in printed.stdout for character in "\x1b\u009b\u202e")
+        assert not any(line.startswith("error: forged") for line in printed.stdout.splitlines())
+        assert r"t\u001b[2J\u009b31m\nerror: forged\u202e" in "".join(printed.stdout.split("\n"))
+        told = self.snowmelt("check", *where, "--json", password=mariadb.password).stdout
+        assert not any(character in told for character in "\x1b\u009b\u202e")
+        assert json.loads(told)["tables"] == [f"{name}.{table}"]
+
+    @pytest.mark.parametrize("command", ["run", "verify"])
+    def test_what_can_be_known_before_spark_starts_is_told_before(
+        self, command: str, mariadb: Server, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A password that is not set, a state that is another's, a Java and a Python that are not there."""
+        name = database(mariadb)
+        run(mariadb, f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+        file = tmp_path / "pipeline.yaml"
+        file.write_text(
+            f"""\
+source: {{type: mysql, port: {mariadb.port}, host: 127.0.0.1, username: root, password: "${{DB_PASSWORD}}", tables: "{name}.*"}}
+sink: {{type: paimon, warehouse: lake}}
+pipeline: {{name: test, state: state}}
+"""
+        )
+        state = State(open_store(tmp_path / "state"))
+        state.bind(Owner("another", "server", "elsewhere"))
+        state.seal(Sealed(1, 1, "a", Position(1, 4), Position(1, 4), 0, ()))
+
+        def told(password: str | None, **environment: str) -> str:
+            for variable, value in environment.items():
+                monkeypatch.setenv(variable, value)
+            done = self.snowmelt(command, str(file), password=password)
+            assert done.returncode == 2
+            assert "starting Spark" not in done.stdout + done.stderr
+            return done.stderr
+
+        assert "DB_PASSWORD is not set" in told(None)
+        if command == "run":
+            assert "the state is another pipeline's: it was begun by another, this is test" in told(mariadb.password)
+        assert "PYSPARK_PYTHON is /nowhere/python, and there is no such program" in told(mariadb.password, PYSPARK_PYTHON="/nowhere/python")
+        assert "Spark needs Java, and there is none" in told(mariadb.password, PYSPARK_PYTHON=sys.executable, JAVA_HOME="/nowhere")
+        assert (tmp_path / "lake").exists() is False
 
     def test_errors_give_1_and_json_has_them_all(self, mysql8: Server, database: Database) -> None:
         name = database(mysql8)

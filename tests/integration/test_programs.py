@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 import snowmelt
 from snowmelt.cli import app
 from snowmelt.engine.routes import Mode, Route
-from snowmelt.errors import InvalidConfig
+from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.lakes.paimon import PaimonLake
 from tests.integration.running import settings
 from tests.servers import Fresh
@@ -110,7 +111,38 @@ pipeline: {{name: test, state: state, interval: 200ms}}
     assert (told["name"], told["under_way"]) == ("test", False)
     assert told["epoch"] > 0
     assert (table["source"], table["target"], table["mode"], table["phase"]) == ("shop.orders", "ods.shop_orders", "upsert", "released")
-    assert table["watermark_ms"] is not None
-    shown = run(app, ["status", file]).stdout
-    assert "shop.orders" in shown
-    assert "is done" in shown
+    assert table["committed_ms"] is not None
+    assert (told["life"], told["alive"], told["lag_s"], told["error"]) == ("ended", False, None, "")
+    shown = run(app, ["status", file])
+    assert shown.exit_code == 0
+    assert "test: does not run; it ended as asked" in shown.stdout
+    assert "shop.orders" in shown.stdout
+    assert "is done" in shown.stdout
+
+    # A table that was made later and has no key is left out, which a driver that is at work tells.
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE shop.keyless (v INT)")
+    seen = []
+    for progress in snowmelt.Pipeline(spark, file).run():
+        told = json.loads(run(app, ["status", file, "--json"]).stdout)
+        seen.append(told["life"])
+        if told["left_out"]:
+            break
+        assert progress.phases.get("shop.keyless") is None
+    # Until it has taken over, the driver before it is what there is to tell of.
+    assert seen[-1] == "runs"
+    assert sorted(seen) == seen
+    (left_out,) = told["left_out"]
+    assert left_out["table"] == "shop.keyless"
+    assert "it has no key" in left_out["why"]
+
+    # A lake table that is gone stops the next driver; what it said is kept, and the exit code tells.
+    shutil.rmtree(tmp_path / "lake/ods.db/shop_orders")
+    with pytest.raises(SourceDrift):
+        snowmelt.Pipeline(spark, file).run_until_current()
+    stopped = run(app, ["status", file])
+    assert stopped.exit_code == 1
+    assert "test: does not run; it was stopped by an error" in stopped.stdout
+    assert "a lake table is not there: ods.shop_orders" in stopped.stdout
+    assert server.password not in stopped.stdout
+    assert len(list((tmp_path / "state/sign").iterdir())) <= 3

@@ -21,6 +21,7 @@ from snowmelt.databases.mysql.bounds import Chunk
 from snowmelt.engine import chunks as chunk_lane
 from snowmelt.engine import splitting
 from snowmelt.engine.chunks import Chunks
+from snowmelt.engine.cleaning import sweep
 from snowmelt.engine.jobs import Lane
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.engine.settings import Settings
@@ -30,7 +31,7 @@ from snowmelt.source.facts import OUTSIDE, Adopted
 from tests.integration.dump import Dump, await_that
 from tests.integration.killed import Process, executors_of, fill, finish_and_compare, under_load
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
-from tests.servers import Fresh, Server, start_mariadb
+from tests.servers import Fresh, Server, log_end, start_mariadb
 
 ROWS = 1_000
 WAIT_S_MAX = 240
@@ -135,9 +136,7 @@ class Log:
 
     def end(self) -> tuple[str, int]:
         with self._connection.cursor() as cursor:
-            cursor.execute("SHOW MASTER STATUS")
-            file, offset = cursor.fetchone()[:2]
-            return file, int(offset)
+            return log_end(cursor)
 
     def __enter__(self) -> Log:
         return self
@@ -389,7 +388,8 @@ def test_the_files_of_a_slow_driver_are_there_when_it_wins_the_epoch_after_all(
 
     def put_behind_it(intent: Intent) -> bool:
         if not wakes.is_set():
-            newer.pipeline._clean()
+            for target in sorted({table.target for table in newer.pipeline.ledger.tables}):
+                sweep(newer.pipeline._lake, target, newer.pipeline._standing())
             wakes.set()
             assert isinstance(older.stopped_by(), Fenced)
             assert not put_newer(intent)

@@ -72,9 +72,11 @@ class Driver:
         self._seen: dict[int, bytes] = {}
         with Session(settings.source) as session:
             server, end = session.server, log_end(session, era=0)
-        self.state.bind(Owner(settings.name, server.identity))
+        self.state.bind(Owner(settings.name, server.identity, settings.place))
         self._lock = ExitStack()
-        taken, keeping = own_log(settings, self.state, self._lock)
+        owned = own_log(settings, self.state, self._lock)
+        assert owned is not None
+        taken, keeping = owned
         generation = taken.number
         self.folder = keeping.folder
         self._opened = segments_of(settings.state)
@@ -259,7 +261,7 @@ def assert_whole(server: Server, driver: Driver, begins: Position, until: Positi
     assert segments[0].start == begins
     assert segments[-1].end >= until
     assert driver.events == log_events(server, begins.file, begins.offset, segments[-1].end.offset)
-    assert [sealed.name for sealed in driver.relay.segments[1:]] == [str(segment.index_path) for segment in segments]
+    assert [sealed.name for sealed in driver.relay.segments[1:]] == [f"log/{segment.index_path.name}" for segment in segments]
 
 
 def test_a_relay_and_drivers_hand_the_log_over_without_gap_or_overlap(
@@ -337,11 +339,13 @@ def test_a_run_whose_generation_was_seen_before_the_folder_was_taken_takes_anoth
         pass
     with ExitStack() as folder, ThreadPoolExecutor(1) as pool:
         with owned(wanted.log_folder):
-            taking = pool.submit(take_over, open_store(str(wanted.state)), wanted.log_folder, folder)
+            taking = pool.submit(take_over, open_store(str(wanted.state)), wanted.log_folder, folder, lambda: False)
             # A relay that came in between waits for the second.
             await_that(lambda: len(list((wanted.state / "generation").iterdir())) == 3)
             assert not taking.done()
-        assert taking.result(WAIT_S).number == 3
+        taken = taking.result(WAIT_S)
+        assert taken is not None
+        assert taken.number == 3
         with pytest.raises(Fenced), owned(wanted.log_folder):
             pass
 

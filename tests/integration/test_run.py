@@ -17,10 +17,10 @@ import pytest
 
 from snowmelt.cli import main
 from snowmelt.lakes.paimon import PaimonLake
+from tests.processes import Command, children_of
 from tests.servers import Fresh, Server
 
 ROWS = 4_000
-RUN_S_MAX = 240
 
 Database = Callable[[Server], str]
 
@@ -74,60 +74,25 @@ pipeline:
     return path
 
 
-class Running:
-    """A `snowmelt run` under way, in a process group of its own."""
-
-    def __init__(self, path: Path, *arguments: str, password: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
-        self._said = open(path.parent / f"said-{time.monotonic_ns()}", "wb+")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "snowmelt", "run", str(path), "--master", "local[2]", *arguments],
-            env=environment | {"RUN_PASSWORD": password, "NO_COLOR": "1"},
-            # Another folder than the file's: its relative paths must not be this one's.
-            cwd=path.parent.parent,
-            stdout=self._said,
-            stderr=self._said,
-            start_new_session=True,
-        )
-
-    @property
-    def said(self) -> str:
-        return Path(self._said.name).read_text()
-
-    def wait_for(self, words: str) -> None:
-        deadline = time.monotonic() + RUN_S_MAX
-        while words not in self.said:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"never said {words!r}:\n{self.said}")
-            time.sleep(0.05)
-
-    def end(self) -> tuple[int, str]:
-        """Wait for its end; its exit code and all that it said."""
-        try:
-            code = self.process.wait(RUN_S_MAX)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"does not end:\n{self.said}")
-        finally:
-            self.kill()
-        return code, self.said
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        self._said.close()
+def begun(path: Path, *arguments: str, password: str) -> Command:
+    """A `snowmelt run` under way."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
+    environment["RUN_PASSWORD"] = password
+    command = ["run", str(path), "--master", "local[2]", *arguments]
+    # In another folder than the file's: its relative paths must not be this one's.
+    return Command(*command, folder=path.parent, cwd=path.parent.parent, environment=environment)
 
 
-Start = Callable[..., Running]
+Start = Callable[..., Command]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """`start(path, …)`; whatever a test leaves running is ended."""
-    running: list[Running] = []
+    running: list[Command] = []
 
-    def begin(path: Path, *arguments: str, password: str) -> Running:
-        running.append(Running(path, *arguments, password=password))
+    def begin(path: Path, *arguments: str, password: str) -> Command:
+        running.append(begun(path, *arguments, password=password))
         return running[-1]
 
     yield begin
@@ -187,7 +152,7 @@ def test_runs_that_are_interrupted_and_taken_over_end_with_what_the_database_has
         # Ctrl-C in the middle of the copy.
         interrupted = start(path, password=mariadb.password)
         interrupted.wait_for("snapshotting")
-        os.killpg(interrupted.process.pid, signal.SIGINT)
+        interrupted.signal(signal.SIGINT)
         code, said = interrupted.end()
         assert code == 0, said
         assert "ending after the epoch under way" in said
@@ -241,7 +206,7 @@ Call = Callable[..., tuple[int, str]]
         ("${RUN_PASSWORD}", "hunter2", 2, ["pipeline.yaml:6: source.password: a secret must be given by reference"]),
         ("  port: ", "  prot: ", 2, ["pipeline.yaml:4: source.prot: no such key", "(hint: did you mean port?)"]),
         ("tables: [", "tables: [shop.absent, ", 1, ["error: no table matches shop.absent (hint: check its spelling", "errors: 1"]),
-        ("ods.the_{table}", "ods.orders", 2, ["snowmelt: two tables would go to ods.orders: "]),
+        ("ods.the_{table}", "ods.orders", 1, ["error: two tables would go to ods.orders: ", "errors: 1"]),
     ],
 )
 def test_a_wrong_description_ends_with_a_line_that_says_what_to_do(
@@ -298,8 +263,44 @@ def test_spark_that_does_not_start_says_what_it_lacks(
     code, said = start(describe(tmp_path, mariadb, shop), password=mariadb.password).end()
     assert code == 2, said
     last = said.splitlines()[-1]
-    assert last.startswith("snowmelt: Spark does not start: ")
-    assert "Java 17 or newer must be there" in last
+    assert last.startswith("snowmelt: Spark needs Java, and there is none: JAVA_HOME is ")
+    assert "install Java 17" in last
+    assert "starting Spark" not in said
+
+
+def test_workers_whose_python_lacks_the_package_end_a_run_with_one_line(mariadb: Server, shop: str, tmp_path: Path, start: Start) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    path = describe(tmp_path, mariadb, shop, extra=f"spark:\n  spark.pyspark.python: {bare}/bin/python\n")
+    running = start(path, password=mariadb.password)
+    running.wait_for("starting Spark")
+    code, said = running.end()
+    assert code == 2, said
+    last = said.splitlines()[-1]
+    assert last.startswith("snowmelt: a module is not installed where Spark's workers run: ")
+    assert "let PYSPARK_PYTHON name the Python that has it" in last
+    assert len(said.splitlines()) == 3, "it was tried more than once"
+    assert not any((tmp_path / "state" / "generation").glob("*")), "another driver was fenced by a mistake"
+
+
+def test_a_jvm_that_dies_ends_a_run_at_once_with_one_line(mariadb: Server, shop: str, tmp_path: Path, start: Start) -> None:
+    path = describe(tmp_path, mariadb, shop)
+    running = start(path, password=mariadb.password)
+    running.wait_for("epoch ")
+    jvms = [pid for pid in children_of(running.process.pid) if b"org.apache.spark" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(jvms) == 1
+    os.kill(jvms[0], signal.SIGKILL)
+    killed = time.monotonic()
+    code, said = running.end()
+    assert time.monotonic() - killed < 10
+    assert code == 1, said
+    last = said.splitlines()[-1]
+    assert last.startswith("snowmelt: Spark's JVM ended (hint: start again: nothing is lost.")
+    assert "Traceback" not in said
+    assert "a new driver starts" not in said
+    code, said = start(path, "--until-current", password=mariadb.password).end()
+    assert code == 0, said
+    check_lake(mariadb, shop, tmp_path)
 
 
 def test_what_nobody_foresaw_is_a_line_and_a_traceback_only_when_asked_for(

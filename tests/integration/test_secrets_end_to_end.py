@@ -12,10 +12,6 @@ import os
 import pickletools
 import secrets
 import signal
-import socket
-import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,11 +23,14 @@ import pytest
 
 from snowmelt.databases.mysql.segments import list_segments, read_segment
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED
+from snowmelt.engine.signs import SIGN
 from snowmelt.engine.state import DONE, INTENT, OWNER, SEALED, SHAPE, SUMMARY
 from snowmelt.store.generations import GENERATION
 from snowmelt.store.records import Kind, unpack
 from tests.integration.test_connect import make_certificates
+from tests.processes import Command, free_port
 from tests.servers import Fresh, Server
+from tests.waiting import until
 
 ROWS = 2_000
 RUN_S_MAX = 240
@@ -43,6 +42,7 @@ KINDS: dict[str, Kind[Any]] = {
     "summary": SUMMARY,
     "relay": SEALED,
     "shape": SHAPE,
+    "sign": SIGN,
 }
 
 
@@ -100,41 +100,20 @@ pipeline:
     return server, word, home
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Run:
+class Run(Command):
     """`snowmelt run` with all that Spark can tell of itself."""
 
     def __init__(self, home: Path, password: str, *arguments: str, **environment: str) -> None:
         self.port = free_port()
-        self.said = home / f"said-{time.monotonic_ns()}"
         (home / "events").mkdir(exist_ok=True)
         (home / "conf").mkdir(exist_ok=True)
         (home / "conf" / "spark-defaults.conf").write_text(
             f"spark.eventLog.enabled true\nspark.eventLog.dir {home / 'events'}\nspark.eventLog.logStageExecutorMetrics true\n"
             f"spark.ui.port {self.port}\nspark.local.dir {home / 'local'}\n"
         )
-        wanted = {"RUN_PASSWORD": password, "NO_COLOR": "1", "SPARK_CONF_DIR": str(home / "conf"), "SPARK_LOCAL_IP": "127.0.0.1"}
-        with open(self.said, "wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "snowmelt", "run", str(home / "pipeline.yaml"), "--master", "local[2]", "--debug", *arguments],
-                env=os.environ | wanted | environment,
-                cwd=home,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-
-    def wait_for(self, *words: str) -> None:
-        deadline = time.monotonic() + RUN_S_MAX
-        while not all(word in self.said.read_text() for word in words):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"never said {words}:\n{self.said.read_text()[-6000:]}")
-            time.sleep(0.05)
+        wanted = {"RUN_PASSWORD": password, "SPARK_CONF_DIR": str(home / "conf"), "SPARK_LOCAL_IP": "127.0.0.1"}
+        command = ["run", str(home / "pipeline.yaml"), "--master", "local[2]", "--debug", *arguments]
+        super().__init__(*command, folder=home, cwd=home, environment=os.environ | wanted | environment, seconds_max=RUN_S_MAX)
 
     def get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
@@ -152,16 +131,6 @@ class Run:
             if session == self.process.pid:
                 found.append(folder)
         return found
-
-    def end(self, how: signal.Signals) -> int:
-        try:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, how)
-            return self.process.wait(RUN_S_MAX)
-        finally:
-            if self.process.poll() is None:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
 
 
 def bytes_in(value: object) -> Iterator[bytes]:
@@ -201,7 +170,7 @@ def check_state(folder: Path) -> None:
         record = unpack(kind, file.name, file.read_bytes())
         assert not any(is_pickle(content) for content in bytes_in(record)), file
         seen.add(kind.name)
-    assert {"generation", "intent", "done", "sealed", "shape"} <= seen
+    assert {"generation", "intent", "done", "sealed", "shape", "sign"} <= seen
 
 
 @pytest.mark.timeout(600)
@@ -218,10 +187,8 @@ def test_the_password_of_a_run_is_nowhere(described: tuple[Server, str, Path]) -
         run.wait_for("shop.orders -> shop.orders: live")
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("UPDATE shop.orders SET v = 'changed' WHERE id < 100")
-        deadline = time.monotonic() + RUN_S_MAX
-        while not all(path.exists() for path in died) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert all(path.exists() for path in died), "no worker died, so nothing is proven of errors"
+        # Where no worker died, nothing is proven of errors.
+        until(lambda: all(path.exists() for path in died), seconds_max=RUN_S_MAX)
         [application] = [one["id"] for one in json.loads(run.get("/api/v1/applications"))]
         of_it = f"/api/v1/applications/{application}"
         for path in (
@@ -246,9 +213,10 @@ def test_the_password_of_a_run_is_nowhere(described: tuple[Server, str, Path]) -
                 looked_at += 1
         assert looked_at >= 3, "a driver, its JVM and their workers"
     finally:
-        code = run.end(signal.SIGINT)
-    assert code == 0, run.said.read_text()[-6000:]
-    assert "Python worker exited unexpectedly" in run.said.read_text()
+        run.signal(signal.SIGINT)
+        code, said = run.end()
+    assert code == 0, said[-6000:]
+    assert "Python worker exited unexpectedly" in said
     check_state(home / "state")
     assert [*(home / "events").rglob("*")]
     # And what is said where it goes wrong.
@@ -260,8 +228,8 @@ def test_the_password_of_a_run_is_nowhere(described: tuple[Server, str, Path]) -
     described_right = (home / "pipeline.yaml").read_text()
     for name, (before, after) in wrong.items():
         (home / "pipeline.yaml").write_text(described_right.replace(before, after))
-        failing = Run(home, password)
-        assert failing.process.wait(RUN_S_MAX) != 0, name
+        code, _ = Run(home, password).end()
+        assert code != 0, name
     files = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
     # The search finds what is there: the table's name in the state, in the lake and in what was said.
     assert sum(holds(content, "orders") for content in files.values()) > 5

@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from tests.servers import Fresh, NotRun, Server, start_mariadb, start_mysql8
+from tests.servers import Fresh, NotRun, Server, start_mariadb, start_mysql8, start_named
 
 
 def ask(server: Server, query: str) -> Any:
@@ -115,9 +115,20 @@ def test_a_server_that_cannot_be_fetched_is_named_with_the_reason(tmp_path: Path
     client.write_text("#!/bin/sh\nexit 1\n")
     client.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(NotRun, match=r"^MySQL 8\.0\.33 not run: Maven could not be reached$"):
+    with pytest.raises(NotRun, match=r"^MySQL 8\.0 not run: Maven could not be reached$"):
         start_mysql8(tmp_path / "server")
     assert not list((tmp_path / "empty" / "servers").glob("mysql-8*[0-9]/")), "a failed fetch left a server behind"
+
+
+def test_packages_that_no_mirror_has_are_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SNOWMELT_CACHE", str(tmp_path / "empty"))
+    client = tmp_path / "apt-get"
+    client.write_text("#!/bin/sh\nexit 100\n")
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(NotRun, match=r"^MySQL 9 not run: (the packages of debian sid could not be listed|this machine has no mirror)"):
+        start_named("mysql-9", tmp_path / "server")
+    assert not list((tmp_path / "empty" / "servers").glob("mysql-9/")), "a failed fetch left a server behind"
 
 
 def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:

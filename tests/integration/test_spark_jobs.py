@@ -190,3 +190,15 @@ def test_what_spark_serves_is_seen_by_this_machine_alone() -> None:
     told = subprocess.run([sys.executable, "-c", _SERVE], capture_output=True, text=True, check=True).stdout.split()
     assert told, "nobody listens"
     assert set(told) <= {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def test_workers_and_the_jvm_are_started_with_bounds_on_what_their_allocators_keep(spark: Any) -> None:
+    def environment(_: Any, name: str) -> str | None:
+        return os.environ.get(name)
+
+    jobs = Jobs(spark, at_once=1, wake=lambda: None)
+    names = ["MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"]
+    assert jobs._collect(Lane.LOG, PLACE, names, environment) == ["2", str(4 << 20), str(4 << 20)]
+    jobs.close()
+    given = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    assert "-XX:MaxHeapFreeRatio=40" in list(given)

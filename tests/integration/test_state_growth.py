@@ -71,4 +71,5 @@ def test_an_epoch_writes_no_more_for_tables_that_lie_still(
     for kind in ("intent", "done", "relay"):
         # An epoch may come without a change, when the log has moved; none is larger.
         assert max(many[kind]) <= 1.2 * max(few[kind]), (kind, few[kind], many[kind])
-    assert set(many) == set(few)
+    # Signs of life come by the clock.
+    assert set(many) | {"sign"} == set(few) | {"sign"}

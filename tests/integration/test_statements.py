@@ -23,7 +23,7 @@ from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.secrets import Secret
 from tests.integration.test_ddl import DIALOGUE
-from tests.servers import Fresh, Server
+from tests.servers import Fresh, Server, log_end
 
 SERVER_ID = 4_000_100
 WITHOUT_EFFECT = re.compile(r"(?:BEGIN|COMMIT|ROLLBACK|SAVEPOINT|XA)\b")
@@ -61,13 +61,19 @@ CREATE TABLE long_{number} (id INT PRIMARY KEY, v VARCHAR(10) COMMENT '{long}')
 def options(server: Server) -> MySqlOptions:
     password = server.folder / "password"
     password.write_text(server.password)
-    return MySqlOptions(host=server.host, port=server.port, username=server.user, password=Secret(f"file:{password}"), tls=Tls.DISABLED)
+    return MySqlOptions(
+        host=server.host,
+        port=server.port,
+        username=server.user,
+        password=Secret(f"file:{password}"),
+        tls=Tls.DISABLED,
+        allow_password_to_unverified_server=True,
+    )
 
 
 def now(server: Server) -> Position:
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SHOW MASTER STATUS")
-        name, offset = cursor.fetchone()[:2]
+        name, offset = log_end(cursor)
         return Position(LogFile.parse(name).number, offset)
 
 

@@ -86,6 +86,7 @@ def test_a_word_about_a_lake_snapshot_deletes_what_it_does_not_keep(fluss_tables
     # The repair, as of a snapshot that Fluss never learned of.
     coordinator.commit_lake_snapshot(table, path, 3, str(files[3]), {}, keep_from=KEEP_ALL)
     assert (coordinator.lake_snapshot(path) or known).snapshot == 3
+    assert (coordinator.lake_snapshot(path, readable=True) or known).snapshot == 3
     # What is prepared meanwhile is merged over what it knows.
     merged = coordinator.prepare_lake_snapshot(table, path, {Bucket(table, 1): 7})
     assert TieredLake(str(fluss_tables.server.warehouse)).offsets(merged).ends == {Bucket(table, 0): 30, Bucket(table, 1): 7}

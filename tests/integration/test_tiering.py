@@ -25,7 +25,7 @@ from snowmelt.engine.tiering.service import PAUSE_S, Tiering, check_ends
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable
-from snowmelt.fluss.client import connect_coordinator
+from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.rpc import Call, Connection, Gone
 from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.lakes.paimon_tiering import OFFSET, TieredLake
@@ -38,7 +38,7 @@ from tests.fluss_bytes import seen, shown
 from tests.fluss_raw import create_table, put_rows
 from tests.fluss_servers import FreshFluss, Tables
 from tests.integration.test_fluss_reading import Reading, all_types
-from tests.integration.tiering import LAKE, RunningTiering, in_order, lake_rows, lake_table, settings
+from tests.integration.tiering import LAKE, RunningTiering, assert_others_read_it, in_order, lake_rows, lake_table, settings
 from tests.waiting import until
 
 
@@ -75,6 +75,9 @@ def test_tables_of_every_kind_reach_the_lake_and_follow(fluss: FlussServer, flus
     offsets = lake_table(fluss.warehouse, log).select(["__bucket", OFFSET]).to_pylist()
     assert len({tuple(row.values()) for row in offsets}) == len(offsets) == 1000, "a row came twice"
     assert not [end for end in running.ends if end.error is not None]
+    with connect_coordinator(fluss.bootstrap).connection as connection:
+        for path in (keyed, parted, log):
+            assert_others_read_it(FlussClient(connection), path)
     for path in (keyed, parted, log):
         rows = snowmelt.read(spark, str(path), warehouse=str(fluss.warehouse)).drop("__bucket", "__offset", "__timestamp").collect()
         assert in_order(row.asDict() for row in rows) == lake_rows(fluss.warehouse, path)

@@ -35,10 +35,11 @@ from tests.fluss_bytes import seen, shown
 from tests.fluss_raw import create_table, put_rows
 from tests.fluss_servers import FreshFluss, Tables, start_fluss
 from tests.forked import Forked
-from tests.integration.killed import children_of, executors_of
+from tests.integration.killed import executors_of
 from tests.integration.test_fluss_reading import EDGES, PYFLUSS, all_types, written
-from tests.integration.tiering import LAKE, lake_rows, lake_table
+from tests.integration.tiering import LAKE, assert_others_read_it, lake_rows, lake_table
 from tests.integration.unions import planned, read
+from tests.processes import children_of
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -193,9 +194,11 @@ class Shop:
 
     def check_server(self) -> None:
         """What the server itself shows is what was written."""
-        for table in self.keyed:
-            if table.path not in self._dropped:
-                self._check_server(table)
+        with connect_coordinator(self.server.bootstrap).connection as connection:
+            for table in self.keyed:
+                if table.path not in self._dropped:
+                    self._check_server(table)
+                    assert_others_read_it(FlussClient(connection), table.path)
         with self.server.connect(Part.TABLET) as connection:
             client = FlussClient(connection)
             id = next(iter(client.cluster(self.log).leaders)).table

@@ -179,9 +179,11 @@ def datetimes() -> Literals:
     return one_of([quoted(edge) for edge in edges], st.datetimes().map(lambda moment: quoted(moment.isoformat(" "))))
 
 
-def timestamps() -> Literals:
+def timestamps(server: Server | None = None) -> Literals:
     edges = ["0000-00-00 00:00:00", "1970-01-01 08:00:01", "2038-01-19 11:14:07", "2020-06-15 12:34:56.789123"]
     edges += ["1970-01-01 08:00:01.000001", "2001-09-09 09:46:40.5"]
+    if server is not None and server.kind == "mariadb" and server.version >= (11, 5):
+        edges += ["2038-01-19 11:14:08", "2106-02-07 14:28:15", "2106-02-07 14:28:14.999999"]
     low, high = datetime.datetime(1970, 1, 2), datetime.datetime(2038, 1, 18)
     return one_of([quoted(edge) for edge in edges], st.datetimes(low, high).map(lambda moment: quoted(moment.isoformat(" "))))
 
@@ -284,6 +286,12 @@ def documents(as_text: bool) -> Literals:
     return one_of(cast, DOCUMENTS.map(lambda value: f"CAST({text_literal(json.dumps(value))} AS JSON)"))
 
 
+def vectors(server: Server, size: int) -> Literals:
+    function = "STRING_TO_VECTOR" if server.kind == "mysql" else "VEC_FromText"
+    edges = [[0.0] * size, [1.5, -2.25, 3e38] * (size // 3) + [0.5] * (size % 3), [-1e-30] * size]
+    return one_of([f"{function}('{json.dumps(edge)}')" for edge in edges])
+
+
 UUIDS = ["00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff", "123e4567-e89b-12d3-a456-426655440000"]
 UUIDS += [f"01234567-89ab-{version}def-{variant}123-456789abcdef" for version in "012345678f" for variant in "089abcf"]
 ADDRESSES = ["::", "::1", "::ffff:1.2.3.4", "::1.2.3.4", "1::", "2001:db8::1", "2001:db8:0:0:1::1", "1:2:3:4:5:6:7:8"]
@@ -343,11 +351,11 @@ def numbers(_: Server) -> list[Typed]:
     return found
 
 
-def temporals(_: Server) -> list[Typed]:
+def temporals(server: Server) -> list[Typed]:
     found = [Typed("DATE", dates(), to_date), Typed("YEAR", one_of(["0", "1901", "2155", "2000", "1970"]), to_integer)]
     for fsp in range(7):
         found.append(Typed(f"DATETIME({fsp})", datetimes(), to_datetime))
-        found.append(Typed(f"TIMESTAMP({fsp}) NULL DEFAULT NULL", timestamps(), to_instant))
+        found.append(Typed(f"TIMESTAMP({fsp}) NULL DEFAULT NULL", timestamps(server), to_instant))
         found.append(Typed(f"TIME({fsp})", times(), to_micros))
     return found
 
@@ -437,6 +445,15 @@ def specials(server: Server) -> list[Typed]:
             Typed("VARCHAR(50) COMPRESSED CHARACTER SET utf8mb4", texts("utf8mb4", 50), to_same),
             Typed("BLOB COMPRESSED", binaries(500, [b"\0" * 65000]), to_same),
             Typed("VARBINARY(500) COMPRESSED", binaries(500), to_same),
+        ]
+    if server.version >= ((9, 0) if server.kind == "mysql" else (11, 7)):
+        # Among columns of other charsets, because the log lists charsets by the order of the columns that have one.
+        found += [
+            Typed("VECTOR(3)", vectors(server, 3), to_same, "UNHEX(HEX({0}))"),
+            Typed("VARCHAR(10) CHARACTER SET latin1", texts("latin1", 10), to_same),
+            Typed("VECTOR(200)", vectors(server, 200), to_same, "UNHEX(HEX({0}))"),
+            Typed("VARCHAR(10) CHARACTER SET utf8mb4", texts("utf8mb4", 10), to_same),
+            Typed("TEXT CHARACTER SET latin1", texts("latin1", 10), to_same),
         ]
     return found
 

@@ -15,6 +15,7 @@ import pytest
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.service import Tiering
 from snowmelt.engine.tiering.settings import TieringSettings
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.server import FlussServer
 from snowmelt.lakes.paimon_tiering import BUCKET, OFFSET, TIMESTAMP, TieredLake
 from snowmelt.model.table import TableId
@@ -64,6 +65,13 @@ class RunningTiering:
         self._thread.join(WAIT_S_MAX)
         if self._error is not None and error is None:
             raise self._error
+
+
+def assert_others_read_it(client: FlussClient, path: TableId) -> None:
+    """Readers of Fluss' own take a lake snapshot that the server calls readable, and no other."""
+    known = client.lake_snapshot(path)
+    assert known is not None
+    assert client.lake_snapshot(path, readable=True) == known
 
 
 def lake_table(warehouse: Path | str, path: TableId) -> pa.Table:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from snowmelt.commit.cleaning import Standing, deletable
+from snowmelt.commit.cleaning import Leftovers, Standing, deletable
 from snowmelt.commit.coordinator import (
     STAGES,
     CommitTables,
@@ -37,7 +37,7 @@ from snowmelt.commit.coordinator import (
 )
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import Files, Marker, Publish, There, View, judge, judge_schema
-from snowmelt.commit.records import Done, Entry, Intent, StagedName
+from snowmelt.commit.records import Done, Entry, Intent, Staged, StagedName
 from snowmelt.commit.summary import Summary, restore, summarise
 from snowmelt.commit.watermarks import advance, lowest
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SourceDrift
@@ -481,6 +481,22 @@ def test_what_may_go_may_go_for_ever(name: StagedName, standing: Standing, other
         under_way={*standing.under_way, standing.jobs + 1},
     )
     assert deletable(name, later)
+
+
+@given(st.lists(names, unique=True, max_size=12), st.lists(st.tuples(st.integers(1, 6), st.sets(names)), max_size=4), standings)
+def test_no_file_that_a_won_intent_names_is_ever_given_out(
+    reported: list[StagedName], won: list[tuple[int, set[StagedName]]], standing: Standing
+) -> None:
+    leftovers = Leftovers()
+    for name in reported:
+        leftovers.reported("ods.t", Staged((str(name),), (), 1))
+    kept = set(standing.named)
+    for epoch, files in won:
+        entry = Entry("ods.t", "u", 2, 1, None, 0, (), tuple(sorted(str(name) for name in files)))
+        leftovers.won(Intent(epoch, 1, "n", 0, 1, None, (), (entry,), 3, 1))
+        kept.update(entry.files)
+    gone = {name for _, staged in leftovers.take(standing) for name in staged.files}
+    assert gone == {str(name) for name in reported if deletable(name, standing) and str(name) not in kept}
 
 
 # ---- publishing

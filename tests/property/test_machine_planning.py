@@ -322,12 +322,13 @@ class PlanningMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is None and self.chain)
     @rule(limit=st.integers(0, 12), again=st.booleans())
     def plans(self, limit: int, again: bool) -> None:
-        upto = choose_end(self.relay, self.upto, limit)
-        within_it = self.relay.statements(self.upto, upto)
-        assert len(within_it) <= 1, "an epoch holds two statements"
-        for statement in within_it:
-            edge = self.relay.next_cut(self.upto) if statement.effect.table_wide else upto
-            assert statement.offset == edge, "a statement is neither first nor last where it must be"
+        upto = choose_end(self.tables, self.relay, self.upto, limit)
+        stated = {statement.offset for statement in self.relay.statements(self.upto, upto)}
+        known = [one for one in self.relay.statements(self.upto, upto) if self.tables.get(one.table) is not None]
+        assert len({one.table for one in known}) == len(known), "a table has two statements in an epoch"
+        for statement in known:
+            beyond = (self.upto, statement.offset) if statement.effect.table_wide else (statement.offset, upto)
+            assert stated.issuperset(self.relay.cuts_between(*beyond)), "a statement is neither first nor last where it must be"
         assert upto > self.upto or self.relay.next_cut(self.upto) is None, "a cut is there, and the epoch does not move"
         before = copy.deepcopy(vars(self.tables))
         plan = plan_epoch(

@@ -14,6 +14,7 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, Statement, needs_before, take_over
 from snowmelt.source.planning import choose_end, visible_cut
+from snowmelt.source.tables import Tables
 from snowmelt.store.codec import decode, encode
 
 XIDS = ["a", "b", "c"]
@@ -164,7 +165,7 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(0, 20), done=st.booleans())
     def an_epoch_has_its_intent(self, limit: int, done: bool) -> None:
         self.done = self.intent
-        self.intent = choose_end(self.relay, self.intent, limit)
+        self.intent = choose_end(Tables(), self.relay, self.intent, limit)
         if done:
             self.done = self.intent
 

@@ -31,6 +31,7 @@ from snowmelt.source.facts import (
     Released,
     Reported,
     Reshaped,
+    SetAside,
     Split,
     Truncated,
 )
@@ -196,6 +197,14 @@ class TablesMachine(RuleBasedStateMachine):
         if self.put(Gone(self.incarnation(name, off), self.log), model is not None and model.may(Turn.DROPPED)):
             assert model is not None
             model.phase, model.copying, model.running, model.failures = Phase.GONE, False, {}, 0
+
+    @rule(name=names, off=late)
+    def is_set_aside(self, name: TableId, off: int) -> None:
+        model = self.here(name, off)
+        aside = SetAside(self.incarnation(name, off), self.log, self.log, "it can't go on")
+        if self.put(aside, model is not None and model.may(Turn.SET_ASIDE)):
+            assert model is not None
+            model.phase, model.copying, model.running, model.failures = Phase.SET_ASIDE, False, {}, 0
 
     @rule(name=names, off=late)
     def is_truncated(self, name: TableId, off: int) -> None:

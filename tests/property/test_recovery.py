@@ -17,9 +17,11 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.databases.mysql.connect import Server
+from snowmelt.databases.mysql.decode import ChangeBatch, LogReader, Part
 from snowmelt.engine.aside import put_aside
+from snowmelt.engine.keeping import segments_of
 from snowmelt.engine.rows import Sourced
-from snowmelt.engine.stored_log import Filtered
+from snowmelt.engine.stored_log import Filtered, StoredLog
 from snowmelt.engine.tasks import LogTask, Place, kept_bytes, kept_rows
 from snowmelt.model import sequence
 from snowmelt.relay import retention
@@ -31,7 +33,7 @@ from snowmelt.source.facts import Incarnation
 from snowmelt.source.planning import Rule
 from snowmelt.store.objects import open_store
 from tests.bench import recovery
-from tests.histories import TABLES, History, shape
+from tests.histories import TABLES, History, schemas, shape
 from tests.inflight import LogFolder
 
 COMBINATIONS = 500
@@ -176,6 +178,29 @@ def test_in_flight_log_is_recovered_whatever_the_sizes_and_the_number_of_tasks(t
             assert sorted(got) == expected, (number, one, other, covered)
             largest = max(largest, max((len(row.value) for row in held.history.rows), default=0) / other.prefilter_bytes)
     assert largest > 8, "no record was many times the segment"
+
+
+def test_transactions_of_many_segments_keep_their_names(tmp_path: Path) -> None:
+    """They are looked for in the segment that each piece is read into, one over the other."""
+    asked = 0
+    least = Limits(prefilter_bytes=PREFILTER_BYTES_MIN)
+    for seed in range(6):
+        held = in_flight(tmp_path / str(seed), seed, record_bytes=3000)
+        given = {row.position: row.gtid for row in held.history.rows}
+        opened = segments_of(held.place.state)
+        reader = LogReader(flavour=held.history.flavour, version=(10, 11, 0), schemas=schemas(), limits=least)
+        for sealed in held.relay.covering(0, held.relay.end):
+            segment, read = opened(sealed.name)
+            part = Part(0, segment.start.offset, None, segment.end.offset)
+            log = StoredLog(segment, part, PreFilter(PREFILTER_BYTES_MIN), least, read)
+            for item in reader.read_stored(segment, part, log):
+                if not isinstance(item, ChangeBatch):
+                    continue
+                told = {int(at): str(item.transactions.gtid(index)) for index, at in enumerate(item.transactions.position)}
+                rows = set(item.rows.column("_position").to_pylist())
+                assert {at: told[at] for at in rows} == {at: given[at] for at in rows}
+                asked += len(rows)
+    assert asked > 100
 
 
 class OfThePool(PreFilter):

@@ -14,15 +14,16 @@ from snowmelt.commit.cleaning import Standing
 from snowmelt.commit.coordinator import Coordinator, GenerationRead, PutIntent, ReadGeneration, Stage, Step
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, StagedName
-from snowmelt.errors import OutcomeUnknown, Unavailable
+from snowmelt.errors import Fenced, OutcomeUnknown, Unavailable
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Prepared, Relay
+from snowmelt.relay.takeover import Waiting
 from snowmelt.source import planning
 from snowmelt.source.facts import Adopted, Durable, GivenBack, Reported
 from snowmelt.source.filter import emits
 from snowmelt.source.planning import Adopting, EpochPlan, Rule
-from snowmelt.source.tables import Copy, Reading, Tables
+from snowmelt.source.tables import Copy, Phase, Reading, Table, Tables
 from tests.sim import driver
 from tests.sim.driver import Driver, Job
 from tests.sim.lake import Row
@@ -66,8 +67,30 @@ class ReadsAgainFromTheLaunch(Driver):
         return replace(plan, rules=rules)
 
 
+class GivesUpWaiting(Driver):
+    """A driver ends where the one before it does not end within a minute: it is paused, and ends when it goes on."""
+
+    def decide_wait(self, **waiting: Any) -> Waiting:
+        if waiting["waited_ms"] > 60_000:
+            raise Fenced("another driver of this pipeline does not end")
+        return super().decide_wait(**waiting)
+
+
+class HoldsNothing(Driver):
+    """Others may expire the snapshot that tells of an epoch before that is done."""
+
+    def hold(self, entry: Entry) -> Steps[None]:
+        yield
+
+
 def end_of_the_log(relay: Relay, shown: Position) -> int | None:
     return relay.cut_at_or_below(relay.end)
+
+
+def statements_share(tables: Tables, relay: Relay, after: int, bytes_max: int) -> int:
+    """An epoch takes statements as they come, with rows before one that empties and behind one that reshapes."""
+    first = relay.next_cut(after)
+    return after if first is None else max(first, relay.cut_at_or_below(after + bytes_max) or first)
 
 
 def chunk_files_go(name: StagedName, standing: Standing) -> bool:
@@ -80,6 +103,13 @@ def open_files_go(name: StagedName, standing: Standing) -> bool:
     if not name.chunk and name.generation < standing.generation:
         return str(name) not in standing.named and name.number <= standing.epoch + 1
     return deletable(name, standing)
+
+
+class ForgetsWhatWasWon(Driver):
+    """What tasks reported is left over, although an intent has named it since: its own, or one that another driver rolled forward."""
+
+    def won(self) -> None:
+        pass
 
 
 deletable = cleaning.deletable
@@ -134,6 +164,10 @@ PREPARED: Callable[[Relay], tuple[Prepared, ...]] = Relay.prepared.fget  # type:
 def over_when_decided(relay: Relay) -> list[Prepared]:
     """What lies aside goes as soon as the log says what became of it."""
     return [decided.group for sealed in relay.segments for decided in sealed.decided if decided.aside]
+
+
+def time_of_the_log(relay: Relay, offset: int, now_ms: int) -> int | None:
+    return relay.time_at(offset)
 
 
 def greatest(times_ms: Iterable[int | None]) -> int | None:
@@ -191,7 +225,7 @@ class PlansFromTheJob(Driver):
             return super().plan_epoch(upto, proposals)
         self.ledger = self.hoped
         try:
-            return super().plan_epoch(planning.choose_end(self.relay, self.hoped.upto, 12), proposals)
+            return super().plan_epoch(planning.choose_end(self.hoped.tables, self.relay, self.hoped.upto, 12), proposals)
         finally:
             self.ledger = ledger
 
@@ -259,6 +293,24 @@ class DoubtsSecondPhases(Driver):
         return super().covered(number, position)
 
 
+class ForgetsWhatIsSetAside(Driver):
+    """Who starts takes a table that is set aside for one that is live."""
+
+    def load(self) -> Steps[Ledger]:
+        ledger = yield from super().load()
+        for table in ledger.tables:
+            if table.phase is Phase.SET_ASIDE:
+                table.phase, table.aside = Phase.RELEASED, None
+        return ledger
+
+
+def lives_on(table: Table) -> bool:
+    return table.phase is Phase.SET_ASIDE or LIVE(table)
+
+
+LIVE = Table.live.__get__
+
+
 def asks_the_mark(rule: Rule, *, keyed: bool, **others: Any) -> bool:
     return emits(rule, keyed=False, **others)
 
@@ -282,14 +334,17 @@ BUGS = {
     "adoption decided at the intent": Bug(AdoptsAtTheIntent),
     "low end at the launch's s instead of V": Bug(ReadsAgainFromTheLaunch),
     "end of log taken as visible": Bug(patches=((planning, "visible_cut", end_of_the_log),)),
+    "statements share an epoch with rows between them": Bug(patches=((planning, "choose_end", statements_share),)),
     "chunk file cleaned and adopted later": Bug(patches=((cleaning, "deletable", chunk_files_go),)),
     "files of the open epoch cleaned": Bug(patches=((cleaning, "deletable", open_files_go),)),
+    "file deleted that a won intent names": Bug(ForgetsWhatWasWon),
     "no _seq": Bug(patches=((sequence, "of_change", lambda offset: 0), (sequence, "of_chunk", lambda visible: 0))),
     "reports of an older generation in an intent ignored": Bug(IgnoresOlderReports),
     "release at the intent instead of at done": Bug(LetsGoAtTheIntent),
     "release of log without coverage": Bug(patches=((Relay, "decide_floor", floor_of_done),)),
     "release of metadata without coverage": Bug(patches=((Copy, "finished", property(lambda copy: copy.complete)),)),
     "maximum watermark": Bug(patches=((watermarks, "lowest", greatest),)),
+    "watermark of a time that is still to come": Bug(patches=((Relay, "committed_by", time_of_the_log),)),
     "filter asked before instead of inside each commit try": Bug(AsksOnce),
     "re-commit after a lost reply": Bug(CommitsAgain),
     "next epoch planned from a job instead of from the won intent": Bug(
@@ -298,10 +353,14 @@ BUGS = {
     "prepared transaction forgotten with its segment": Bug(patches=((Relay, "prepared", property(prepared_in_what_is_held)),)),
     "prepared transaction let go of when it is decided": Bug(patches=((Relay, "over", property(over_when_decided)),)),
     "second phase emitted again without what follows it": Bug(DoubtsSecondPhases, patches=((driver, "emits", asks_the_mark),)),
+    "table set aside that still writes": Bug(patches=((Table, "live", property(lives_on)),)),
+    "table set aside forgotten at a restart": Bug(ForgetsWhatIsSetAside),
     "emptying one shard empties all": Bug(EmptiesAllShards),
     "generation not re-read after a won intent": Bug(TrustsItsGeneration),
     # Not asked for, but found or feared while the machines were written.
-    "generation not re-read after a start": Bug(StartsUnasked, hint=1511),
-    "chunk adopted across a statement": Bug(patches=((planning, "judge_reading", statements_pass),), hint=52),
-    "re-snapshot that does not delete": Bug(ReplacesWithoutDeletes, hint=148),
+    "generation not re-read after a start": Bug(StartsUnasked, hint=2209),
+    "chunk adopted across a statement": Bug(patches=((planning, "judge_reading", statements_pass),), hint=69),
+    "snapshots published without a hold on them": Bug(HoldsNothing),
+    "takeover given up while the older driver is paused": Bug(GivesUpWaiting),
+    "re-snapshot that does not delete": Bug(ReplacesWithoutDeletes, hint=160),
 }

@@ -26,17 +26,25 @@ class Change:
 class Transaction:
     number: int
     time_ms: int
+    """When it was committed."""
     bytes: int
     changes: tuple[Change, ...] = ()
     statements: tuple[tuple[TableId, Effect, int], ...] = ()
     """Table, effect, and the table's schema from then on."""
     removed: tuple[int, ...] = ()
-    """Keys that go without a word in the log: of the table that is rewritten."""
+    """Keys that go without a word in the log: of the table that is rewritten, or broken."""
     prepares: tuple[Change, ...] = ()
     """What a later one will change, if it commits this one. It has a place here, and no effect."""
     decides: int | None = None
     """Which one it commits or rolls back. The log does not repeat the changes, which are here for the oracles."""
     committed: bool = False
+
+    @property
+    def stamp_ms(self) -> int:
+        """The time that the log gives it: when its last statement began, or what a session set, which may lie in the future."""
+        if self.number % 11 == 7:
+            return self.time_ms + 1_000_000
+        return self.time_ms - self.number * 7919 % 97 if self.number % 3 == 0 else self.time_ms
 
     def effects(self, table: TableId) -> list[Effect]:
         return [effect for name, effect, _ in self.statements if name == table]
@@ -122,9 +130,10 @@ class Database:
             changes = first.prepares if committed else ()
             self._log(Transaction(self.number, time_ms, 1, changes, decides=first.number, committed=committed))
 
-    def state(self, effect: Effect, time_ms: int) -> None:
+    def state(self, effect: Effect, time_ms: int, chosen: list[TableId] | None = None) -> None:
         """A statement on a table: it waits for whoever writes there, as the locks of a real one make it."""
-        chosen = self.rng.sample(self.tables, 2 if len(self.tables) > 1 and self.rng.random() < 0.2 else 1)
+        if chosen is None:
+            chosen = self.rng.sample(self.tables, 2 if len(self.tables) > 1 and self.rng.random() < 0.2 else 1)
         busy = {name for t in self.hidden for name, _, _ in t.statements} | {change.table for t in self.hidden for change in t.changes}
         busy |= {change.table for t in self.prepared for change in t.prepares}
         chosen = [table for table in chosen if table not in busy and (effect is Effect.MAKES) == (table in self.gone)]
@@ -140,7 +149,7 @@ class Database:
                 # Renamed away, and another into its name, by one statement.
                 self.gone.discard(table)
                 statements.append((table, Effect.MAKES, self.schemas[table]))
-        removed = tuple(self.rng.sample(range(self.keys), 2)) if effect is Effect.REWRITES else ()
+        removed = tuple(self.rng.sample(range(self.keys), 2)) if effect in (Effect.REWRITES, Effect.BREAKS) else ()
         self._log(Transaction(self.number, time_ms, 2, (), tuple(statements), removed))
 
     def show(self) -> None:
@@ -196,7 +205,7 @@ def rows_of(table: TableId, transactions) -> dict[int, int]:  # type: ignore[no-
     rows: dict[int, int] = {}
     for transaction in transactions:
         for effect in transaction.effects(table):
-            if effect is Effect.REWRITES:
+            if effect in (Effect.REWRITES, Effect.BREAKS):
                 for key in transaction.removed:
                     rows.pop(key, None)
             elif effect is not Effect.RESHAPES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from snowmelt.commit import checks, cleaning, coordinator, publish, summary
 from snowmelt.commit.checks import Message, StagedFile
@@ -25,14 +25,16 @@ from snowmelt.commit.coordinator import (
     TableCommitted,
 )
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Entry, Intent, StagedName, intent_of
+from snowmelt.commit.records import Entry, Intent, Staged, StagedName, intent_of
 from snowmelt.errors import Corrupt, Fenced, OutcomeUnknown, SourceDrift, Unavailable
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.relay import retention
+from snowmelt.relay import retention, takeover
 from snowmelt.relay.retention import Cut, Decided, Ending, Prepared, Relay, Statement
+from snowmelt.relay.takeover import Waiting
 from snowmelt.source import planning
+from snowmelt.source.asides import Requests, Troubles, forget, reborn
 from snowmelt.source.facts import (
     OUTSIDE,
     Adopted,
@@ -45,6 +47,7 @@ from snowmelt.source.facts import (
     Recopied,
     Reported,
     Reshaped,
+    SetAside,
     Split,
     Truncated,
 )
@@ -52,7 +55,7 @@ from snowmelt.source.filter import emits
 from snowmelt.source.planning import Adopting, EpochPlan, Rule, Span
 from snowmelt.source.tables import Phase
 from tests.sim.database import Change, Read, Transaction
-from tests.sim.lake import Row
+from tests.sim.lake import LakeTable, Row
 from tests.sim.store import Steps
 
 if TYPE_CHECKING:
@@ -76,6 +79,8 @@ class Job:
         self.writers = writers
         self.messages: list[Message] = []
         self.failed = False
+        self.stuck: TableId | None = None
+        """The table of which a task says that it can't go on."""
 
 
 class Driver:
@@ -95,19 +100,21 @@ class Driver:
         self.busy = False
         """A log job is under way."""
         self.job: Job | None = None
+        self.leftovers = cleaning.Leftovers()
+        self.troubles = Troubles(self.ledger.tables)
+        self.requests = Requests()
 
     # ---- beginning
 
     def boot(self) -> Steps[None]:
-        world, store = self.world, self.world.store
-        nonce = world.nonce()
-        while True:
-            newest = yield from store.newest("generation")
-            if (yield from store.settle("generation", newest + 1, nonce)) == nonce:
-                break
-        self.generation = newest + 1
-        world.say(f"generation {self.generation}")
+        world = self.world
+        yield from self.take_generation()
+        if world.in_folder:
+            yield from self.take_folder()
         self.ledger = yield from self.load()
+        self.troubles = Troubles(self.ledger.tables)
+        if world.rng.random() < world.profile.ask:
+            self.requests = Requests(table.incarnation.table for table in self.ledger.tables if table.phase is Phase.SET_ASIDE)
         self.relay = yield from self.take_over(self.ledger)
         machine = Coordinator(self.generation, self.ledger)
         step = machine.next_step()
@@ -119,6 +126,40 @@ class Driver:
         world.spawn(self, self.capture(), "capture")
         world.spawn(self, self.plan(), "plan")
         world.spawn(self, self.commit(), "commit")
+
+    def take_generation(self) -> Steps[None]:
+        world, store = self.world, self.world.store
+        nonce = world.nonce()
+        while True:
+            newest = yield from store.newest("generation")
+            if (yield from store.settle("generation", newest + 1, nonce)) == nonce:
+                break
+        self.generation = newest + 1
+        world.say(f"generation {self.generation}")
+
+    def take_folder(self) -> Steps[None]:
+        """The lock of the log's folder: a process has it until it ends, however long it is paused."""
+        world, store = self.world, self.world.store
+        began, told_ms, took_another = world.clock, 0, False
+        while world.folder_owner is not None and not world.folder_owner.dead:
+            newest = (yield from store.newest("generation")) == self.generation
+            waited_ms = (world.clock - began) * 1000
+            match self.decide_wait(waited_ms=waited_ms, told_ms=told_ms, newest=newest, took_another=took_another):
+                case Waiting.LOOK:
+                    yield
+                case Waiting.ANOTHER:
+                    yield from self.take_generation()
+                    took_another = True
+                case Waiting.TELL:
+                    told_ms = waited_ms
+                    world.counts["waited for a paused driver"] += 1
+                case Waiting.FENCED:
+                    raise Fenced("a newer driver runs this pipeline")
+        world.folder_owner = self
+
+    def decide_wait(self, **waiting: Any) -> Waiting:
+        """For whoever plants a bug here."""
+        return takeover.decide_wait(**waiting)
 
     def load(self) -> Steps[Ledger]:
         """Fold the newest summary and the records behind it. If that summary is not the newest any more, begin again."""
@@ -189,10 +230,10 @@ class Driver:
                 elif transaction.decides is not None:
                     phases.append(Ending(f"x{transaction.decides}", offset, transaction.committed))
                 rows.append((offset, transaction, world.db.places[transaction.number][1]))
-                cuts.append(Cut(offset, transaction.time_ms))
+                cuts.append(Cut(offset, transaction.stamp_ms))
                 statements.extend(Statement(offset, *statement) for statement in transaction.statements)
             if not taken:
-                cuts.append(Cut(offset, world.db.log[-1].time_ms))
+                cuts.append(Cut(offset, world.db.log[-1].stamp_ms))
             name = f"{self.generation}-{world.nonce()}"
             sealed = self.relay.decide_seal(self.generation, name, begins, ends, tuple(cuts), tuple(statements), phases)
             world.segment_numbers[name] = sealed.number
@@ -223,7 +264,7 @@ class Driver:
                 continue
             if not proposals or rng.random() < 0.5:
                 proposals = list(self.propose())
-            upto = planning.choose_end(self.relay, self.ledger.upto, world.profile.epoch_bytes)
+            upto = planning.choose_end(self.ledger.tables, self.relay, self.ledger.upto, world.profile.epoch_bytes)
             if rng.random() < 0.3:
                 upto = world.earlier_cut(self.relay, self.ledger.upto, upto)
             plan = self.plan_epoch(upto, proposals)
@@ -239,7 +280,12 @@ class Driver:
                 self.hear()
             self.busy = False
             if not job.failed:
+                for message in job.messages:
+                    for file in message.files:
+                        self.leftovers.reported(file.target, Staged((file.name,), (), 0))
                 self.staged = (job, plan)
+            elif job.stuck is not None:
+                self.troubles.add(job.stuck, "a task can't write it")
             elif (yield from world.store.newest("generation")) > self.generation:
                 # What it reads may be gone because somebody newer let go of it.
                 raise Fenced("a newer driver runs this pipeline")
@@ -269,6 +315,8 @@ class Driver:
                 continue
             if read is None:
                 self.give_back(launch, "it failed")
+                if self.world.rng.random() < self.world.profile.stuck:
+                    self.troubles.add(launch.incarnation.table, "it can't be read")
             elif offset is None:
                 waiting.append(report)
             else:
@@ -344,12 +392,19 @@ class Driver:
                 world.lakes[target].storage[name] = kept
                 files = (name,)
         yield
+        if files:
+            self.leftovers.reported(world.target_of(table), Staged(files, (), 0))
         for _ in range(2 if rng.random() < 0.1 else 1):
             self.inbox.append((launch, nonce, high, read, extent if launch.ordinal == OUTSIDE else None, files))
             yield
 
     def propose(self) -> Iterator[Durable]:
         world, rng, tables = self.world, self.world.rng, self.ledger.tables
+        yield from self.troubles.propose(self.ledger.upto, world.clock)
+        for asked in self.requests.open(tables):
+            yield reborn(asked, epoch=self.ledger.epoch + 1, at=self.ledger.upto)
+        if rng.random() < world.profile.exclude:
+            yield from forget(tables, world.db.tables, self.ledger.upto)
         for name in world.db.tables:
             table = tables.get(name)
             if table is None or table.phase is Phase.GONE:
@@ -358,6 +413,8 @@ class Driver:
                     target = world.target_of(name)
                     incarnation = Incarnation(name, self.ledger.epoch + 1)
                     yield Found(incarnation, target, world.lakes[target].keyed, schema, self.ledger.upto)
+                    if rng.random() < world.profile.stuck:
+                        yield SetAside(incarnation, self.ledger.upto, world.clock, "the lake can't take it")
             elif table.phase is Phase.SPLITTING and table.copy is not None and table.copy.extent is not None:
                 first = table.copy.bounds.last + 1
                 at = int.from_bytes(table.copy.extent.least, "big") - 1
@@ -432,6 +489,10 @@ class Driver:
                 continue
             if rng.random() < world.profile.task_failure:
                 job.failed = True
+                return
+            emitting = sorted(name for name, rule in rules.items() if rule.live or rule.adopted or rule.adopting)
+            if emitting and rng.random() < world.profile.stuck * 0.1:
+                job.stuck, job.failed = rng.choice(emitting), True
                 return
             yield
             seen = ((writer, nonce),)
@@ -526,8 +587,9 @@ class Driver:
         for message in job.messages:
             for file in message.files:
                 logs.setdefault(file.target, []).append(file)
-        empties = self.emptied(plan)
-        reshaped = {world.target_of(fact.incarnation.table) for fact in plan.facts if isinstance(fact, Reshaped)}
+        empties, untouched = self.emptied(plan), plan.untouched(self.ledger.tables)
+        reshaping = {fact.incarnation.table for fact in plan.facts if isinstance(fact, Reshaped)} - untouched
+        reshaped = {world.target_of(table) for table in reshaping}
         entries = []
         for target in sorted({*chunks, *logs, *empties, *reshaped}):
             lake = world.lakes[target]
@@ -536,13 +598,14 @@ class Driver:
             previous = self.ledger.marks.get(target, "")
             shape = f"{self.generation}-{plan.epoch}".encode() if new is not None else b""
             entries.append(Entry(target, lake.uuid, 1, lake.schema, new, lake.newest, empties.get(target, ()), files, (), previous, shape))
-        time_ms, segment = self.relay.time_at(plan.upto), self.relay.number_at(plan.upto)
+        time_ms, segment = self.relay.committed_by(plan.upto, world.clock), self.relay.number_at(plan.upto)
         return intent_of(plan, nonce=world.nonce(), time_ms=time_ms, entries=tuple(entries), segment=segment)
 
     def emptied(self, plan: EpochPlan) -> dict[str, tuple[str, ...]]:
         empties: dict[str, tuple[str, ...]] = {}
+        untouched = plan.untouched(self.ledger.tables)
         for fact in plan.facts:
-            if isinstance(fact, Reborn | Truncated | Found):
+            if isinstance(fact, Reborn | Truncated | Found) and fact.incarnation.table not in untouched:
                 target = self.world.target_of(fact.incarnation.table)
                 empties[target] = (*empties.get(target, ()), str(fact.incarnation.table))
         return empties
@@ -552,8 +615,10 @@ class Driver:
         match step:
             case PutIntent(intent):
                 machine.apply(IntentPut((yield from store.put_if_absent("intent", intent.epoch, intent))))
+                self.won()
             case ReadIntent(epoch):
                 machine.apply(IntentRead((yield from store.get("intent", epoch))))
+                self.won()
             case ReadGeneration():
                 machine.apply(GenerationRead((yield from store.newest("generation"))))
             case CommitTables(intent, entries):
@@ -569,6 +634,11 @@ class Driver:
                 self.world.claim_watermarks(done.epoch, self.ledger.decide_watermarks())
                 machine.apply(DonePut((yield from store.settle("done", done.epoch, done))))
                 yield from self.let_go()
+
+    def won(self) -> None:
+        """What the newest intent names is not left over."""
+        if self.ledger.open is not None:
+            self.leftovers.won(self.ledger.open)
 
     def commit_late(self, machine: Coordinator, intent: Intent, entry: Entry) -> Steps[None]:
         for _ in range(self.world.rng.randint(0, 30)):
@@ -588,6 +658,7 @@ class Driver:
                 snapshot = verdict.snapshot
                 break
             try:
+                yield from self.hold(entry)
                 if (yield from self.publish(intent, entry, verdict.on)):
                     snapshot = verdict.on + 1
                     break
@@ -599,6 +670,11 @@ class Driver:
             except (Unavailable, OutcomeUnknown):
                 continue
         return snapshot
+
+    def hold(self, entry: Entry) -> Steps[None]:
+        """Others do not expire what tells whether the entry is there."""
+        lake = self.world.lakes[entry.target]
+        yield from self.world.faulty.call(lambda: lake.hold(entry.base + 1))
 
     def publish(self, intent: Intent, entry: Entry, on: int) -> Steps[bool]:
         world = self.world
@@ -618,26 +694,43 @@ class Driver:
         for sealed in gone:
             yield from store.delete([("relay", sealed.number)])
             yield from store.delete_data(sealed.name)
+        for target, staged in self.leftovers.take(self.standing()):
+            # By a thread, which may be late and may outlive the driver.
+            self.world.spawn(None, self.discard(target, staged.files), "discard")
         if self.world.rng.random() < 0.5:
             self.world.spawn(self, self.clean(), "clean")
-        else:
-            yield from self.clean()
         if self.world.rng.random() < self.world.profile.trim:
             yield from self.sum_up()
+
+    def standing(self) -> cleaning.Standing:
+        ledger = self.ledger
+        under_way = {reading.launch.job for reading in ledger.tables.readings()}
+        named = self.coordinator.named if self.coordinator is not None else set()
+        return cleaning.Standing(self.generation, ledger.epoch, ledger.generation, self.jobs, under_way, named)
+
+    def discard(self, target: str, names: tuple[str, ...]) -> Steps[None]:
+        yield
+        for name in names:
+            self.world.lakes[target].storage.pop(name, None)
+
+    def sweep(self, lake: LakeTable, standing: cleaning.Standing) -> Steps[None]:
+        """A task, which may be late and may outlive the driver. What it lists first and deletes last is the same."""
+        yield
+        listed = list(lake.storage)
+        yield
+        standing = replace(standing, named=standing.named | lake.referenced())
+        yield
+        for text in listed:
+            if text.startswith("sm-") and cleaning.deletable(StagedName.parse(text), standing):
+                lake.storage.pop(text, None)
 
     def clean(self) -> Steps[None]:
         world = self.world
         for lake in world.lakes.values():
-            ledger = self.ledger
-            under_way = {reading.launch.job for reading in ledger.tables.readings()}
-            mine = (self.generation, ledger.epoch, ledger.generation, self.jobs, under_way)
-            named = self.coordinator.named if self.coordinator is not None else set()
-            yield
-            standing = cleaning.Standing(*mine, named | lake.referenced())
-            yield
-            for text in list(lake.storage):
-                if text.startswith("sm-") and cleaning.deletable(StagedName.parse(text), standing):
-                    lake.storage.pop(text, None)
+            if world.rng.random() < 0.5:
+                world.spawn(None, self.sweep(lake, self.standing()), "sweep")
+            else:
+                yield from self.sweep(lake, self.standing())
             yield
         held = [segment.number for segment in self.relay.segments]
         below = min([*held, self.ledger.done_segment])

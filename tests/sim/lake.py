@@ -56,7 +56,9 @@ class LakeTable:
     """Every file that exists, staged or referenced."""
     snapshots: dict[int, Snapshot] = field(default_factory=lambda: {0: Snapshot(0, False, None, ())})
     newest: int = 0
-    foreign_expiry: bool = False
+    rude_expiry: bool = False
+    """Somebody expired what our consumer holds."""
+    held_from: int | None = None
 
     def view(self, base: int, files: Iterable[str]) -> View:
         whole, marker = True, None
@@ -122,14 +124,21 @@ class LakeTable:
         self.newest += 1
         self.snapshots[self.newest] = Snapshot(self.newest, False, None, (*parts, Part(name, (row,))))
 
-    def expire(self, ours: bool) -> None:
-        """Old snapshots go, and with them the files that only they referred to. Ours never removes our newest marker."""
+    def hold(self, first: int) -> None:
+        """Our consumer names the first snapshot that nobody may expire."""
+        self.held_from = first
+
+    def expire(self, ours: bool, *, rude: bool = False) -> None:
+        """Old snapshots go, and with them the files that only they referred to. Ours never removes our newest marker, that of others
+        nothing that a consumer holds, unless it is rude."""
         keep = {self.newest - back for back in range(self.rng.randint(1, 3))}.intersection(self.snapshots)
         if ours:
             marked = [number for number, snapshot in self.snapshots.items() if snapshot.marker is not None]
             keep.update(marked[-1:])
+        elif rude:
+            self.rude_expiry = True
         else:
-            self.foreign_expiry = True
+            keep.update(number for number in self.snapshots if self.held_from is not None and number >= self.held_from)
         dropped = [number for number in self.snapshots if number not in keep]
         referenced = {part.name for number in keep for part in self.snapshots[number].parts}
         for number in dropped:
@@ -142,10 +151,17 @@ class LakeTable:
     def referenced(self) -> set[str]:
         return {part.name for snapshot in self.snapshots.values() for part in snapshot.parts}
 
+    def read(self) -> tuple[Part, ...]:
+        parts = self.snapshots[self.newest].parts
+        gone = [part.name for part in parts if part.name not in self.storage]
+        if gone:
+            raise Violation(f"{self.name}: a file was deleted that the newest snapshot refers to: {gone}")
+        return parts
+
     def merged(self) -> dict[Key, Row]:
         """What a reader of a keyed table gets, by key."""
         best: dict[Key, Row] = {}
-        for part in self.snapshots[self.newest].parts:
+        for part in self.read():
             for row in part.rows:
                 held = best.get(row.key)
                 tie = held is not None and row.sequence == held.sequence and row.value != held.value
@@ -155,4 +171,4 @@ class LakeTable:
 
     def rows(self) -> list[Row]:
         """What a reader of an append-only table gets."""
-        return [row for part in self.snapshots[self.newest].parts for row in part.rows]
+        return [row for part in self.read() for row in part.rows]

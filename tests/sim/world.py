@@ -23,7 +23,7 @@ from snowmelt.commit.records import Done, Entry, Intent, StagedName
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Effect, Relay, Sealed
-from snowmelt.source.facts import OUTSIDE, Adopted, Extent, Found, Gone, Reborn, Recopied, Split, Truncated
+from snowmelt.source.facts import OUTSIDE, Adopted, Extent, Found, Gone, Reborn, Recopied, SetAside, Split, Truncated
 from snowmelt.source.planning import Span
 from snowmelt.source.tables import Phase
 from tests.sim.database import Database, Read, Transaction, rows_of
@@ -34,6 +34,8 @@ from tests.sim.store import Faulty, Steps, Store
 A, B1, B2, C = (TableId("db", name) for name in ("a", "b1", "b2", "c"))
 TARGETS = {A: "a", B1: "b", B2: "b", C: "c"}
 QUIET_STEPS_MAX = 30_000
+PAUSES = (20, 100, 400)
+"""Of a driver, in steps, each of which is a second to it: some outlast every time-out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,14 @@ class Profile:
     compact: float
     foreign_expiry: bool
     recopy: float
+    stuck: float
+    """A task that says of one table that it can't go on."""
+    breaks: float
+    """Statements that change rows and leave the log without them, among all statements."""
+    ask: float
+    """How many drivers are started by somebody who asks for what is set aside."""
+    exclude: float
+    """A table that is set aside is excluded and included again."""
     ghosts: float
     """Rows in the lake that the source lacks, which only reading again repairs."""
     trim: float
@@ -94,6 +104,10 @@ def draw(rng: Random) -> Profile:
         compact=some(0.03),
         foreign_expiry=rng.random() < 0.1,
         recopy=some(0.1),
+        stuck=some(0.1),
+        breaks=some(0.3),
+        ask=rng.choice((0.0, 0.3, 0.9)),
+        exclude=some(0.005, 0.2),
         ghosts=some(0.02),
         trim=rng.choice((0.0, 0.2, 0.9)),
         show=rng.choice((0.02, 0.08, 0.2)),
@@ -116,6 +130,8 @@ class Truth:
     gone: bool = False
     recopying: bool = False
     read_again: set[int] = field(default_factory=set)
+    aside: list[tuple[Any, ...]] | None = None
+    """What the lake had of it when it was set aside, and has to have until it comes back."""
     damaged: bool = False
     """The lake has rows that it should not have, until all of the table was read again."""
 
@@ -145,6 +161,18 @@ class World:
         self.lakes = {name: LakeTable(name, name != "c", rng) for name in sorted({TARGETS[table] for table in self.profile.tables})}
         self.actors: list[Actor] = []
         self.drivers: list[Driver] = []
+        # Of a chance of its own, so that each seed's other dangers stay what they are.
+        self.in_folder = Random(f"folder {seed}").random() < 0.3
+        """Whether the log is kept in a folder, which has one owner at a time; else in a bucket, which has no lock."""
+        self.folder_owner: Driver | None = None
+        self.rude = Random(f"rude {seed}").random() < 0.3
+        """Whether others expire what a consumer holds."""
+        chance = Random(f"maintained {seed}")
+        self.maintained = chance if chance.random() < 0.2 else None
+        """Others compact and expire right behind some publishes, and every driver dies there."""
+        chance = Random(f"ripe {seed}")
+        self.ripe = chance if chance.random() < 0.2 else None
+        """Every table is live before anything bad happens, and is truncated now and then: in a hostile world few tables become live."""
         self.nonces = 0
         self.reads: dict[str, Read] = {}
         self.segment_numbers: dict[str, int] = {}
@@ -171,6 +199,13 @@ class World:
         """Live through the seed. An oracle that is not content raises `Violation`."""
         self.start_driver()
         profile, rng = self.profile, self.rng
+        if self.ripe is not None:
+            for _ in range(2 * self.db.keys):
+                self.db.write(self.clock)
+                self.db.show()
+            self.calm_down()
+            self.come_to_rest()
+            self.profile, self.faulty.rate = profile, profile.faults
         for _ in range(profile.steps):
             if self.stopped:
                 return
@@ -180,11 +215,18 @@ class World:
                 self.go_on()
             else:
                 self.happen(rng.random())
-        self.faulty.rate = 0.0
-        self.profile = replace(profile, task_failure=0.0, give_back=0.0, recopy=0.0, spite=0.0, epoch_bytes=1000, running_max=6)
+        self.calm_down()
+        # Half of the worlds end with somebody who asks for all that is set aside; in the others it stays so.
+        self.profile = replace(self.profile, ask=rng.choice((0.0, 1.0)))
         for driver in self.drivers:
             driver.paused_until = 0
         self.end_quietly()
+
+    def calm_down(self) -> None:
+        self.faulty.rate = 0.0
+        self.profile = replace(
+            self.profile, task_failure=0.0, give_back=0.0, recopy=0.0, spite=0.0, stuck=0.0, exclude=0.0, epoch_bytes=1000, running_max=6
+        )
 
     def happen(self, chance: float) -> None:
         profile, rng, db = self.profile, self.rng, self.db
@@ -195,10 +237,10 @@ class World:
         if chance < profile.show * 4:
             db.show()
         if rng.random() < profile.statements:
-            db.state(
-                rng.choice((Effect.EMPTIES, Effect.EMPTIES, Effect.REWRITES, Effect.RESHAPES, Effect.DROPS, Effect.MAKES, Effect.MAKES)),
-                self.clock,
-            )
+            others = (Effect.EMPTIES, Effect.EMPTIES, Effect.REWRITES, Effect.RESHAPES, Effect.DROPS, Effect.MAKES, Effect.MAKES)
+            db.state(Effect.BREAKS if rng.random() < profile.breaks else rng.choice(others), self.clock)
+        if self.ripe is not None and self.ripe.random() < 0.01:
+            self.truncate()
         if rng.random() < 0.01:
             db.rotate()
         if rng.random() < profile.fail_over:
@@ -223,7 +265,7 @@ class World:
         if ready:
             actor = self.rng.choice(ready)
             for _ in range(self.rng.randint(1, self.profile.burst)):
-                if not self.step(actor) or (actor.driver is not None and actor.driver.paused_until > self.clock):
+                if not self.step(actor) or (actor.driver is not None and (actor.driver.dead or actor.driver.paused_until > self.clock)):
                     break
 
     def step(self, actor: Actor) -> bool:
@@ -233,8 +275,11 @@ class World:
             return True
         except StopIteration:
             self.actors.remove(actor)
-        except Fenced:
+        except Fenced as error:
             self.say(f"fenced {actor.driver and actor.driver.generation}")
+            if actor.driver is not None and actor.driver.generation == self.generation:
+                # Every older one is fenced, too, and ends as soon as it goes on.
+                raise Violation(f"the newest driver ends by itself, and none is left: {error}") from error
             self.counts["fenced"] += 1
             self.end(actor)
         except InvariantBroken as error:
@@ -248,7 +293,7 @@ class World:
         if driver is not None and driver.generation < self.generation:
             # A stale driver may find things gone; it is about to be told.
             self.end(actor)
-        elif any(lake.foreign_expiry for lake in self.lakes.values()) and "can't be told" in error.fact:
+        elif any(lake.rude_expiry for lake in self.lakes.values()) and "can't be told" in error.fact:
             self.counts["stopped by foreign expiry"] += 1
             self.stopped = str(error)
         else:
@@ -283,7 +328,7 @@ class World:
         """A driver stands still, and often another is started meanwhile: then it comes back as a zombie."""
         if self.drivers:
             driver = self.rng.choice(self.drivers)
-            driver.paused_until = self.clock + self.rng.choice((20, 100, 400))
+            driver.paused_until = self.clock + self.rng.choice(PAUSES)
             self.say(f"pause {driver.generation}")
             if self.rng.random() < 0.7:
                 self.start_driver()
@@ -293,11 +338,22 @@ class World:
         ours = not self.profile.foreign_expiry or self.rng.random() < 0.5
         lake.compact(ours, f"compact-{self.nonce()}")
         if self.rng.random() < 0.5:
-            lake.expire(ours)
+            lake.expire(ours, rude=self.rude)
+
+    def truncate(self) -> None:
+        """A table that is live is truncated, as soon as all who write have committed."""
+        assert self.ripe is not None
+        newest = self.newest_driver()
+        live = [table.incarnation.table for table in newest.ledger.tables if table.phase is Phase.RELEASED] if newest else []
+        if live:
+            while self.db.hidden:
+                self.db.show()
+            self.db.state(Effect.EMPTIES, self.clock, [self.ripe.choice(live)])
 
     def haunt(self) -> None:
         """Somebody puts a row into the lake that the source does not have."""
-        tables = [table for table, truth in self.truths.items() if len(truth.adopted) == self.db.keys and not truth.recopying]
+        whole = [(table, truth) for table, truth in self.truths.items() if truth.aside is None and not truth.recopying]
+        tables = [table for table, truth in whole if len(truth.adopted) == self.db.keys]
         if not tables:
             return
         table = self.rng.choice(tables)
@@ -318,8 +374,13 @@ class World:
         for act in self.late:
             act()
         self.late.clear()
-        if not self.drivers or self.rng.random() < 0.5:
+        if not self.drivers or self.profile.ask or self.rng.random() < 0.5:
             self.start_driver()
+        self.come_to_rest()
+        if not self.stopped:
+            self.check_end()
+
+    def come_to_rest(self) -> None:
         for step in range(QUIET_STEPS_MAX):
             self.clock += 1
             if self.stopped:
@@ -327,7 +388,6 @@ class World:
             if not self.drivers:
                 self.start_driver()
             if step % 50 == 0 and self.settled():
-                self.check_end()
                 return
             self.go_on()
         raise Violation(f"it does not come to its end: {self.where()}")
@@ -339,11 +399,11 @@ class World:
         end = self.offsets[-1] if self.offsets else 0
         if len(self.drivers) > 1 or len(self.log) != len(self.db.log) or newest.ledger.done_upto != end:
             return False
-        if any(truth.damaged and not truth.gone for truth in self.truths.values()):
+        if any(truth.damaged and not truth.gone and truth.aside is None for truth in self.truths.values()):
             return False
         there = {table for table in self.db.tables if table not in self.db.gone}
         known = {table.incarnation.table: table for table in newest.ledger.tables}
-        return all(table in known and known[table].phase is Phase.RELEASED for table in there)
+        return all(table in known and known[table].phase in (Phase.RELEASED, Phase.SET_ASIDE) for table in there)
 
     def where(self) -> str:
         newest = self.newest_driver()
@@ -439,6 +499,12 @@ class World:
             raise Violation(f"{entry.target}: epoch {intent.epoch} is published twice")
         self.published[entry.target, intent.epoch] = intent.identity
         self.check_table(entry.target, intent.upto)
+        if self.maintained is not None and not self.rude and self.maintained.random() < 0.3:
+            lake.compact(False, f"compact-{self.nonce()}")
+            for _ in range(3):
+                lake.expire(False)
+            for driver in list(self.drivers):
+                self.drop(driver)
         return True
 
     # ---- oracles
@@ -447,7 +513,7 @@ class World:
         """A record became true."""
         if self.rng.random() < self.profile.spite:
             for driver in self.drivers:
-                driver.paused_until = self.clock + self.rng.choice((20, 100, 400))
+                driver.paused_until = self.clock + self.rng.choice(PAUSES)
             self.start_driver()
         match record:
             case Sealed():
@@ -497,6 +563,7 @@ class World:
                 case Found(incarnation):
                     self.truths[table] = Truth(incarnation.number)
                 case Reborn(incarnation, at):
+                    self.counts["back"] += self.truths[table].aside is not None
                     self.truths[table] = Truth(incarnation.number, since=at)
                 case Truncated(_, at):
                     truth = self.truths[table]
@@ -510,6 +577,8 @@ class World:
                     if at > intent.after and index >= 0 and Effect.REWRITES in self.log[index][1].effects(table):
                         truth.damaged = True
                     truth.extent, truth.uppers, truth.recopying, truth.read_again = None, [], True, set()
+                case SetAside():
+                    self.truths[table].aside = self.held(table)
                 case Split(_, _, uppers):
                     self.truths[table].uppers.extend(int.from_bytes(upper, "big") for upper in uppers)
                 case Adopted(_, ordinal, nonce, _, _, extent):
@@ -517,7 +586,15 @@ class World:
                 case _:
                     pass
 
+    def held(self, table: TableId) -> list[tuple[Any, ...]]:
+        """What a reader of the lake gets of a table."""
+        lake = self.lakes[TARGETS[table]]
+        rows = lake.merged().values() if lake.keyed else lake.rows()
+        return sorted((row.key, row.sequence, row.origin) for row in rows if row.key[0] == str(table))
+
     def adopt(self, truth: Truth, ordinal: int, nonce: str, extent: Extent | None) -> None:
+        if truth.aside is not None:
+            raise Violation(f"chunk {ordinal} is adopted of a table that is set aside")
         if ordinal == OUTSIDE:
             truth.extent = extent
             span = None
@@ -540,7 +617,13 @@ class World:
         lake = self.lakes[target]
         end = bisect_right(self.offsets, upto)
         for table, truth in self.truths.items():
-            if TARGETS[table] != target or truth.gone or truth.damaged:
+            if TARGETS[table] != target or truth.gone:
+                continue
+            if truth.aside is not None:
+                if self.held(table) != truth.aside:
+                    raise Violation(f"{table} is set aside, and at {upto} the lake has {self.held(table)}, no longer {truth.aside}")
+                continue
+            if truth.damaged:
                 continue
             if lake.keyed:
                 rows = rows_of(table, (transaction for _, transaction in self.log[:end]))
@@ -604,13 +687,18 @@ class World:
                 raise Violation(f"the watermark of {target} moved before {table} was all there")
         if intent.time_ms is None or time_ms > intent.time_ms:
             raise Violation(f"the watermark of {target} is ahead of the log")
+        # The log is in the order of commits, so the first that the lake lacks is the earliest.
+        missing = self.db.log[bisect_right(self.offsets, intent.upto) :]
+        if missing and missing[0].time_ms < time_ms:
+            raise Violation(f"the watermark of {target} has passed a transaction that the lake lacks")
 
     def check_end(self) -> None:
         """All is quiet: the lake is the database, and nothing is left over."""
         for target in self.lakes:
             self.check_table(target, self.offsets[-1] if self.offsets else 0)
         for table in self.db.tables:
-            if table not in self.db.gone and self.lakes[TARGETS[table]].keyed:
+            aside = table in self.truths and self.truths[table].aside is not None
+            if table not in self.db.gone and self.lakes[TARGETS[table]].keyed and not aside:
                 live = self.db.rows(table, self.db.visible)
                 got = {key: row.value for (source, key), row in self.lakes[TARGETS[table]].merged().items() if source == str(table)}
                 if got != live:
@@ -619,6 +707,10 @@ class World:
         if newest is not None:
             for _ in newest.clean():
                 pass
+            for lake in self.lakes.values():
+                # Those that it left to tasks come to their end.
+                for _ in newest.sweep(lake, newest.standing()):
+                    pass
             self.check_leftovers(newest)
         self.counts["epochs"] += len(self.intents)
 
@@ -634,7 +726,8 @@ class World:
         if any(segment.last < driver.ledger.done_upto for segment in driver.relay.segments):
             raise Violation("the relay holds what a done epoch has passed")
         last = self.intents[driver.ledger.epoch].time_ms if driver.ledger.epoch in self.intents else None
-        for target in {TARGETS[table] for table in self.db.tables if table not in self.db.gone}:
+        resting = {TARGETS[table] for table, truth in self.truths.items() if truth.aside is not None}
+        for target in {TARGETS[table] for table in self.db.tables if table not in self.db.gone} - resting:
             if last is not None and self.watermarks.get(target, -1) < last:
                 raise Violation(f"the watermark of {target} stands still")
         for lake in self.lakes.values():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from snowmelt.commit.cleaning import Standing, deletable
-from snowmelt.commit.records import StagedName
+from snowmelt.commit.cleaning import Leftovers, Standing, deletable, sweep_due
+from snowmelt.commit.records import Entry, Intent, Staged, StagedName
 
 STANDING = Standing(generation=5, epoch=7, intent_generation=5, named=frozenset(), jobs=20, under_way=frozenset({18, 20}))
 
@@ -75,3 +75,57 @@ class TestOfChunks:
 
     def test_a_newer_drivers_chunk_is_none_of_ours(self) -> None:
         assert not deletable(chunk(1, generation=9), STANDING)
+
+
+def files(*names: StagedName) -> Staged:
+    return Staged(tuple(str(name) for name in names), (b"m",), 1)
+
+
+def intent(epoch: int, *names: StagedName) -> Intent:
+    entry = Entry("ods.t", "u", 2, 0, None, 0, (), tuple(str(name) for name in names))
+    return Intent(epoch, 5, "n", 0, 1, None, (), (entry,), 3, 1)
+
+
+class TestWhatTasksReported:
+    def test_what_a_won_intent_names_is_never_left_over(self) -> None:
+        leftovers = Leftovers()
+        leftovers.reported("ods.t", files(log(7), StagedName(5, False, 7, "n", "g")))
+        leftovers.reported("ods.t", files(chunk(19)))
+        leftovers.won(intent(7, chunk(19), log(7), StagedName(5, False, 7, "n", "g")))
+        assert leftovers.take(STANDING) == []
+
+    def test_what_was_dropped_goes_once_its_number_says_so_and_is_given_out_once(self) -> None:
+        leftovers = Leftovers()
+        refused, given_back, waiting = files(log(8)), files(chunk(19)), files(chunk(20))
+        for one in (refused, given_back, waiting):
+            leftovers.reported("ods.t", one)
+        assert leftovers.take(STANDING) == [("ods.t", given_back)]
+        leftovers.won(intent(8, StagedName(5, False, 8, "again", "f")))
+        assert leftovers.take(replace(STANDING, epoch=8)) == [("ods.t", refused)]
+        assert leftovers.take(replace(STANDING, epoch=8)) == []
+
+    def test_what_an_intent_that_is_asked_for_names_stays(self) -> None:
+        """It was not won yet, or nobody knows whether it was."""
+        leftovers = Leftovers()
+        leftovers.reported("ods.t", files(chunk(19)))
+        assert leftovers.take(naming(chunk(19))) == []
+
+    def test_a_task_without_files_leaves_nothing(self) -> None:
+        leftovers = Leftovers()
+        leftovers.reported("ods.t", files())
+        assert leftovers.take(STANDING) == []
+
+
+class TestSweeps:
+    def test_the_first_comes_at_once(self) -> None:
+        assert sweep_due(1, last=None, every=1_000, failed=False)
+
+    def test_later_ones_come_the_more_rarely_the_more_epochs_there_were(self) -> None:
+        assert not sweep_due(999, last=0, every=1_000, failed=False)
+        assert sweep_due(1_000, last=0, every=1_000, failed=False)
+        assert not sweep_due(149_999, last=100_000, every=1_000, failed=False)
+        assert sweep_due(150_000, last=100_000, every=1_000, failed=False)
+
+    def test_after_a_job_that_failed_the_next_comes_sooner_but_not_for_each_of_them(self) -> None:
+        assert not sweep_due(100_999, last=100_000, every=1_000, failed=True)
+        assert sweep_due(101_000, last=100_000, every=1_000, failed=True)

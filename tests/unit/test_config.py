@@ -19,6 +19,7 @@ from snowmelt.engine.routes import SAME_NAME, Mode, Route, Router, assign_target
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget
+from snowmelt.lakes.warehouse import Warehouse
 from snowmelt.model.table import TableId
 from snowmelt.relay.limits import Limits
 from snowmelt.secrets import Secret
@@ -62,6 +63,11 @@ source:
 sink:
   type: paimon
   warehouse: s3://lake/ods
+  options:
+    s3.endpoint: http://minio.example.com:9000
+    s3.region: eu-central-1
+    fs.s3.accessKeyId: ${S3_KEY}
+    s3.secret-key: file:s3-secret
   buckets: 4
 routes:
   - {source: shop.orders, target: ods.orders}
@@ -70,6 +76,10 @@ routes:
 relay:
   disk_bytes_max: 1TiB
   spill_bytes_max: 8GiB
+spark:
+  spark.master: spark://spark.example.com:7077
+  spark.executor.memory: 2g
+  spark.authenticate.secret: ${SPARK_SECRET}
 pipeline:
   name: shop-to-lake
   state: /state/shop
@@ -110,14 +120,27 @@ def test_all_but_the_necessary_keys_have_defaults(tmp_path: Path) -> None:
 
 
 def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
-    settings = read(tmp_path, FULL).to_settings()
+    config = read(tmp_path, FULL)
+    settings = config.to_settings()
     source = settings.source
     assert (source.host, source.port, source.username, source.password) == ("db.example.com", 3307, "repl", Secret("${DB_PASSWORD}"))
     assert (source.tls, source.tls_ca) == (Tls.VERIFY_CA, str(tmp_path / "ca.pem"))
     assert (source.tls_cert, source.tls_key, source.connect_timeout_s) == ("/etc/client.pem", "/etc/client.key", 60.0)
     assert (settings.tables, settings.exclude) == (("shop.*", "crm.customers"), ("shop.tmp_*",))
     assert (settings.server_id, settings.types.zero_dates, settings.types.time_as) == (4711, ZeroDates.STRING, TimeAs.INTERVAL)
-    assert (settings.warehouse, settings.buckets) == ("s3://lake/ods", 4)
+    reached = {
+        "s3.endpoint": "http://minio.example.com:9000",
+        "s3.region": "eu-central-1",
+        "s3.access-key": Secret("${S3_KEY}"),
+        "s3.secret-key": Secret(f"file:{tmp_path}/s3-secret"),
+    }
+    assert (settings.warehouse, settings.buckets) == (Warehouse("s3://lake/ods", tuple(reached.items())), 4)
+    assert config.spark == {
+        "spark.master": "spark://spark.example.com:7077",
+        "spark.executor.memory": "2g",
+        "spark.authenticate.secret": Secret("${SPARK_SECRET}"),
+    }
+    assert (config.master(None), config.master("local[2]")) == ("spark://spark.example.com:7077", "local[2]")
     assert settings.routes == (Route("shop.orders", "ods.orders"), Route("shop.*", "ods.{database}_{table}"))
     assert (settings.name, settings.state, settings.interval_s) == ("shop-to-lake", Path("/state/shop"), 0.5)
     assert (settings.rows_per_chunk, settings.chunks_at_once, settings.epoch_bytes) == (50_000, 8, 64 << 20)
@@ -134,7 +157,7 @@ def test_relative_paths_are_of_the_files_folder_whatever_folder_one_is_in(tmp_pa
     settings = read_pipeline("../pipeline.yaml").to_settings()
     assert settings.state.is_absolute()
     assert settings.state.resolve() == tmp_path / "state"
-    assert Path(settings.warehouse).resolve() == tmp_path / "lake"
+    assert Path(str(settings.warehouse)).resolve() == tmp_path / "lake"
     assert Path(settings.source.password.reference.removeprefix("file:")).resolve() == tmp_path / "secret"
 
 
@@ -191,7 +214,7 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         (
             "sink:",
             "zink:",
-            "pipeline.yaml:6: zink: no such key; known are source, sink, routes, relay, pipeline (hint: did you mean sink?)",
+            "pipeline.yaml:6: zink: no such key; known are source, sink, routes, relay, spark, pipeline (hint: did you mean sink?)",
         ),
         ("  username: repl\n", "", "pipeline.yaml:1: source.username is missing"),
         ("pipeline:\n  name: shop-to-lake\n  state: state\n", "", "pipeline.yaml:1: pipeline is missing"),
@@ -229,6 +252,30 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
             "routes[1].mode: changelog does not go with the sink fluss",
         ),
         ("  warehouse: lake", "  warehouse: ftp://lake", "sink.warehouse: no store has the scheme 'ftp'"),
+        ("  warehouse: lake", "  warehouse: lake\n  options: {s3.region: x}", "sink: options are for a warehouse in an S3 bucket"),
+        ("  warehouse: lake", "  warehouse: s3://b/l\n  options: {s3.secret-key: hunter2}", "must be given by reference: s3.secret-key"),
+        ("  warehouse: lake", "  warehouse: s3://b/l\n  options: {s3.secret: '${X}'}", "option of the warehouse is not known: s3.secret ("),
+        ("  warehouse: lake", "  warehouse: s3://b/l\n  options: {s3.endpoint: 'http://a:b@c'}", "may hold credentials: s3.endpoint"),
+        (
+            "  warehouse: lake",
+            "  warehouse: s3://b/l\n  options: {s3.access-key: '${X}', s3a.access.key: '${X}'}",
+            "is given twice: s3a.access.key is s3.access-key",
+        ),
+        (
+            "type: paimon\n  warehouse: lake",
+            "type: fluss\n  bootstrap: a:1\n  options: {s3.region: x}",
+            "options does not go with the type fluss",
+        ),
+        ("sink:", "spark: x\nsink:", "pipeline.yaml:6: spark: found text that is not repeated here; allowed is a mapping as"),
+        ("sink:", "spark: {executor.memory: 2g}\nsink:", "spark: found 'executor.memory'; allowed is a name of Spark's as"),
+        ("sink:", "spark: {spark.executor.memory: [2g]}\nsink:", "spark: found a list; allowed is text, for spark.executor.memory"),
+        ("sink:", "spark: {spark.scheduler.mode: FIFO}\nsink:", "spark: spark.scheduler.mode is snowmelt's to set; its tasks rely on it"),
+        ("sink:", "spark: {spark.ui.enabled: 'true'}\nsink:", "spark: spark.ui.enabled is snowmelt's to set; use --ui instead"),
+        (
+            "sink:",
+            "spark: {spark.authenticate.secret: hunter2}\nsink:",
+            "spark: found text that is not repeated here; allowed is ${NAME} or",
+        ),
         ("name: shop-to-lake", "name: shop to lake", "pipeline.yaml:10: pipeline.name: found 'shop to lake'; allowed is letters, digits"),
         ("state: state", "state: memory://", "pipeline.yaml:11: pipeline.state: found 'memory://'; allowed is a path, or an address"),
         ("state: state", "state: state\n  state_options: {region: x}", "pipeline: state_options are for a state in a bucket"),
@@ -269,8 +316,8 @@ def test_a_mistake_is_told_with_its_line_its_key_what_was_found_and_what_is_allo
     [
         ("", "pipeline.yaml: empty (hint: `snowmelt run --help` shows an example)"),
         ("\n# nothing\n", "pipeline.yaml: empty (hint: `snowmelt run --help` shows an example)"),
-        ("- a\n", "pipeline.yaml:1: found a list; allowed is a mapping of source, sink, routes, relay, pipeline"),
-        ("\nhunter2\n", "pipeline.yaml:2: found text; allowed is a mapping of source, sink, routes, relay, pipeline"),
+        ("- a\n", "pipeline.yaml:1: found a list; allowed is a mapping of source, sink, routes, relay, spark, pipeline"),
+        ("\nhunter2\n", "pipeline.yaml:2: found text; allowed is a mapping of source, sink, routes, relay, spark, pipeline"),
         ("source:\n\ttype: mysql\n", "pipeline.yaml:2: a tab; YAML is indented with spaces"),
         ("source:\n  type:\n  \t- mysql\n", "pipeline.yaml:3: a tab; YAML is indented with spaces"),
         ("source:\n  host: a\n  port: 1\n  host: b\n", "pipeline.yaml:4: source.host is given twice; the first is in line 2"),
@@ -366,7 +413,10 @@ def test_plain_text_is_told_how_to_be_a_reference(tmp_path: Path) -> None:
 
 def targets(routes: list[Route], *tables: str, default: str = SAME_NAME, ignore_case: bool = False) -> dict[str, str]:
     ids = [TableId(*table.split(".", 1)) for table in tables]
-    return {str(table): target.name for table, target in assign_targets(ids, routes, default=default, ignore_case=ignore_case).items()}
+    found, refused = assign_targets(ids, routes, default=default, ignore_case=ignore_case)
+    for error in refused.values():
+        raise error
+    return {str(table): target.name for table, target in found.items()}
 
 
 def test_the_first_route_that_matches_wins_and_others_keep_their_name() -> None:
@@ -390,11 +440,21 @@ def test_two_tables_into_one_are_refused_by_name(routes: list[Route]) -> None:
         targets(routes, "shop.orders_2", "shop.orders_1")
 
 
-@pytest.mark.parametrize("table", ["shop.with.dot", "shop.with space", "shop.a/b", "shop.a$snapshots", "shop.{table}"])
+@pytest.mark.parametrize(
+    "table", ["shop.with.dot", "shop.with space", "shop.a/b", "shop.a:b", "shop.a$snapshots", "shop.{table}", "shop.late\x01x", "shop.\x7f"]
+)
 def test_a_name_that_the_lake_would_misread_is_refused(table: str) -> None:
     with pytest.raises(InvalidConfig, match="can't go to a lake table of that name"):
         targets([], table)
     assert targets([Route("shop.*", "ods.orders")], table) == {table: "ods.orders"}
+
+
+def test_a_name_that_is_too_long_for_a_file_is_refused() -> None:
+    # Each is short enough for the server, whose limit is in characters; a route makes one name of both.
+    long = "\u6f22" * 43
+    with pytest.raises(InvalidConfig, match="can't go to a lake table of that name"):
+        targets([Route("*.*", "ods.{database}_{table}")], f"{long}.{long}")
+    assert targets([], f"{long}.{long}") == {f"{long}.{long}": f"{long}.{long}"}
 
 
 def test_a_table_is_captured_and_goes_to_its_target_for_as_long_as_its_state_lives() -> None:
@@ -413,6 +473,9 @@ def test_a_table_is_captured_and_goes_to_its_target_for_as_long_as_its_state_liv
         check(Route("shop.others", "ods.elsewhere"), "shop.names")
     tables[1].phase = Phase.GONE
     check(Route("shop.others", "ods.elsewhere"), "shop.names")
+    # Of one that is set aside nothing is captured anyway.
+    tables[0].phase = Phase.SET_ASIDE
+    check(Route("shop.others", "ods.elsewhere"), "shop.orders")
 
 
 def test_a_route_says_what_its_lake_tables_hold(tmp_path: Path) -> None:

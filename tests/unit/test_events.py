@@ -216,3 +216,18 @@ def test_any_byte_may_be_wrong(reader: Callable[[bytes], Any], body: bytes) -> N
                 reader(body[:at] + bytes([byte]) + body[at + 1 :])
             except (Corrupt, SourceDrift):
                 continue
+
+
+# As MariaDB 11.8.6 and 11.4.5 write it for `CREATE TABLE … CHARSET utf8mb4` of a client whose charset is latin1.
+STATUS_118 = bytes.fromhex(
+    "000000000101000020540000000006037374648305210000082300000a2d0000093600000b3c00000c04080008000009814000000000000000"
+)
+STATUS_114 = bytes.fromhex("00000000010100002054000000000603737464830004080008002d00814000000000000000")
+
+
+def test_what_follows_the_collations_of_a_mariadb_session_is_read() -> None:
+    """The client's charset stands behind them: labels of a statement were taken for UTF-8."""
+    for status, chosen in ((STATUS_118, "uca1400_ai_ci"), (STATUS_114, "general_ci")):
+        query = read_query(query_body("CREATE TABLE t (e ENUM('é'))".encode("latin1"), status=status), "mariadb")
+        assert (query.charset, query.sql) == (8, "CREATE TABLE t (e ENUM('é'))")
+        assert query.collations == {name: f"{name}_{chosen}" for name in ("utf8mb3", "ucs2", "utf8mb4", "utf16", "utf32")}

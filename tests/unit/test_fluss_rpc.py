@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
-from snowmelt.fluss.client import FlussClient, parse_bootstrap
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.messages import message
 from snowmelt.fluss.rpc import NO_TABLE, Call, Connection, Gone, error_of
+from snowmelt.fluss.target import parse_bootstrap
 
 VERSIONS = message("ApiVersionsResponse")(api_versions=[{"api_key": call, "min_version": 0, "max_version": 0} for call in Call])
 

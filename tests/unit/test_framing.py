@@ -122,13 +122,66 @@ def test_an_event_that_ends_at_4_gib_exactly_is_no_made_up_one() -> None:
 
 def test_an_offset_wraps_over_an_event_that_was_left_out() -> None:
     log = Log(offset=(1 << 32) - 100)
-    log.add(framing.GTID_MARIADB, struct.pack("<QIB", 5, 0, 0) + bytes(6))
     log.leave_out(200)
-    log.add(framing.TABLE_MAP, bytes(20))
-    log.add(framing.XID, bytes(8), cut=True)
+    log.mariadb_transaction(1, told=True)
     one = framer(exact=False, offset=(1 << 32) - 100)
     assert feed(one, packets(log.sent)).stored == b"".join(log.stored)
     assert one["offset"] == log.offset
+
+
+def test_no_event_of_a_transaction_may_be_left_out() -> None:
+    log = Log()
+    log.add(framing.GTID_MARIADB, struct.pack("<QIB", 5, 0, 0) + bytes(6))
+    log.leave_out(200)
+    log.add(framing.TABLE_MAP, bytes(20))
+    with pytest.raises(Corrupt, match="not where the log says"):
+        feed(framer(exact=False), packets(log.sent))
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("start", [4, (1 << 32) - 300])
+@pytest.mark.parametrize("pieces", [[7], [1 << 17]])
+def test_places_inside_a_transaction_are_counted_where_they_are_not_told(told: bool, start: int, pieces: list[int]) -> None:
+    log = Log(offset=start)
+    for number in range(1, 6):
+        log.mariadb_transaction(3, number=number, told=told)
+    one = framer(exact=False, offset=start, segment_bytes=1)
+    taken = feed(one, packets(log.sent), pieces)
+    assert taken.stored == b"".join(log.stored), "the texts of statements are not stored"
+    assert one["offset"] == log.offset
+    assert [cut for cut in taken.cuts if cut > start] == log.cuts
+    assert one["restart"] == max([cut for cut in log.cuts if cut < 1 << 32], default=start)
+
+
+def test_a_stream_goes_on_inside_a_transaction_whose_places_are_not_told() -> None:
+    log = Log()
+    log.mariadb_transaction(5)
+    one = framer(exact=False)
+    # GTID, text, map, rows, text: broken off behind the text.
+    first = feed(one, packets(log.sent[:5])).stored
+    one.connect(offset=one["offset"])
+    assert first + feed(one, packets(log.sent[5:])).stored == b"".join(log.stored)
+    assert (one["offset"], one.at_cut) == (log.offset, True)
+
+
+@pytest.mark.parametrize("shift", [-1, 1, 100])
+def test_a_commit_that_is_not_where_sizes_say_is_refused(shift: int) -> None:
+    log = Log()
+    log.mariadb_transaction(2)
+    log.sent[-1] = event(framing.XID, bytes(8), next_position=log.offset + shift)
+    with pytest.raises(Corrupt, match="not where the log says: event of type 16"):
+        feed(framer(exact=False), packets(log.sent))
+
+
+def test_texts_are_stored_where_a_transaction_leaves_too_much_out() -> None:
+    log = Log(offset=4 + framing.LEFT_OUT_BYTES_MAX)
+    log.add(framing.ANNOTATE, b"INSERT ...", told=False)
+    log.add(framing.TABLE_MAP, bytes(20), told=False)
+    one = framer(exact=False, offset=log.offset)
+    one.connect(offset=4 + framing.LEFT_OUT_BYTES_MAX)
+    # So much of the open transaction came before.
+    one.state["cut_offset"] = 4
+    assert feed(one, packets(log.sent)).stored == b"".join(log.sent)
 
 
 def test_a_resume_skips_what_is_stored_already() -> None:

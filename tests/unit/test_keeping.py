@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.segments import Segment
 from snowmelt.engine import keeping
+from snowmelt.engine.handover import own_log
 from snowmelt.engine.keeping import InBucket, InFolder, segments_of, spool
 from snowmelt.engine.relay import Keeper
-from snowmelt.engine.state import State
+from snowmelt.engine.settings import Settings
+from snowmelt.engine.standby import keep_capturing
+from snowmelt.engine.state import Owner, State
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Cut, Relay, Sealed
@@ -227,7 +232,7 @@ def test_records_that_a_dead_driver_had_not_come_to_are_swept(store: MemoryStore
     state, all_of_it, found = State(store), Relay(), Relay()
     for number, made in enumerate([*three(tmp_path), segment(tmp_path, 4, 604, b"x" * 50)], 1):
         cuts = (Cut(all_of_it.end + made.data_bytes, 0),)
-        sealed = state.seal(all_of_it.decide_seal(1, str(made.index_path), made.start, made.end, cuts))
+        sealed = state.seal(all_of_it.decide_seal(1, f"log/{made.index_path.name}", made.start, made.end, cuts))
         all_of_it.apply(sealed)
         if number >= 3:
             found.apply(sealed)
@@ -252,6 +257,81 @@ def test_records_that_a_dead_driver_had_not_come_to_are_swept(store: MemoryStore
         keeper.sweep(done)
         assert store.numbers("relay") == left, "the last done epoch names it" if done == 2 else "it is held"
     keeper.stop()
+
+
+FORGED = ["/tmp/victim/000000000002.json", "log/../../000000000002.json", "../log/000000000002.json", "log/000000000002", "log/two.json",
+          "log/000000000002.json\n", "log/era-1/../000000000002.json", "state/000000000002.json", ""]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_record_that_names_anything_else_than_a_segment_of_its_state_touches_nothing(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "log"
+    folder.mkdir(parents=True)
+    victims = [tmp_path / "000000000002.json", tmp_path / "000000000002.log", tmp_path / "state" / "000000000002.json"]
+    for victim in victims:
+        victim.write_text("precious")
+    sealed = Sealed(2, 1, name, Position(7, 4), Position(7, 104), 0, (Cut(100, 0),))
+    with pytest.raises(Corrupt, match="names no segment"):
+        InFolder(folder).remove(sealed)
+    with pytest.raises(Corrupt, match="names no segment"):
+        segments_of(tmp_path / "state")(name)
+    with pytest.raises(Corrupt, match="names no segment"):
+        keeping.segment_number(sealed)
+    assert all(victim.read_text() == "precious" for victim in victims)
+
+
+@pytest.mark.parametrize(
+    "name", ["generation/00000000000000000001", "log/1", "log/00000000000000000001.parts/000000", "../log/1", "log/", ""]
+)
+def test_in_a_bucket_too(driver: Driver, store: MemoryStore, name: str) -> None:
+    before = dict(store._objects)
+    with pytest.raises(Corrupt, match="names no segment"):
+        driver.bucket.remove(Sealed(2, 1, name, Position(7, 4), Position(7, 104), 0, (Cut(100, 0),)))
+    with pytest.raises(Corrupt, match="names no segment"):
+        segments_of(BUCKET)(name)
+    assert store._objects == before
+
+
+def test_a_log_that_is_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidConfig, match="symbolic link"):
+        segments_of(tmp_path / "state")
+    settings = Settings(name="p", state=tmp_path / "state", warehouse="", source=MySqlOptions(), tables=())
+    with pytest.raises(InvalidConfig, match="symbolic link"), contextlib.ExitStack() as until:
+        own_log(settings, State(MemoryStore()), until)
+    with pytest.raises(InvalidConfig, match="symbolic link"):
+        keep_capturing(settings, threading.Event(), lambda _: None)
+
+
+def test_a_state_that_was_moved_or_copied_asks_and_is_adopted_once(tmp_path: Path) -> None:
+    state = State(MemoryStore())
+    here, there = (Owner("p", "server", place) for place in ("/data/state", "s3://bucket/prefix"))
+    state.check_owner(here)
+    assert state.bind(here) == here
+    for _ in range(2):
+        with pytest.raises(InvalidConfig, match=r"begun at /data/state, this is s3://bucket/prefix .*--adopt-state"):
+            state.bind(there)
+        with pytest.raises(InvalidConfig, match="moved or copied"):
+            state.check_owner(there)
+    state.check_owner(there, adopt=True)
+    with pytest.raises(InvalidConfig, match="another pipeline's"):
+        state.bind(Owner("q", "server", there.place), adopt=True)
+    with pytest.raises(InvalidConfig, match="moved or copied"):
+        state.bind(there)
+    assert state.bind(there, adopt=True).server == "server"
+    assert state.bind(there, adopt=True) == state.bind(there) == there
+    with pytest.raises(InvalidConfig, match="begun at s3://bucket/prefix"):
+        state.bind(here)
+    assert state.store.numbers("owner") == [1, 2]
+
+
+def test_a_place_is_a_folder_without_links_or_the_address_of_a_bucket(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    plain = Settings(name="p", state=tmp_path / "state", warehouse="", source=MySqlOptions(), tables=())
+    assert plain.place == replace(plain, state=tmp_path / "link").place == str((tmp_path / "state").resolve())
+    assert replace(plain, state=BUCKET).place == replace(plain, state=Bucket("s3://bucket/prefix/")).place == "s3://bucket/prefix"
 
 
 def test_a_spool_is_its_owners_and_those_of_the_dead_are_removed(tmp_path: Path) -> None:

@@ -30,11 +30,24 @@ from snowmelt.source.facts import (
     Released,
     Reported,
     Reshaped,
+    SetAside,
     Split,
     Truncated,
 )
 from snowmelt.source.filter import emits
-from snowmelt.source.planning import Adopting, EpochPlan, Rule, Span, choose_end, decide_launches, plan_epoch, span_of, turn_of, visible_cut
+from snowmelt.source.planning import (
+    Adopting,
+    EpochPlan,
+    Rule,
+    Span,
+    choose_end,
+    decide_launches,
+    plan_epoch,
+    span_of,
+    statements_wait,
+    turn_of,
+    visible_cut,
+)
 from snowmelt.source.tables import Phase, Tables
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
@@ -398,6 +411,135 @@ class TestProposals:
         assert found.facts == (Reborn(AGAIN, 30, 1),)
 
 
+class TestSetAside:
+    """One table's trouble is one table's trouble: B2 to B6."""
+
+    WHY = SetAside(ORDERS, 20, 20, "its key has another type")
+    BREAKS = Statement(30, ORDERS.table, Effect.BREAKS, 0, why="rows were changed as text")
+    AT_REST = (*LIVE, SetAside(ORDERS, 20, 20, "its key has another type"))
+
+    def test_an_epoch_that_sets_a_table_aside_emits_nothing_of_it_and_everything_of_the_others(self) -> None:
+        tables = book(*LIVE, Found(ITEMS, "ods.items", True, 1), Adopted(ITEMS, OUTSIDE, "n0", 0, 0, None))
+        found = plan(tables, captured(), 20, 60, self.WHY)
+        assert found.facts == (self.WHY,)
+        assert found.rules == {ORDERS.table: Rule(ORDERS, 20, live=False)}
+        assert found.rule(tables.known(ITEMS)).live
+
+    def test_a_table_that_is_set_aside_emits_nothing_and_is_not_read(self) -> None:
+        tables = book(*self.AT_REST)
+        rule = plan(tables, captured(), 20, 60).rules[ORDERS.table]
+        assert rule == Rule(ORDERS, 20, live=False)
+        assert not emits(rule, offset=40, adopted=False, adopting=None, keyed=True, covered=lambda _: False)
+        assert decide_launches(tables, captured(), visible=50, job=1, running_max=9) == []
+
+    def test_what_was_read_of_it_is_not_adopted_and_bounds_are_forgotten(self) -> None:
+        tables = book(*COPYING, launched(1, 1, 10), reported(1, 1, 20))
+        assert plan(tables, captured(), 20, 60, self.WHY).facts == (self.WHY,)
+        tables = book(*COPYING[:2])
+        assert plan(tables, captured(), 20, 60, BOUNDS, self.WHY).facts == (self.WHY,)
+
+    def test_a_statement_after_which_the_log_lacks_changes_sets_its_table_aside(self) -> None:
+        tables = book(*LIVE)
+        found = plan(tables, captured(self.BREAKS), 20, 60)
+        aside = SetAside(ORDERS, 30, 30, "rows were changed as text")
+        assert found.facts == (aside,)
+        assert not found.rules[ORDERS.table].live
+        assert plan(tables, captured(self.BREAKS), 20, 60, self.WHY).facts == (aside,), "once is enough"
+        assert choose_end(tables, captured(self.BREAKS), 0, 999) == 20, "the lake has all before it"
+
+    def test_a_shape_that_the_lake_cant_take_is_known_all_the_same(self) -> None:
+        """What is copied when the table is asked for is the table as it is then."""
+        found = plan(book(*LIVE), captured(Statement(30, ORDERS.table, Effect.RESHAPES, 7)), 20, 30, self.WHY)
+        assert found.facts == (Reshaped(ORDERS, 30, 7), self.WHY)
+        assert not found.rules[ORDERS.table].live
+
+    def test_a_table_that_is_swapped_for_one_the_lake_cant_take_is_set_aside_as_what_it_is_now(self) -> None:
+        swap = (Statement(30, ORDERS.table, Effect.DROPS, 0), Statement(30, ORDERS.table, Effect.MAKES, 7))
+        found = plan(book(*LIVE), captured(*swap), 20, 60, self.WHY)
+        assert found.facts == (Gone(ORDERS, 30), Reborn(AGAIN, 30, 7), SetAside(AGAIN, 20, 20, self.WHY.why))
+
+    def test_a_table_that_is_found_and_cant_go_on_is_known_as_set_aside(self) -> None:
+        """DROP and CREATE with another key: the lake has rows of the old one, which are left as they are."""
+        found = plan(Tables(), captured(), 20, 60, FOUND, self.WHY)
+        assert found.facts == (FOUND, self.WHY)
+
+    @pytest.mark.parametrize("known", [(), AT_REST, (*LIVE, Gone(ORDERS, 20))])
+    def test_a_table_that_is_not_there_or_is_set_aside_already_is_not_set_aside(self, known: tuple[Fact, ...]) -> None:
+        assert plan(book(*known), captured(), 20, 60, self.WHY).facts == ()
+
+    def test_one_that_is_dropped_by_the_epoch_needs_it_no_more(self) -> None:
+        found = plan(book(*LIVE), captured(Statement(30, ORDERS.table, Effect.DROPS, 0)), 20, 60, self.WHY)
+        assert found.facts == (Gone(ORDERS, 30),)
+
+    @pytest.mark.parametrize(
+        ("effect", "fact"),
+        [
+            (Effect.RESHAPES, Reshaped(ORDERS, 30, 7)),
+            (Effect.MAKES, Reshaped(ORDERS, 30, 7)),
+            (Effect.DROPS, Gone(ORDERS, 30)),
+            (Effect.EMPTIES, None),
+            (Effect.REWRITES, None),
+            (Effect.BREAKS, None),
+        ],
+    )
+    def test_no_statement_but_a_drop_moves_a_table_that_is_set_aside(self, effect: Effect, fact: Fact | None) -> None:
+        found = plan(book(*self.AT_REST), captured(Statement(30, ORDERS.table, effect, 7)), 20, 60)
+        assert found.facts == (() if fact is None else (fact,))
+        assert not found.rules[ORDERS.table].live
+
+    @pytest.mark.parametrize("known", [AT_REST, LIVE, COPYING])
+    def test_an_operator_who_asks_for_a_table_gets_it_copied_anew(self, known: tuple[Fact, ...]) -> None:
+        again = Reborn(AGAIN, 20, 1, asked=True)
+        tables = book(*known)
+        if known is COPYING:
+            tables.apply(launched(1, 1, 10))
+            tables.apply(reported(1, 1, 20))
+        found = plan(tables, captured(), 20, 60, again)
+        assert found.facts == (again,)
+        assert found.rules[ORDERS.table] == Rule(AGAIN, 20, live=False)
+
+    def test_asking_for_a_table_that_is_gone_or_was_asked_for_already_changes_nothing(self) -> None:
+        again = Reborn(AGAIN, 20, 1, asked=True)
+        for known in ((), (*LIVE, Gone(ORDERS, 20)), (*LIVE, again)):
+            assert plan(book(*known), captured(), 20, 60, again).facts == ()
+        waits = plan(book(*self.AT_REST), captured(Statement(30, ORDERS.table, Effect.RESHAPES, 7)), 20, 60, again)
+        assert waits.facts == (Reshaped(ORDERS, 30, 7),), "its shape changes in this epoch, so it is copied from the next on"
+
+    def test_who_asks_for_a_table_that_is_excluded_is_not_heard(self) -> None:
+        again, gone = Reborn(AGAIN, 20, 1, asked=True), Gone(ORDERS, 20)
+        for proposals in ((again, gone), (gone, again)):
+            assert plan(book(*self.AT_REST), captured(), 20, 60, *proposals).facts == (gone,)
+
+    def test_what_stopped_a_table_is_no_reason_to_set_it_aside_when_it_is_copied_anew(self) -> None:
+        again = Reborn(AGAIN, 20, 1, asked=True)
+        assert plan(book(*LIVE), captured(), 20, 60, self.WHY, again).facts == (again,)
+        still = SetAside(AGAIN, 20, 20, "its key has another type")
+        assert plan(book(*LIVE), captured(), 20, 60, still, again).facts == (again, still), "the lake can't take the new one either"
+
+    def test_a_table_that_is_set_aside_and_excluded_is_forgotten_and_no_other_is(self) -> None:
+        gone = Gone(ORDERS, 20)
+        assert plan(book(*self.AT_REST), captured(), 20, 60, gone).facts == (gone,)
+        assert plan(book(*LIVE), captured(), 20, 60, gone).facts == ()
+
+    def test_trouble_of_one_table_is_told_beside_what_the_epoch_makes_of_another(self) -> None:
+        items = Found(ITEMS, "ods.items", True, 1)
+        assert plan(book(*LIVE), captured(), 20, 60, items, self.WHY).facts == (items, self.WHY)
+
+    def test_the_lake_table_of_one_that_is_set_aside_or_dropped_is_left_as_it_is(self) -> None:
+        """Also where the same epoch changes its shape: a lake that can't take the shape is not asked to."""
+        reshapes = captured(Statement(30, ORDERS.table, Effect.RESHAPES, 7))
+        live, at_rest = book(*LIVE), book(*self.AT_REST)
+        assert plan(live, reshapes, 20, 30).untouched(live) == set()
+        assert plan(live, reshapes, 20, 30, self.WHY).untouched(live) == {ORDERS.table}
+        assert plan(at_rest, reshapes, 20, 30).untouched(at_rest) == {ORDERS.table}
+        assert plan(at_rest, captured(), 20, 60, Gone(ORDERS, 20)).untouched(at_rest) == {ORDERS.table}
+        assert plan(at_rest, captured(), 20, 60, Reborn(AGAIN, 20, 1, asked=True)).untouched(at_rest) == set()
+
+    @pytest.mark.parametrize("fact", [Truncated(ORDERS, 20), Reshaped(ORDERS, 20, 7), OUTER])
+    def test_what_only_the_log_or_a_read_can_say_is_not_taken_from_a_proposal(self, fact: Durable) -> None:
+        assert plan(book(*LIVE), captured(), 20, 60, fact).facts == ()
+
+
 class TestLaunching:
     def test_the_end_of_the_log_is_not_taken_as_visible(self) -> None:
         """L1: a server sends a transaction before its engine shows it to a SELECT."""
@@ -465,44 +607,95 @@ class TestLaunching:
             assert rule.adopted == (Span(None, held.bounds.upper(ordinal)),)
 
 
+BOTH = book(*LIVE, Found(ITEMS, "ods.items", True, 1), Adopted(ITEMS, OUTSIDE, "n1", 0, 0, None), Covered(1, 0), Released(ITEMS))
+
+
 class TestEnds:
     def test_an_epoch_ends_at_the_last_cut_within_its_limit(self) -> None:
         relay = captured()
-        assert choose_end(relay, 20, 35) == 50
-        assert choose_end(relay, 20, 999) == 100
+        assert choose_end(BOTH, relay, 20, 35) == 50
+        assert choose_end(BOTH, relay, 20, 999) == 100
 
     def test_an_epoch_has_one_cut_whatever_its_limit(self) -> None:
         """S3: a transaction that is larger than the limit would stop everything for ever."""
-        assert choose_end(captured(), 20, 3) == 30
-        assert choose_end(captured(), 0, 0) == 10
+        assert choose_end(BOTH, captured(), 20, 3) == 30
+        assert choose_end(BOTH, captured(), 0, 0) == 10
 
     def test_without_a_cut_an_epoch_does_not_move(self) -> None:
-        assert choose_end(captured(), 100, 50) == 100
-        assert choose_end(Relay(), 0, 50) == 0
+        assert choose_end(BOTH, captured(), 100, 50) == 100
+        assert choose_end(BOTH, Relay(), 0, 50) == 0
 
     def test_a_table_wide_statement_begins_an_epoch(self) -> None:
         relay = captured(Statement(50, ORDERS.table, Effect.EMPTIES, 1))
-        assert choose_end(relay, 20, 999) == 40
-        assert choose_end(relay, 40, 999) == 100
+        assert choose_end(BOTH, relay, 20, 999) == 40
+        assert choose_end(BOTH, relay, 40, 999) == 100
 
     def test_a_change_of_schema_ends_an_epoch(self) -> None:
         relay = captured(Statement(50, ORDERS.table, Effect.RESHAPES, 2))
-        assert choose_end(relay, 20, 999) == 50
-        assert choose_end(relay, 50, 999) == 100
-        assert choose_end(relay, 40, 0) == 50
+        assert choose_end(BOTH, relay, 20, 999) == 50
+        assert choose_end(BOTH, relay, 50, 999) == 100
+        assert choose_end(BOTH, relay, 40, 0) == 50
 
-    @pytest.mark.parametrize("effect", [Effect.EMPTIES, Effect.RESHAPES])
-    def test_an_epoch_holds_one_statement(self, effect: Effect) -> None:
+    @pytest.mark.parametrize("effect", [Effect.EMPTIES, Effect.DROPS, Effect.MAKES, Effect.REWRITES, Effect.BREAKS])
+    def test_a_table_wide_statement_behind_rows_waits_for_the_next_epoch(self, effect: Effect) -> None:
         relay = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(60, ITEMS.table, effect, 2))
-        assert choose_end(relay, 20, 999) == 50
+        assert choose_end(BOTH, relay, 20, 999) == 50
         relay = captured(Statement(30, ORDERS.table, Effect.RESHAPES, 1), Statement(60, ITEMS.table, effect, 2))
-        assert choose_end(relay, 20, 999) == 30
+        assert choose_end(BOTH, relay, 20, 999) == 30
+
+    def test_an_epoch_that_empties_one_table_may_end_with_another_that_changes_its_schema(self) -> None:
+        relay = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(60, ITEMS.table, Effect.RESHAPES, 2))
+        assert choose_end(BOTH, relay, 20, 999) == 60
+        relay = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(60, ORDERS.table, Effect.RESHAPES, 2))
+        assert choose_end(BOTH, relay, 20, 999) == 50, "a table has statements of one transaction"
+
+    @pytest.mark.parametrize("second", [Effect.EMPTIES, Effect.DROPS])
+    def test_table_wide_statements_that_follow_each_other_begin_one_epoch_together(self, second: Effect) -> None:
+        relay = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(40, ITEMS.table, second, 2))
+        assert choose_end(BOTH, relay, 20, 999) == 100
+        facts = plan(BOTH, relay, 20, 100).facts
+        assert facts == (Truncated(ORDERS, 30), Truncated(ITEMS, 40) if second is Effect.EMPTIES else Gone(ITEMS, 40))
+        again = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(40, ORDERS.table, second, 2))
+        assert choose_end(BOTH, again, 20, 999) == 30, "a table has statements of one transaction"
+
+    def test_changes_of_schema_that_follow_each_other_end_one_epoch_together(self) -> None:
+        two = (Statement(50, ORDERS.table, Effect.RESHAPES, 2), Statement(60, ITEMS.table, Effect.RESHAPES, 3))
+        assert choose_end(BOTH, captured(*two), 20, 999) == 60
+        assert choose_end(BOTH, captured(*two), 20, 30) == 50, "within its limit"
+        assert choose_end(BOTH, captured(*two, Statement(70, ORDERS.table, Effect.RESHAPES, 4)), 20, 999) == 60
+        assert choose_end(BOTH, captured(*two, Statement(70, ORDERS.table, Effect.EMPTIES, 4)), 20, 999) == 60
+
+    def test_statements_about_tables_that_nobody_knows_end_nothing(self) -> None:
+        """A scratch table that was made and dropped before it was found."""
+        made = [
+            Statement(10 * number, TableId("shop", f"tmp{number // 2}"), Effect.MAKES if number % 2 else Effect.DROPS, 1)
+            for number in range(3, 9)
+        ]
+        assert choose_end(BOTH, captured(*made), 20, 999) == 100
+        assert not statements_wait(BOTH, captured(*made), 20)
+        # They may lie before a table-wide one, and behind a change of schema: they have no rows of others.
+        wide = Statement(90, ORDERS.table, Effect.EMPTIES, 1)
+        assert choose_end(BOTH, captured(*made, wide), 20, 999) == 100
+        last = Statement(30, ORDERS.table, Effect.RESHAPES, 2)
+        assert choose_end(BOTH, captured(last, *made[1:]), 20, 999) == 80
+        gone = book(*LIVE, Gone(ORDERS, 20))
+        assert choose_end(gone, captured(wide), 20, 999) == 100, "it is found anew"
+
+    def test_a_transaction_that_empties_one_table_and_reshapes_another_is_an_epoch_of_its_own(self) -> None:
+        relay = captured(Statement(50, ORDERS.table, Effect.EMPTIES, 1), Statement(50, ITEMS.table, Effect.RESHAPES, 2))
+        assert choose_end(BOTH, relay, 20, 999) == 40
+        assert choose_end(BOTH, relay, 40, 999) == 50
+
+    def test_statements_that_end_epochs_are_told_of_while_they_lie_ahead(self) -> None:
+        relay = captured(Statement(50, ORDERS.table, Effect.RESHAPES, 2))
+        assert statements_wait(BOTH, relay, 20)
+        assert not statements_wait(BOTH, relay, 50)
 
     @pytest.mark.parametrize("after", [20, 40])
     def test_one_statement_that_changes_two_tables_as_a_whole_stops_nobody(self, after: int) -> None:
         """DROP TABLE a, b and RENAME TABLE a TO b are one transaction, and change two tables at one place."""
         relay = captured(Statement(50, ORDERS.table, Effect.DROPS, 1), Statement(50, ITEMS.table, Effect.MAKES, 2))
-        end = choose_end(relay, after, 999)
+        end = choose_end(BOTH, relay, after, 999)
         assert end == (40 if after == 20 else 100)
         tables = book(*LIVE, Found(ITEMS, "ods.items", True, 1))
         facts = plan(tables, relay, 40, 100).facts

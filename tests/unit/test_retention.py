@@ -146,11 +146,11 @@ class TestChain:
 class TestTwoPhases:
     """L3: the place of a change is that of its COMMIT, and what is prepared is held aside until then."""
 
-    def seal(self, relay: Relay, *phases: Prepared | Ending, **more: int) -> Sealed:
+    def seal(self, relay: Relay, *phases: Prepared | Ending, statements: tuple[Statement, ...] = (), **more: int) -> Sealed:
         """Ten more bytes with a cut at each."""
         first = relay.end
         cuts = tuple(Cut(first + step, first + step) for step in range(1, 11))
-        sealed = relay.decide_seal(1, f"s{first}", Position(1, 4 + first), Position(1, 14 + first), cuts, (), phases, **more)
+        sealed = relay.decide_seal(1, f"s{first}", Position(1, 4 + first), Position(1, 14 + first), cuts, statements, phases, **more)
         relay.apply(sealed)
         return sealed
 
@@ -194,6 +194,23 @@ class TestTwoPhases:
         relay = Relay()
         self.seal(relay, group(3), Ending("x", 5, False), Ending("z", 6, False))
         assert (relay.committed(0, 10), relay.prepared) == ([], ())
+
+    def test_tables_of_what_is_prepared_that_statements_move_are_gone_with_its_commit(self) -> None:
+        """Also those that have their names by then; not those that others concern, and not if it is rolled back."""
+        relay, other = Relay(), TableId("shop", "other")
+        named = replace(group(3), tables=(ORDERS,))
+        before = Statement(2, ORDERS, Effect.EMPTIES, 1)
+        swap = (Statement(6, ORDERS, Effect.DROPS, 0), Statement(6, ITEMS, Effect.MAKES, 2))
+        self.seal(relay, named, statements=(before, *swap, Statement(8, other, Effect.EMPTIES, 3)))
+        assert relay.prepared == (replace(named, moved=(ITEMS, ORDERS)),)
+        breaks, late = Statement(12, other, Effect.BREAKS, 0), Statement(18, other, Effect.DROPS, 0)
+        again = take_over(relay.segments, intent_upto=10)
+        sealed = self.seal(again, Ending("x", 15, True), statements=(breaks, late))
+        assert again.committed(10, 20) == [Decided(replace(named, moved=(ITEMS, ORDERS)), 15, True, True)]
+        gone = [Statement(15, table, Effect.DROPS, 0) for table in (ITEMS, ORDERS)]
+        assert sealed.statements == (breaks, *gone, late)
+        self.seal(relay, Ending("x", 15, False), statements=(breaks,))
+        assert relay.statements(10, 20) == [breaks]
 
     def test_what_a_server_lost_may_be_prepared_again(self) -> None:
         """A server that died between its log and its engine knows nothing of what it has logged as prepared."""
@@ -282,6 +299,11 @@ class TestAnswers:
         assert (relay.next_cut(10), relay.next_cut(30), relay.cut_at_or_below(14), relay.cut_at_or_below(4)) == (15, None, 10, None)
         assert (relay.time_at(17), relay.time_at(4)) == (15, None)
 
+    def test_the_moment_of_a_cut_is_the_last_time_that_the_log_gives_and_that_is_not_still_to_come(self) -> None:
+        relay = of(3)
+        assert [relay.committed_by(17, now_ms) for now_ms in (99, 15, 14, 5, 4)] == [15, 15, 10, 5, None]
+        assert relay.committed_by(4, 99) is None
+
     def test_a_heartbeat_moves_time_and_not_the_line(self) -> None:
         relay = of(1)
         relay.apply(relay.decide_seal(1, "h", Position(2, 4), Position(2, 4), (Cut(10, 99),)))
@@ -297,7 +319,7 @@ class TestAnswers:
         assert relay.statements(0, 10, ORDERS) == [first]
 
     def test_a_statement_that_reshapes_is_not_table_wide(self) -> None:
-        assert [effect for effect in Effect if effect.table_wide] == [Effect.EMPTIES, Effect.DROPS, Effect.MAKES, Effect.REWRITES]
+        assert [effect for effect in Effect if effect.table_wide] == [one for one in Effect if one is not Effect.RESHAPES]
 
     def test_the_number_of_the_record_that_holds_an_offset(self) -> None:
         relay = of(3)

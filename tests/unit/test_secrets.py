@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def test_an_empty_variable_is_an_empty_secret(monkeypatch: pytest.MonkeyPatch) -
     assert Secret("${SNOWMELT_TEST_SECRET}").reveal() == ""
 
 
-@pytest.mark.parametrize("content", ["pässword", "pässword\n", "pässword\r\n", "pässword\nsecond line\n"])
+@pytest.mark.parametrize("content", ["pässword", "pässword\n", "pässword\r\n", "pässword\nsecond line\n", "\ufeffpässword\n"])
 def test_a_file_gives_its_first_line_without_the_line_end(tmp_path: Path, content: str) -> None:
     path = tmp_path / "secret"
     path.write_bytes(content.encode())
@@ -72,3 +73,34 @@ def test_what_is_printed_and_pickled_is_the_reference(monkeypatch: pytest.Monkey
     assert "hunter2" not in repr(secret) + str(secret)
     assert b"hunter2" not in pickle.dumps(secret)
     assert pickle.loads(pickle.dumps(secret)) == secret
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidConfig, match="no regular file"):
+        Secret(f"file:{tmp_path}/pipe").reveal()
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/"])
+def test_what_is_no_regular_file_is_refused(path: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"regular file|directory"):
+        Secret(f"file:{path}").reveal()
+
+
+def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InvalidConfig, match="larger than 64 KiB"):
+        Secret(f"file:{path}").reveal()
+
+
+def test_an_environment_that_is_not_utf_8_is_told_without_a_byte_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "hunter\udcff2")
+    with pytest.raises(InvalidConfig, match=r"environment variable DB_PASSWORD can't be read: it is not UTF-8$"):
+        Secret("${DB_PASSWORD}").reveal()
+
+
+def test_a_name_that_no_file_has_is_told() -> None:
+    with pytest.raises(InvalidConfig, match="no file has such a name"):
+        Secret("file:/a\0b").reveal()

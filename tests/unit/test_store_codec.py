@@ -231,9 +231,9 @@ def test_threads_that_meet_a_class_for_the_first_time_all_see_it_whole(monkeypat
     expected = encode(SOME)
     real = codec.get_type_hints
 
-    def slowly(kind: type) -> dict[str, Any]:
+    def slowly(kind: type, **how: bool) -> dict[str, Any]:
         time.sleep(0.01)
-        return real(kind)
+        return real(kind, **how)
 
     monkeypatch.setattr(codec, "get_type_hints", slowly)
     monkeypatch.setattr(codec, "_classes", {})

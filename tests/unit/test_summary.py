@@ -11,7 +11,7 @@ from snowmelt.errors import InvariantBroken
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Cut, Relay
-from snowmelt.source.facts import OUTSIDE, Adopted, Durable, Extent, Found, Gone, Incarnation, Launched, Recopied, Split
+from snowmelt.source.facts import OUTSIDE, Adopted, Durable, Extent, Found, Gone, Incarnation, Launched, Reborn, Recopied, SetAside, Split
 from snowmelt.source.planning import decide_launches, plan_epoch
 from snowmelt.source.tables import Phase
 from snowmelt.store.codec import decode, encode
@@ -30,8 +30,10 @@ STORY: list[tuple[Durable, ...]] = [
     tuple(Adopted(ORDERS, ordinal, "n", 9, 11) for ordinal in (8, 7)),
     (Recopied(ORDERS, 60),),
     (Gone(ITEMS, 70),),
+    (SetAside(ORDERS, 80, 800, "its key has another type"),),
+    (Reborn(Incarnation(ORDERS.table, 10), 90, 4, asked=True),),
 ]
-"""Epochs of two tables: split, adopted with gaps, caught up, let go of, read again, dropped."""
+"""Epochs of two tables: split, adopted with gaps, caught up, let go of, read again, dropped, set aside, asked for again."""
 
 
 def told(length: int) -> tuple[Ledger, list[tuple[Intent, Done]]]:

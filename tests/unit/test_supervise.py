@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from snowmelt.engine.jobs import SparkGone
 from snowmelt.engine.pipeline import Progress
 from snowmelt.engine.standby import Doing, Standing
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
@@ -28,9 +29,9 @@ from snowmelt.supervise import (
     Screen,
     _handlers_kept,
     _uninterrupted,
-    check_installed,
     notes_of_log,
     relay_teller,
+    start_compiling,
     supervise,
 )
 
@@ -125,7 +126,7 @@ def test_what_may_work_later_starts_a_new_driver_after_a_pause(kind: type[Snowme
     assert watcher.notes == ["warning: the lake can't be reached: it hides; a new driver starts in 1 s, 1 of 10"]
 
 
-@pytest.mark.parametrize("kind", [Fenced, SourceDrift, Corrupt, InvalidConfig])
+@pytest.mark.parametrize("kind", [Fenced, SourceDrift, Corrupt, InvalidConfig, SparkGone])
 def test_what_no_new_driver_heals_ends_the_run_at_once(kind: type[SnowmeltError]) -> None:
     with pytest.raises(kind, match="no more"):
         drive(FakeDriver(1, kind("no more")), FakeDriver())
@@ -320,8 +321,34 @@ def test_what_is_logged_reaches_the_watcher_and_nobody_else(capsys: pytest.Captu
     assert "capture lost" not in capsys.readouterr().err
 
 
-def test_what_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_installed()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InvalidConfig, match=r"not installed: paimon and spark \(hint: pip install 'snowmelt\[paimon,spark\]'\)"):
-        check_installed()
+def test_compiling_is_told_at_once_now_and_then_and_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def warm(tell: Callable[[int, int], None]) -> None:
+        nonlocal now
+        for ready in range(48):
+            tell(ready, 47)
+            now += 1.0
+
+    monkeypatch.setattr("snowmelt.databases.mysql.decode.warm", warm)
+    watcher = Written()
+    start_compiling(watcher, clock=lambda: now)(threading.Event())
+    assert "compiling 47 kernels" in watcher.notes[0]
+    assert watcher.notes[1:] == [f"note: kernels: {ready} of 47 compiled" for ready in (*range(5, 47, 5), 47)]
+
+
+def test_an_error_of_compiling_is_raised_and_a_user_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    going_on = threading.Event()
+
+    def warm(_tell: Callable[[int, int], None]) -> None:
+        going_on.wait(60)
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("snowmelt.databases.mysql.decode.warm", warm)
+    asked = threading.Event()
+    asked.set()
+    wait = start_compiling(Written())
+    wait(asked)
+    going_on.set()
+    with pytest.raises(RuntimeError, match="no compiler"):
+        wait(threading.Event())

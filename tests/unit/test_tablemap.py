@@ -35,6 +35,21 @@ def read(types: list[int], meta: bytes, *optional: bytes) -> TableMap:
     return read_table_map(map_of(types, meta, *optional), "mysql")
 
 
+class TestVectors:
+    """MySQL 9 counts VECTOR among the columns that have a charset."""
+
+    def test_a_vector_has_a_default_charset(self) -> None:
+        # id BIGINT, v VECTOR(2), foo TEXT, w VECTOR(4), as MySQL 9.7 writes it: binary but for the second, which is utf8mb4.
+        found = read([Wire.LONGLONG, Wire.VECTOR, Wire.BLOB, Wire.VECTOR], b"\4\2\4", field(2, b"\x3f\1\xfc\xff\0"))
+        assert [column.charset for column in found.columns] == [None, "binary", "utf8mb4", "binary"]
+
+    def test_columns_beside_a_vector_keep_their_own_charset(self) -> None:
+        types = [Wire.VARCHAR, Wire.VECTOR, Wire.VARCHAR, Wire.VARCHAR, Wire.VARCHAR]
+        charsets = field(2, packed(UTF8MB4) + bytes([1, BINARY, 2, LATIN1]))
+        found = read(types, b"\x50\0\4\x50\0\x50\0\x50\0", charsets)
+        assert [column.charset for column in found.columns] == ["utf8mb4", "binary", "latin1", "utf8mb4", "utf8mb4"]
+
+
 class TestShape:
     def test_types_and_their_metadata_are_always_there(self) -> None:
         types = [Wire.LONG, Wire.VARCHAR, Wire.NEWDECIMAL, Wire.BLOB, Wire.DATETIME2, Wire.BIT]

@@ -27,6 +27,7 @@ from snowmelt.source.facts import (
     Released,
     Reported,
     Reshaped,
+    SetAside,
     Split,
     Truncated,
 )
@@ -443,6 +444,7 @@ class TestLives:
         Phase.CATCHING_UP: TO_CATCHING_UP,
         Phase.STREAMING: (*TO_CATCHING_UP, Covered(1, 30)),
         Phase.RELEASED: (*TO_CATCHING_UP, Covered(1, 30), Released(ORDERS)),
+        Phase.SET_ASIDE: (found(), SetAside(ORDERS, 40, 4, "a column is named _op")),
         Phase.GONE: (found(), Gone(ORDERS, 40)),
     }
     TURNS: ClassVar[dict[Turn, Fact]] = {
@@ -452,6 +454,7 @@ class TestLives:
         Turn.TRUNCATED: Truncated(ORDERS, 50),
         Turn.REBORN: Reborn(Incarnation(ORDERS.table, 2), 50, 1),
         Turn.RECOPIED: Recopied(ORDERS, 35),
+        Turn.SET_ASIDE: SetAside(ORDERS, 50, 5, "its key has another type"),
         Turn.DROPPED: Gone(ORDERS, 50),
     }
 
@@ -463,6 +466,32 @@ class TestLives:
         if (at, turn) not in TABLE_LIFE:
             with refused(tables):
                 tables.apply(self.TURNS[turn], 2)
+
+    @pytest.mark.parametrize("at", [phase for phase in Phase if phase not in (Phase.SET_ASIDE, Phase.GONE)])
+    def test_a_table_that_is_set_aside_keeps_its_name_its_shape_and_the_reason_and_nothing_else(self, at: Phase) -> None:
+        """B2: what one table can't do must not be what all of them can't do, and what it had read is nobody's to adopt."""
+        aside = SetAside(ORDERS, 50, 5, "its key has another type")
+        tables = book(*self.LIVES[at])
+        if tables.chunk_state(ORDERS, 2) is ChunkState.PLANNED:
+            tables.apply(launched(2, 7))
+        tables.apply(aside, 2)
+        table = tables.known(ORDERS)
+        assert (table.phase, table.aside, table.copy, table.live) == (Phase.SET_ASIDE, aside, None, False)
+        assert (table.target, table.schema) == ("ods.orders", 1)
+        assert list(tables.readings()) == []
+        assert tables.lowest_visible() is None
+        assert tables.releasable() == []
+        tables.apply(Reshaped(ORDERS, 60, 9))
+        assert tables.known(ORDERS).schema == 9, "its shape is followed, so that it can be copied again"
+
+    def test_a_table_that_was_set_aside_comes_back_with_a_new_copy_or_is_dropped(self) -> None:
+        aside = self.LIVES[Phase.SET_ASIDE]
+        again = Incarnation(ORDERS.table, 5)
+        tables = book(*aside, Reborn(again, 70, 3, asked=True))
+        table = tables.known(again)
+        assert (table.phase, table.aside, table.copy, table.since) == (Phase.DISCOVERED, None, Copy(), 70)
+        tables = book(*aside, Gone(ORDERS, 70))
+        assert (phase(tables), tables.known(ORDERS).aside) == (Phase.GONE, None)
 
     def test_every_phase_but_the_first_is_reached_and_every_one_can_be_left(self) -> None:
         assert set(TABLE_LIFE.values()) == set(Phase)

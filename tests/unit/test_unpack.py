@@ -62,12 +62,12 @@ def plain_event(kind: int, body: bytes) -> bytes:
     return streams.event(kind, body, next_position=0, checksummed=False)
 
 
-def group(log: streams.Log, *rows: tuple[int, bytes]) -> None:
-    """A transaction of MariaDB with these events behind its map."""
+def group(log: streams.Log, *rows: tuple[int, bytes], told: bool = True) -> None:
+    """A transaction of MariaDB with these events behind its map. `told` says whether those inside tell their places."""
     log.add(Event.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0) + bytes(6))
-    log.add(Event.TABLE_MAP, table_map_body(9))
+    log.add(Event.TABLE_MAP, table_map_body(9), told=told)
     for kind, body in rows:
-        log.add(kind, body)
+        log.add(kind, body, told=told)
     log.add(Event.XID, bytes(8))
 
 
@@ -288,3 +288,44 @@ class TestPlaces:
         found = changes(reader.read(data, file=1, start=start, checksum_bytes=4))
         assert {change.position for change in found} == {log.offset}
         assert len(found) == 200
+
+    @pytest.mark.parametrize("start", [4, 2**32 - 150, 2**32 - 2500])
+    @pytest.mark.parametrize(
+        "events",
+        [
+            [(Event.WRITE_ROWS_V1, ROWS)],
+            [(Event.WRITE_ROWS_COMPRESSED_V1, compressed_rows(ROWS))],
+            [(Event.ANNOTATE, b"x" * 700), (Event.WRITE_ROWS_V1, ROWS)],
+            [(Event.WRITE_ROWS_COMPRESSED_V1, compressed_rows(ROWS)), (Event.TABLE_MAP, table_map_body(9)), (Event.WRITE_ROWS_V1, ROWS)],
+        ],
+    )
+    def test_places_inside_a_transaction_are_counted_where_they_are_not_told(self, start: int, events: list[tuple[int, bytes]]) -> None:
+        """What ANNOTATE holds is not stored, so the bytes at hand are fewer than the log's."""
+        log = streams.Log(offset=start)
+        ends = []
+        for _ in range(3):
+            group(log, *events, told=False)
+            ends.append(log.offset)
+        reader = LogReader(flavour="mariadb", version=(11, 8, 6), schemas=handmade_schemas())
+        data = np.frombuffer(b"".join(log.stored), np.uint8)
+        found = changes(reader.read(data, file=1, start=start, checksum_bytes=4, end=log.offset))
+        assert sorted({change.position for change in found}) == ends
+
+    def test_a_commit_that_ends_at_4_gib_exactly_tells_so(self) -> None:
+        measure = streams.Log(offset=0)
+        events = [(Event.ANNOTATE, b"x" * 700), (Event.WRITE_ROWS_V1, ROWS)]
+        group(measure, *events, told=False)
+        start = 2**32 - measure.offset
+        log = streams.Log(offset=start)
+        group(log, *events, told=False)
+        reader = LogReader(flavour="mariadb", version=(11, 8, 6), schemas=handmade_schemas())
+        found = changes(reader.read(np.frombuffer(b"".join(log.stored), np.uint8), file=1, start=start, checksum_bytes=4, end=2**32))
+        assert {change.position for change in found} == {2**32}
+
+    def test_a_commit_before_what_sizes_say_is_refused(self) -> None:
+        log = streams.Log()
+        group(log, (Event.WRITE_ROWS_V1, ROWS), told=False)
+        log.stored[-1] = streams.event(Event.XID, bytes(8), next_position=log.offset - 1)
+        reader = LogReader(flavour="mariadb", version=(11, 8, 6), schemas=handmade_schemas())
+        with pytest.raises(Corrupt):
+            list(reader.read(np.frombuffer(b"".join(log.stored), np.uint8), file=1, start=4, checksum_bytes=4))

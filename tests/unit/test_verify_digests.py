@@ -14,7 +14,7 @@ from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOption
 from snowmelt.engine.keys import chunked
 from snowmelt.model.table import TableId
 from snowmelt.verify.classes import Parting, Sums
-from snowmelt.verify.digests import digest_rows, digest_values, from_raw, hashes, hexadecimal, raw
+from snowmelt.verify.digests import Hash, digest_rows, digest_values, from_raw, hashes, hexadecimal, raw
 from snowmelt.verify.forms import RowForms, lake_text
 
 # Around the ends of MD5's blocks, where padding goes wrong.
@@ -25,42 +25,49 @@ def message(*values: bytes | None) -> bytes:
     return b"".join(b"-" if value is None else b"%d:%b" % (len(value), value) for value in values)
 
 
+def reference(how: Hash, data: bytes) -> bytes:
+    return hashlib.new(how.value, data).digest()[:16]
+
+
+@pytest.mark.parametrize("how", Hash)
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
-def test_a_row_is_hashed_as_every_other_md5_hashes_it(kind: pa.DataType) -> None:
+def test_a_row_is_hashed_as_everywhere_else(kind: pa.DataType, how: Hash) -> None:
     left, right = pa.array(VALUES, kind), pa.array(VALUES[::-1], kind)
-    digests = digest_rows([left, right], len(VALUES))
+    digests = digest_rows([left, right], len(VALUES), how)
     assert [digest.tobytes() for digest in digests] == [
-        hashlib.md5(message(one, other)).digest() for one, other in zip(VALUES, VALUES[::-1], strict=True)
+        reference(how, message(one, other)) for one, other in zip(VALUES, VALUES[::-1], strict=True)
     ]
-    inner = digest_rows([left.slice(3, 5), right.slice(3, 5)], 5)
+    inner = digest_rows([left.slice(3, 5), right.slice(3, 5)], 5, how)
     assert (inner == digests[3:8]).all(), "a slice is hashed as what it was cut from"
 
 
-@given(st.lists(st.tuples(st.none() | st.binary(max_size=200), st.none() | st.binary(max_size=20)), max_size=20))
-def test_any_rows_are_hashed_as_every_other_md5_hashes_them(rows: list[tuple[bytes | None, bytes | None]]) -> None:
+@pytest.mark.parametrize("how", Hash)
+@given(rows=st.lists(st.tuples(st.none() | st.binary(max_size=200), st.none() | st.binary(max_size=20)), max_size=20))
+def test_any_rows_are_hashed_as_everywhere_else(how: Hash, rows: list[tuple[bytes | None, bytes | None]]) -> None:
     columns = [pa.array([row[index] for row in rows], pa.binary()) for index in range(2)]
-    digests = digest_rows(columns, len(rows))
-    assert [digest.tobytes() for digest in digests] == [hashlib.md5(message(*row)).digest() for row in rows]
+    digests = digest_rows(columns, len(rows), how)
+    assert [digest.tobytes() for digest in digests] == [reference(how, message(*row)) for row in rows]
 
 
-def test_digests_are_told_in_the_forms_of_the_servers() -> None:
-    digests = digest_values(pa.array([b"a", b"bc"]))
-    assert hexadecimal(digests).to_pylist() == [hashlib.md5(value).hexdigest().encode() for value in (b"a", b"bc")]
-    assert hashes(digests).tolist() == [int(hashlib.md5(value).hexdigest()[:16], 16) for value in (b"a", b"bc")]
+@pytest.mark.parametrize("how", Hash)
+def test_digests_are_told_in_the_forms_of_the_servers(how: Hash) -> None:
+    digests = digest_values(pa.array([b"a", b"bc"]), how)
+    assert hexadecimal(digests).to_pylist() == [reference(how, value).hex().encode() for value in (b"a", b"bc")]
+    assert hashes(digests).tolist() == [int(reference(how, value).hex()[:16], 16) for value in (b"a", b"bc")]
     assert (from_raw(raw(digests)) == digests).all()
-    assert digest_rows([pa.array([], pa.string())], 0).shape == (0, 16)
+    assert digest_rows([pa.array([], pa.string())], 0, how).shape == (0, 16)
 
 
 def test_small_decimals_have_all_their_digits() -> None:
     column = MySqlColumn(name="d", base="decimal", precision=20, scale=10)
     texts = ["0.0000000001", "-0.0000000001", "0.0000000000", "-9999999999.9999999999", "12.5000000000"]
     values = pa.array(texts).cast(pa.decimal128(20, 10))
-    assert lake_text(column, values).to_pylist() == texts
-    assert lake_text(column, values.slice(1, 2)).to_pylist() == texts[1:3]
+    assert lake_text(column, values, Hash.MD5).to_pylist() == texts
+    assert lake_text(column, values.slice(1, 2), Hash.MD5).to_pylist() == texts[1:3]
 
 
 def test_null_and_the_empty_string_are_two_rows() -> None:
-    forms = RowForms([MySqlColumn(name="a", base="varchar"), MySqlColumn(name="b", base="double")], ["a"], TypeOptions())
+    forms = RowForms([MySqlColumn(name="a", base="varchar"), MySqlColumn(name="b", base="double")], ["a"], TypeOptions(), Hash.MD5)
     rows = [{"a": "x", "b": None}, {"a": "x", "b": 0.0}, {"a": "x", "b": -0.0}, {"a": "", "b": None}, {"a": None, "b": None}]
     batch = pa.RecordBatch.from_pylist(rows, pa.schema([("a", pa.string()), ("b", pa.float64())]))
     keys, found = forms.hash(batch)

@@ -16,6 +16,9 @@ from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+# Before the first kernel is made: it says where they are kept.
+from snowmelt.columnar import kernels  # noqa: F401
+
 JIT: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy"}
 """How every kernel is compiled: cached on disk, without the GIL. Bounds are checked by the kernels' own code, which can
 say where; `/` and `%` follow numpy, so no hidden exception paths exist."""

@@ -148,5 +148,5 @@ def _unknown(intent: Intent, entry: Entry, why: str) -> SourceDrift:
     return SourceDrift(
         "whether an epoch is in the lake can't be told",
         detail=f"{entry.target}, epoch {intent.epoch}: {why}",
-        hint=f"somebody else removed snapshots or files; {BEGIN_ANEW}",
+        hint=f"another program removed staged files, or snapshots that our consumer holds; {BEGIN_ANEW}",
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from snowmelt.errors import Corrupt
 from snowmelt.model import sequence
+from snowmelt.model.moment import TimeMs
 from snowmelt.source.facts import Durable
 from snowmelt.source.planning import EpochPlan
 
@@ -50,7 +51,7 @@ class Intent:
     nonce: str
     after: int
     upto: int
-    time_ms: int | None
+    time_ms: TimeMs | None
     """When the last transaction up to `upto` was committed; None before the first."""
     facts: tuple[Durable, ...]
     entries: tuple[Entry, ...]
@@ -88,7 +89,7 @@ class Committed:
 @dataclass(frozen=True, slots=True)
 class Watermark:
     target: str
-    time_ms: int
+    time_ms: TimeMs
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Committed, Watermark
 from snowmelt.errors import check
-from snowmelt.source.facts import Extent, Incarnation
+from snowmelt.source.facts import Extent, Incarnation, SetAside
 from snowmelt.source.ordinals import Bounds, Ordinals
 from snowmelt.source.tables import Copy, Phase, Table
 
@@ -34,6 +34,7 @@ class TableState:
     phase: Phase
     since: int
     copy: CopyState | None
+    aside: SetAside | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def restore(summary: Summary) -> Ledger:
 
 def _table_state(table: Table) -> TableState:
     copy = None if table.copy is None else _copy_state(table.copy)
-    return TableState(table.incarnation, table.target, table.keyed, table.schema, table.phase, table.since, copy)
+    return TableState(table.incarnation, table.target, table.keyed, table.schema, table.phase, table.since, copy, table.aside)
 
 
 def _copy_state(copy: Copy) -> CopyState:
@@ -97,7 +98,7 @@ def _copy_state(copy: Copy) -> CopyState:
 
 def _table(state: TableState) -> Table:
     copy = None if state.copy is None else _copy(state.copy)
-    return Table(state.incarnation, state.target, state.keyed, state.schema, state.phase, copy, state.since)
+    return Table(state.incarnation, state.target, state.keyed, state.schema, state.phase, copy, state.since, state.aside)
 
 
 def _copy(state: CopyState) -> Copy:

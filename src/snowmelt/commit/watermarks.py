@@ -1,7 +1,11 @@
-"""How far in event time a lake table is complete.
+"""Up to which moment of commits a lake table is complete.
 
-A source table counts from when the lake has all of it, with the commit time of the last transaction up to the epoch's end, also when
-nothing of it was in the epoch. Where several feed one lake table the slowest decides. A watermark never goes back.
+The watermark of a lake table promises this: whatever the database committed before that moment, by its own clock, is in the table. It
+promises nothing of the times that the log gives to rows (`_ts`): there a transaction has the time when its last statement began, so one
+that is committed later may have an earlier time.
+
+A source table counts from when the lake has all of it, with the moment of the epoch's end (`Relay.committed_by`), also when nothing of it
+was in the epoch. Where several feed one lake table the slowest decides. A watermark never goes back.
 """
 
 from __future__ import annotations

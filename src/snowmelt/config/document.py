@@ -38,7 +38,7 @@ def read_file(path: Path, kind: type[_Config], command: str) -> _Config:
         return kind.model_validate(value, context={"folder": path.absolute().parent})
     except ValidationError as error:
         told = sorted((document.line(one["loc"]), _describe(one, kind)) for one in error.errors(include_url=False, include_input=True))
-        raise InvalidConfig("\n".join(f"{path}:{line}: {text}" for line, text in told)) from None
+        raise InvalidConfig.of_lines(f"{path}:{line}: {text}" for line, text in told) from None
 
 
 # ---- errors

@@ -21,6 +21,7 @@ from snowmelt.config.values import (
     Password,
     Pattern,
     Patterns,
+    SparkEntries,
     State,
     Text,
     YesNo,
@@ -38,6 +39,7 @@ from snowmelt.engine.routes import SAME_NAME, Mode, Route
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget
+from snowmelt.lakes.warehouse import Warehouse, warehouse_of
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.secrets import Secret
@@ -71,6 +73,7 @@ class Source(Section):
     tls_ca: File | None = None
     tls_cert: File | None = None
     tls_key: File | None = None
+    allow_password_to_unverified_server: Annotated[YesNo, one_of(YesNo)] = YesNo.NO
     connect_timeout: Annotated[float, amount(SECONDS, "1s", "10m", "10s or 1m")] = 10.0
     server_id: Annotated[int, whole_number(1, 4_294_967_295)] | None = None
     failover: Annotated[Failover, one_of(Failover)] = Failover.REFUSE
@@ -99,6 +102,7 @@ class Source(Section):
             tls_ca=self.tls_ca,
             tls_cert=self.tls_cert,
             tls_key=self.tls_key,
+            allow_password_to_unverified_server=self.allow_password_to_unverified_server is YesNo.YES,
             connect_timeout_s=self.connect_timeout,
         )
 
@@ -113,6 +117,7 @@ class SinkType(StrEnum):
 
 _NEEDED: Final = {SinkType.PAIMON: "warehouse", SinkType.FLUSS: "bootstrap"}
 _ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness")
+_ONLY_PAIMON: Final = ("options", "warehouse")
 
 
 class Sink(Section):
@@ -120,6 +125,8 @@ class Sink(Section):
 
     type: Annotated[SinkType, one_of(SinkType)]
     warehouse: Address = ""
+    options: Options = Field(default_factory=dict)
+    """How a warehouse in a bucket is reached, in Paimon's words."""
     bootstrap: Bootstrap = ""
     buckets: Annotated[int, whole_number(1, 10_000)] = 2
     tiered: Annotated[YesNo, one_of(YesNo)] = YesNo.YES
@@ -131,10 +138,17 @@ class Sink(Section):
         needed, given = _NEEDED[self.type], self.model_fields_set
         if needed not in given:
             raise PydanticCustomError("config", "{text}", {"text": f"needs {needed}, because its type is {self.type}"})
-        wrong = given.intersection(_ONLY_FLUSS if self.type is SinkType.PAIMON else ["warehouse"])
+        wrong = given.intersection(_ONLY_FLUSS if self.type is SinkType.PAIMON else _ONLY_PAIMON)
         if wrong:
             raise PydanticCustomError("config", "{text}", {"text": f"{min(wrong)} does not go with the type {self.type}"})
+        try:
+            self.place()
+        except InvalidConfig as error:
+            raise from_error(error) from None
         return self
+
+    def place(self) -> Warehouse:
+        return warehouse_of(self.warehouse, self.options)
 
     def fluss(self) -> FlussTarget | None:
         if self.type is SinkType.PAIMON:
@@ -209,6 +223,8 @@ class PipelineConfig(Section):
     sink: Sink
     routes: tuple[RouteConfig, ...] = ()
     relay: RelayConfig = RelayConfig()
+    spark: SparkEntries = Field(default_factory=dict)
+    """Configuration entries of the Spark session."""
     pipeline: Run
 
     @model_validator(mode="after")
@@ -219,13 +235,18 @@ class PipelineConfig(Section):
                 raise PydanticCustomError("config", "{text}", {"text": text})
         return self
 
+    def master(self, asked: str | None) -> str:
+        """Where Spark runs: as the command line asks, or else as the file says."""
+        given = self.spark.get("spark.master")
+        return asked or (given if isinstance(given, str) else "local[*]")
+
     def to_settings(self) -> Settings:
         """What the engine wants to know."""
         return Settings(
             name=self.pipeline.name,
             state=self.pipeline.place(),
             spool=Path(self.relay.spool) if self.relay.spool else None,
-            warehouse=self.sink.warehouse,
+            warehouse=self.sink.place(),
             source=self.source.options(),
             tables=self.source.tables,
             exclude=self.source.exclude,

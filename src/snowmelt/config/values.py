@@ -20,6 +20,22 @@ from snowmelt.secrets import Secret
 from snowmelt.store.objects import check_options
 
 FOUND_CHARACTERS_MAX: Final = 60
+SECRET_ENTRY: Final = re.compile(r"(?i)secret|password|token|access[.]?key|credential")
+"""Names of Spark entries that hold secrets, by Spark's own rule for what it must not show."""
+_FIXED: Final = "its tasks rely on it"
+OUR_ENTRIES: Final[Mapping[str, str]] = {
+    "spark.app.name": "name the pipeline instead",
+    "spark.log.level": "use --debug instead",
+    "spark.ui.enabled": "use --ui instead",
+    "spark.ui.showConsoleProgress": _FIXED,
+    "spark.scheduler.mode": _FIXED,
+    "spark.python.daemon.module": _FIXED,
+    "spark.sql.adaptive.enabled": _FIXED,
+    "spark.locality.wait": _FIXED,
+    "spark.submit.deployMode": "the driver runs in this process",
+    "spark.remote": "a run needs a session of its own",
+}
+"""Entries that `snowmelt run` sets itself, and what to do instead."""
 
 
 def refusal(value: object, allowed: str, *, secret: bool = False) -> PydanticCustomError:
@@ -153,6 +169,25 @@ def _options(value: object, info: ValidationInfo) -> dict[str, str | Secret]:
     return found
 
 
+def _spark_entries(value: object, info: ValidationInfo) -> dict[str, str | Secret]:
+    """Entries of a Spark session's configuration; a reference is a secret."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise refusal(value, "a mapping as {spark.executor.memory: 2g}", secret=True)
+    found: dict[str, str | Secret] = {}
+    for name, text in value.items():
+        if not re.fullmatch(r"spark(\.[A-Za-z0-9_-]+)+", name):
+            raise refusal(name, "a name of Spark's as spark.executor.memory")
+        if name in OUR_ENTRIES:
+            raise PydanticCustomError("config", "{text}", {"text": f"{name} is snowmelt's to set; {OUR_ENTRIES[name]}"})
+        if not isinstance(text, str):
+            raise refusal(text, f"text, for {name}", secret=True)
+        reference = text.startswith(("${", "file:"))
+        if not reference and SECRET_ENTRY.search(name):
+            raise refusal(text, f"${{NAME}} or file:/path, for {name}", secret=True)
+        found[name] = _secret(text, info) if reference else text
+    return found
+
+
 def _folder(info: ValidationInfo) -> Path:
     folder: Path = (info.context or {})["folder"]
     return folder
@@ -202,4 +237,5 @@ Address = Annotated[str, BeforeValidator(_address)]
 State = Annotated[Path | str, BeforeValidator(_state)]
 Password = Annotated[Secret, BeforeValidator(_secret)]
 Options = Annotated[dict[str, str | Secret], BeforeValidator(_options)]
+SparkEntries = Annotated[dict[str, str | Secret], BeforeValidator(_spark_entries)]
 Bootstrap = Annotated[str, BeforeValidator(_bootstrap)]

@@ -141,10 +141,16 @@ class _Demo:
         self._load_began = 0.0
         self._heard = 0
 
+    def _tell_compiling(self, ready: int, of: int) -> None:
+        if not ready:
+            self._show.say(f"First, and once: {of} kernels are compiled, which takes about half a minute …")
+        elif ready % 10 == 0 or ready == of:
+            self._show.say(f"{ready} of {of} are ready.")
+
     def run(self) -> None:
         show = self._show
-        show.say("Compiling (the first time only), starting MariaDB, filling a shop …")
-        warm()
+        show.say("Starting MariaDB, filling a shop …")
+        warm(self._tell_compiling)
         show.times.part("compiling or loading what is compiled")
         with local_mariadb(self._folder) as root:
             user = create(root, self._sizes, self._folder)

@@ -24,6 +24,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.marks import Mark, exact
 from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.reads import newest_visible
+from snowmelt.engine.cleaning import Cleaner
 from snowmelt.engine.jobs import Jobs, Lane
 from snowmelt.engine.keys import chunked, unpack_bound
 from snowmelt.engine.relay import Keeper
@@ -67,8 +68,9 @@ class Chunks:
         at_once: int,
         began: Position,
         sourced: Callable[[TableId], Sourced],
+        cleaner: Cleaner,
     ) -> None:
-        """`began`: the end of the server's log when this driver started."""
+        """`began`: the end of the server's log when this driver started. `cleaner` is told what reads leave behind."""
         self._ledger = ledger
         self._keeper = keeper
         self._jobs = jobs
@@ -76,6 +78,7 @@ class Chunks:
         self._at_once = at_once
         self._began = began
         self._sourced = sourced
+        self._cleaner = cleaner
         self._answers: dict[str, ChunkAnswer] = {}
         """Of reports, by nonce."""
         self._waiting: list[ChunkAnswer] = []
@@ -182,12 +185,19 @@ class Chunks:
             whole=not chunked(source.table),
             visible=shown,
         )
-        self._jobs.submit(Lane.CHUNKS, self._place, [task], run_chunk, self._waiting.extend, lambda error: self._failed(launch, error))
+
+        def read(answers: list[ChunkAnswer]) -> None:
+            for answer in answers:
+                self._cleaner.reported(source.target, answer.staged)
+            self._waiting.extend(answers)
+
+        self._jobs.submit(Lane.CHUNKS, self._place, [task], run_chunk, read, lambda error: self._failed(launch, error))
 
     def _failed(self, launch: Launched, error: SnowmeltError) -> None:
+        self._cleaner.job_failed()
         for fact in self._ledger.tables.decide_give_back(launch.incarnation, launch.ordinal, launch.job, str(error)):
             self._ledger.tables.apply(fact)
-        self._retries.failed(launch.incarnation.table, error)
+            self._retries.failed(launch.incarnation.table, error)
 
     # ---- reports
 

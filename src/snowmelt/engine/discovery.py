@@ -5,7 +5,8 @@ leaves untold. The catalogue is read at some moment between two places of the lo
 past both, and only if no statement touched the table since the first of them: no statement is ever applied to a shape that has it
 already. Where one did, the catalogue is read again.
 
-A table that can't be brought to the lake is left out, with a warning, until a statement makes it one that can.
+A table that can't be brought to the lake is left out, with a warning, until a statement makes it one that can; one that the lake has
+rows of is set aside, which is the pipeline's to decide.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from snowmelt.commit.ledger import Ledger
+from snowmelt.databases.mysql.answers import number
 from snowmelt.databases.mysql.catalog import TablePredicate, ignores_case, match_tables, read_tables
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
@@ -59,7 +61,7 @@ def read_catalogue(options: MySqlOptions, wanted: Callable[[bool], TablePredicat
         # MySQL 8 logs a statement before its catalogue shows what came of it.
         began = shown_place(session, era, seconds_max=_SHOWN_S_MAX) if read_method(session) is Method.GTID else log_end(session, era=era)
         tables = read_tables(session, wanted(ignore_case))
-        time_ms = 1000 * int(session.value("SELECT UNIX_TIMESTAMP()"))
+        time_ms = 1000 * session.row("SELECT UNIX_TIMESTAMP()", columns=(number,))[0]
         return Catalogue(
             tables=tables,
             began=began,
@@ -82,14 +84,17 @@ class Discovery:
         relay: Relay,
         shapes: Shapes,
         read: Callable[[], Catalogue],
-        why_not: Callable[[MySqlTable], str],
+        why_not: Callable[[Sequence[MySqlTable]], Mapping[TableId, str]],
     ) -> None:
+        """`why_not` tells of some tables which of them can't be brought to the lake, and why."""
         self._ledger = ledger
         self._relay = relay
         self._shapes = shapes
         self._read = read
         self._why_not = why_not
         self._left_out: set[TableId] = set()
+        self._unfit: dict[TableId, str] = {}
+        self._looked: set[TableId] = set()
         self._told: dict[TableId, str] = {}
         self._due = 0.0
         self._take(catalogue)
@@ -99,6 +104,8 @@ class Discovery:
         self._since: int | None = None
         self._upto: int | None = None
         self._left_out.clear()
+        self._unfit.clear()
+        self._looked.clear()
         self._shapes.listed = frozenset(catalogue.tables)
 
     def leave_out(self, name: TableId, why: str) -> None:
@@ -107,6 +114,11 @@ class Discovery:
         if self._told.get(name) != why:
             log.warning("a table is left out", extra={"table": str(name), "why": why})
         self._told[name] = why
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Tables that are not brought to the lake, and why."""
+        return {str(name): why for name, why in self._told.items() if name in self._catalogue.tables and self._lacks(name)}
 
     def look(self) -> None:
         """Read the catalogue again where statements call for it."""
@@ -121,18 +133,23 @@ class Discovery:
         """Whether the ledger has every table."""
         return not self._is_old() and not any(self._lacks(name) for name in self._catalogue.tables if name not in self._left_out)
 
-    def found(self) -> Iterator[MySqlTable]:
-        """Tables that the ledger lacks, with the shape that they have where it is."""
+    def found(self) -> Iterator[tuple[MySqlTable, str]]:
+        """Tables that the ledger lacks, with the shape that they have where it is, and why one can't be brought to the lake, if so."""
         self._locate()
         if self._since is None or self._upto is None or self._ledger.upto < self._upto:
             return
-        for name, table in self._catalogue.tables.items():
-            if self._lacks(name) and name not in self._left_out and not self._touched(name, self._since):
-                # Not before: the ledger may have had another table of that name when the catalogue was read.
-                if why := self._why_not(table):
-                    self.leave_out(name, why)
-                else:
-                    yield table
+        since, tables = self._since, self._catalogue.tables
+        lacking = [name for name in tables if self._lacks(name) and name not in self._left_out and not self._touched(name, since)]
+        # Not before: the ledger may have had another table of that name when the catalogue was read.
+        if new := [tables[name] for name in lacking if name not in self._looked]:
+            try:
+                self._unfit.update(self._why_not(new))
+            except Unavailable:
+                # A database that is away is asked again.
+                return
+            self._looked.update(table.id for table in new)
+        for name in lacking:
+            yield tables[name], self._unfit.get(name, "")
 
     def _lacks(self, name: TableId) -> bool:
         return self._ledger.tables.get(name) is None

@@ -3,7 +3,8 @@
 Laws:
 - A keyed table is emptied where its source was: emptied, made anew, or found again under a name that the lake has rows of.
 - A change table is never emptied: there the log lane writes a row that says so (`rows.TRUNCATE`).
-- A change of columns is behind everything else of its epoch. One that the lake can't hold stops the pipeline with the statement.
+- A change of columns is behind everything else of its epoch. Whether the lake can hold it is asked before any task starts (`unfit`).
+- A lake table whose source is set aside is left as it is.
 - Files of chunks come first, then those of the log by range: a streaming reader of the lake sees them in this order.
 """
 
@@ -20,7 +21,7 @@ from snowmelt.engine.rows import lake_schema
 from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.sinks import Lake
 from snowmelt.engine.tasks import Emptied, LogAnswer
-from snowmelt.errors import SourceDrift
+from snowmelt.errors import RECOPY, Corrupt, SourceDrift, TableStuck
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Relay
 from snowmelt.source.facts import Adopted, Found, Reborn, Reshaped, Truncated
@@ -29,6 +30,7 @@ from snowmelt.source.planning import EpochPlan
 
 @dataclass(slots=True)
 class _Work:
+    table: TableId
     keyed: bool = True
     empties: tuple[str, ...] = ()
     schema: int | None = None
@@ -49,11 +51,46 @@ class Entries:
         self._options = options
 
     def of(self, plan: EpochPlan, answers: Iterable[LogAnswer]) -> tuple[Entry, ...]:
-        work: dict[str, _Work] = {}
+        """`TableStuck`: of one of them it can't be told."""
+        work = self._facts(plan)
         for fact in plan.facts:
+            if isinstance(fact, Adopted):
+                staged = self._chunks.staged(fact.nonce)
+                one = self._work(work, fact.incarnation.table)
+                one.files += staged.files
+                one.messages += staged.messages
+        sources = {table.target: table.incarnation.table for table in self._ledger.tables} | {
+            target: one.table for target, one in work.items()
+        }
+        for answer in sorted(answers, key=lambda answer: answer.message.writer):
+            for file in answer.message.files:
+                work.setdefault(file.target, _Work(sources[file.target])).files.append(file.name)
+            for target, messages in answer.messages.items():
+                work.setdefault(target, _Work(sources[target])).messages += messages
+        entries = (self._entry(target, work[target]) for target in sorted(work))
+        return tuple(entry for entry in entries if entry.files or entry.empties or entry.new_schema is not None)
+
+    def unfit(self, plan: EpochPlan) -> list[TableStuck]:
+        """Tables that the plan changes in a way which the lake can't take."""
+        found: list[TableStuck] = []
+        for target, one in self._facts(plan).items():
+            try:
+                self._change(target, one)
+            except TableStuck as error:
+                found.append(error)
+        return found
+
+    def _facts(self, plan: EpochPlan) -> dict[str, _Work]:
+        """What the plan's facts alone do to lake tables."""
+        work: dict[str, _Work] = {}
+        untouched = plan.untouched(self._ledger.tables)
+        for fact in plan.facts:
+            if fact.incarnation.table in untouched:
+                continue
             match fact:
                 case Found(incarnation, target, keyed, schema):
-                    self._begin_anew(work.setdefault(target, _Work(keyed)), incarnation.table, schema, holds=target in self._ledger.marks)
+                    one = work.setdefault(target, _Work(incarnation.table, keyed))
+                    self._begin_anew(one, incarnation.table, schema, holds=target in self._ledger.marks)
                 case Reborn(incarnation, _, schema):
                     self._begin_anew(self._work(work, incarnation.table), incarnation.table, schema, holds=True)
                 case Truncated(incarnation):
@@ -61,32 +98,24 @@ class Entries:
                     one.empties = (str(incarnation.table),) if one.keyed else ()
                 case Reshaped(incarnation, _, schema):
                     self._work(work, incarnation.table).schema = schema
-                case Adopted(incarnation, _, nonce):
-                    staged = self._chunks.staged(nonce)
-                    one = self._work(work, incarnation.table)
-                    one.files += staged.files
-                    one.messages += staged.messages
                 case _:
                     pass
-        for answer in sorted(answers, key=lambda answer: answer.message.writer):
-            for file in answer.message.files:
-                work.setdefault(file.target, _Work()).files.append(file.name)
-            for target, messages in answer.messages.items():
-                work.setdefault(target, _Work()).messages += messages
-        entries = (self._entry(target, work[target]) for target in sorted(work))
-        return tuple(entry for entry in entries if entry.files or entry.empties or entry.new_schema is not None)
+        return work
 
     def emptied(self, plan: EpochPlan, relay: Relay) -> tuple[Emptied, ...]:
         """The change tables that are to say that their sources were emptied, where and when."""
         found: list[Emptied] = []
+        untouched = plan.untouched(self._ledger.tables)
         for fact in plan.facts:
+            if fact.incarnation.table in untouched:
+                continue
             match fact:
-                case Found(_, target, False, _, at) if target in self._ledger.marks:
-                    found.append(Emptied(target, at, relay.time_at(at) or 0))
+                case Found(incarnation, target, False, _, at) if target in self._ledger.marks:
+                    found.append(Emptied(incarnation.table, target, at, relay.time_at(at) or 0))
                 case Reborn(incarnation, at) | Truncated(incarnation, at):
                     table = self._ledger.tables.get(incarnation.table)
                     if table is not None and not table.keyed:
-                        found.append(Emptied(table.target, at, relay.time_at(at) or 0))
+                        found.append(Emptied(incarnation.table, table.target, at, relay.time_at(at) or 0))
                 case _:
                     pass
         return tuple(found)
@@ -95,22 +124,33 @@ class Entries:
         table = self._ledger.tables.get(name)
         if table is None:
             raise SourceDrift("a table that is not known changes", detail=str(name))
-        return work.setdefault(table.target, _Work(table.keyed))
+        return work.setdefault(table.target, _Work(name, table.keyed))
 
     def _begin_anew(self, one: _Work, name: TableId, schema: int, *, holds: bool) -> None:
         one.schema, one.anew = schema, one.keyed
         if one.keyed and holds:
             one.empties = (str(name),)
 
-    def _entry(self, target: str, one: _Work) -> Entry:
+    def _change(self, target: str, one: _Work) -> Reshape | None:
+        """What becomes of a lake table's columns, if the lake can take all that happens to it."""
         if one.empties and not self._lake.empties:
-            raise SourceDrift(
+            raise one.table.stuck(
                 "a table was emptied or made anew, and its target can't be emptied",
                 detail=f"{one.empties[0]} into {target}",
-                hint="begin with a new state, and with another table for it",
+                hint="exclude it; or begin with a new state, and with another table for it",
             )
-        uuid, buckets, schema, base = self._lake.standing(target)
-        change = self._reshape(target, one)
+        return self._reshape(target, one)
+
+    def _entry(self, target: str, one: _Work) -> Entry:
+        try:
+            uuid, buckets, schema, base = self._lake.standing(target)
+        except (SourceDrift, Corrupt) as error:
+            raise one.table.stuck(error.fact, detail=error.detail, hint=RECOPY) from error
+        change = self._change(target, one)
+        try:
+            preface = self._lake.preface(target)
+        except SourceDrift as error:
+            raise one.table.stuck(error.fact, detail=error.detail, hint=error.hint) from error
         return Entry(
             target,
             uuid,
@@ -120,7 +160,7 @@ class Entries:
             base,
             one.empties,
             tuple(one.files),
-            (*self._lake.preface(target), *one.messages),
+            (*preface, *one.messages),
             self._ledger.marks.get(target, ""),
             b"" if change is None else change.content,
         )
@@ -132,7 +172,6 @@ class Entries:
         columns = lake_schema(shape.table, self._options, keyed=one.keyed)
         try:
             return self._lake.reshape(target, columns, shape.table.key if one.keyed else (), dict(shape.renamed), emptied=one.anew)
-        except SourceDrift as error:
-            if not shape.statement:
-                raise
-            raise SourceDrift(error.fact, detail=f"{error.detail}; the statement was {shape.statement}", hint=error.hint) from None
+        except (SourceDrift, Corrupt) as error:
+            statement = f"; the statement was {shape.statement}" if shape.statement else ""
+            raise one.table.stuck(error.fact, detail=f"{error.detail}{statement}", hint=error.hint) from error

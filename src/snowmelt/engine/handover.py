@@ -10,6 +10,7 @@ Laws:
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -21,19 +22,21 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.failover import find_place
 from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.segments import Segment
-from snowmelt.engine.keeping import InBucket, InFolder, Keeping, spool
+from snowmelt.engine.keeping import InBucket, InFolder, Keeping, check_folder, spool
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.state import State
 from snowmelt.errors import Fenced, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Relay
+from snowmelt.relay.takeover import Waiting, decide_wait
 from snowmelt.store.contract import Store
 from snowmelt.store.generations import Generation, is_newest, take_generation
 
+log = logging.getLogger(__name__)
+
 _LOOK_S: Final = 0.02
-_AGAIN_S: Final = 3.0
-"""Longer than a capture takes to end."""
-_S_MAX: Final = 60.0
+_ASK_S: Final = 1.0
+"""How often a driver that waits asks whether it is still the newest."""
 _PREPARED_LOOK_S: Final = 0.05
 _PREPARED_S_MAX: Final = 10.0
 """Where two-phase transactions come all the time there are moments without one."""
@@ -41,40 +44,55 @@ _PREPARED_S_MAX: Final = 10.0
 Read = TypeVar("Read")
 
 
-def take_over(store: Store, folder: Path, until: contextlib.ExitStack) -> Generation:
-    """Take a generation, then the folder of the log until `until` is closed.
+def take_over(store: Store, folder: Path, until: contextlib.ExitStack, ended: Callable[[], bool]) -> Generation | None:
+    """Take a generation, then the folder of the log until `until` is closed. None: an operator `ended` the wait.
 
-    Whoever is fenced by now ends by itself; until then its capture holds the folder, and it may add a record to the chain. A
-    relay without a driver (`engine.standby`) ends when it sees a generation that is newer than what it saw before it took the
-    folder. It may have seen ours and still have come before us, so after a while there is another one.
+    Every older driver is fenced by now and ends by itself; until then its capture holds the folder, and it may add a record to the
+    chain. It is waited for as long as it takes (`relay.takeover`): it may be paused.
     """
     generation = first = take_generation(store, uuid.uuid4().hex)
     folder.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
+    began, told_ms, asked_at, newest = time.monotonic(), 0, 0.0, True
     while True:
         with contextlib.suppress(Fenced):
             until.enter_context(owned(folder))
             return generation
-        waited = time.monotonic() - began
-        if waited > _S_MAX:
-            raise Fenced(
-                "another driver of this pipeline does not end",
-                detail=f"its capture holds {folder} since {_S_MAX:.0f} s",
-                hint="end that process",
-            )
-        if waited > _AGAIN_S and generation is first and is_newest(store, first.number):
-            generation = take_generation(store, uuid.uuid4().hex, since=first.number)
-        time.sleep(_LOOK_S)
+        if ended():
+            return None
+        now = time.monotonic()
+        if now >= asked_at + _ASK_S:
+            asked_at, newest = now, is_newest(store, generation.number)
+        waited_ms = int((now - began) * 1000)
+        match decide_wait(waited_ms=waited_ms, told_ms=told_ms, newest=newest, took_another=generation is not first):
+            case Waiting.LOOK:
+                time.sleep(_LOOK_S)
+            case Waiting.ANOTHER:
+                generation = take_generation(store, uuid.uuid4().hex, since=first.number)
+            case Waiting.TELL:
+                told_ms = waited_ms
+                log.warning(
+                    "an older driver of this pipeline has not ended yet, and is waited for: its process holds %s since %d s; "
+                    "if it is paused, continue it or end it",
+                    folder / "lock",
+                    waited_ms // 1000,
+                )
+            case Waiting.FENCED:
+                raise Fenced("a newer driver runs this pipeline", detail=f"this is generation {generation.number}")
 
 
-def own_log(settings: Settings, state: State, until: contextlib.ExitStack) -> tuple[Generation, Keeping]:
-    """Become the newest driver, with a folder to capture into until `until` is closed.
+def own_log(
+    settings: Settings, state: State, until: contextlib.ExitStack, ended: Callable[[], bool] = lambda: False
+) -> tuple[Generation, Keeping] | None:
+    """Become the newest driver, with a folder to capture into until `until` is closed. None: an operator `ended` the wait for the driver
+    that has it.
 
     A bucket has no lock. Nobody is waited for there: who is fenced by now may put one more record at most, and what it uploads lies
     beside ours.
     """
     if settings.log_folder is not None:
-        return take_over(state.store, settings.log_folder, until), InFolder(settings.log_folder)
+        check_folder(settings.log_folder)
+        generation = take_over(state.store, settings.log_folder, until, ended)
+        return None if generation is None else (generation, InFolder(settings.log_folder))
     folder = until.enter_context(spool(settings.spool))
     return take_generation(state.store, uuid.uuid4().hex), InBucket(state, folder)
 

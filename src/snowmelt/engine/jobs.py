@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeVar
 
-from snowmelt.engine.tasks import Place, run_on_spark
-from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
+from snowmelt.engine.judging import gravest
+from snowmelt.engine.tasks import run_on_spark
+from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
 
-Run = Callable[[Place, Any], Any]
+Where = TypeVar("Where")
+"""What all tasks of a job share: a `Place`, or less."""
 
 FAILED_MAX: Final = 10
 """So many jobs in a row may fail for reasons that pass by themselves."""
@@ -29,6 +31,7 @@ class Lane(StrEnum):
 
     LOG = "log"
     CHUNKS = "chunks"
+    MAINTENANCE = "maintenance"
 
 
 def slots_of(spark: Any) -> int:
@@ -54,9 +57,9 @@ class Jobs:
     def submit(
         self,
         lane: Lane,
-        place: Place,
+        place: Where,
         tasks: Sequence[Any],
-        run: Run,
+        run: Callable[[Where, Any], Any],
         done: Callable[[list[Any]], None],
         failed: Callable[[SnowmeltError], None],
     ) -> None:
@@ -69,9 +72,9 @@ class Jobs:
     def _outcome(
         self,
         lane: Lane,
-        place: Place,
+        place: Where,
         tasks: list[Any],
-        run: Run,
+        run: Callable[[Where, Any], Any],
         done: Callable[[list[Any]], None],
         failed: Callable[[SnowmeltError], None],
     ) -> Callable[[], None]:
@@ -79,16 +82,17 @@ class Jobs:
         try:
             answers = self._collect(lane, place, tasks, run)
         except Exception as error:
+            if is_gone(self._spark):
+                return raise_gone
             known = spark_error(error)
             return lambda: failed(known)
         errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
         if errors:
-            # One that no repetition heals says more than one that passes.
-            worst = next((error for error in errors if not passes(error)), errors[0])
+            worst = gravest(errors)
             return lambda: failed(worst)
         return lambda: self._succeeded(done, answers)
 
-    def _collect(self, lane: Lane, place: Place, tasks: list[Any], run: Run) -> list[Any]:
+    def _collect(self, lane: Lane, place: Where, tasks: list[Any], run: Callable[[Where, Any], Any]) -> list[Any]:
         with contextlib.suppress(AttributeError):
             # A client of Spark Connect has no context.
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", lane.value)
@@ -118,35 +122,61 @@ class Jobs:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def passes(error: SnowmeltError) -> bool:
-    """Whether the same may work in a while."""
-    return isinstance(error, Unavailable | OutcomeUnknown)
-
-
 def spark_error(error: Exception) -> SnowmeltError:
     """What Spark raises: a worker or an executor died, or a bug of ours in a task. Its text may quote rows; the kind alone is told."""
     if isinstance(error, SnowmeltError):
         return error
-    kinds = _PYTHON_ERROR.findall(str(error))
-    if "ModuleNotFoundError" in kinds:
-        hint = "workers need the driver's Python and its packages; PYSPARK_PYTHON says which"
-        return InvalidConfig("a module is not installed where Spark's workers run", hint=hint)
+    said = str(error)
+    for sign, fact in _UNFIT:
+        if found := sign.search(said):
+            return InvalidConfig(fact, detail=" ".join(found.groups()), hint=_FIT)
+    kinds = _PYTHON_ERROR.findall(said)
     if kinds and kinds[-1] in _BUGS:
         return InvariantBroken("a task failed by a bug", detail=kinds[-1], hint="--debug shows where")
     return Unavailable("a Spark job failed", detail=type(error).__name__, hint="--debug shows what Spark says")
 
 
+class SparkGone(Unavailable):
+    """Spark's own process has ended. Another process may go on; this one can't."""
+
+
+def raise_gone() -> NoReturn:
+    raise SparkGone(
+        "Spark's JVM ended", hint="start again: nothing is lost. If it happens again, look for a process that was out of memory"
+    )
+
+
 def is_gone(spark: Any) -> bool:
     """Whether its driver has died or was stopped, so that no job will run any more. A client of Spark Connect can't tell."""
-    from py4j.protocol import Py4JNetworkError
+    from py4j.protocol import Py4JError
 
     try:
         return bool(spark.sparkContext._jsc.sc().isStopped())
-    except (Py4JNetworkError, ConnectionError):
+    except (Py4JError, ConnectionError):
         return True
     except AttributeError:
         return False
 
 
+def has_executors(spark: Any) -> bool:
+    """Whether any is there that tasks can run on; a local master is its own."""
+    try:
+        context = spark.sparkContext
+        return context.master.startswith("local[") or int(context._jsc.sc().getExecutorMemoryStatus().size()) > 1
+    except Exception:
+        # It is asked for a hint's sake alone.
+        return True
+
+
+_UNFIT: Final = (
+    (re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,80})'"), "a module is not installed where Spark's workers run"),
+    (re.compile(r'Cannot run program "([^"\n]{1,200})"'), "Spark's workers can't start Python"),
+    (
+        re.compile(r"PYTHON_VERSION_MISMATCH|Python in worker has different version"),
+        "Spark's workers have another version of Python than the driver",
+    ),
+)
+"""What Spark says of workers that no repetition makes fit."""
+_FIT: Final = "install snowmelt and its extras where Spark's workers run, and let PYSPARK_PYTHON name the Python that has it"
 _PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): ", re.MULTILINE)
 _BUGS: Final = ("TypeError", "AttributeError", "KeyError", "IndexError", "NameError", "AssertionError", "NotImplementedError")

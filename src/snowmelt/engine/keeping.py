@@ -12,7 +12,14 @@ Laws of a bucket:
   it any more (`Relay.leftover`): its number has a record of other data, or lies below all that is needed. A driver that is late may
   still win the number behind the chain's end, so what was meant for that stays.
 
-In a folder a segment is where it was sealed, and one capture at a time has the folder (`handover`).
+In a folder a segment is where it was sealed, and one capture at a time has the folder (`handover`). Records name it relative to the state,
+so that a state that is moved or copied names its own segments:
+
+    log/<number>.json            the index of a segment; its data lies beside it
+    log/era-<e>/<number>.json    another server's beginning, which has none
+
+A name is believed only if it has that form: whatever a record says, nothing outside of the state is read or deleted for it. For the same
+reason the folder itself may be no symbolic link; the state may be one, and is where that leads.
 
 Memory: as many pieces as go up at once, whatever the size of a segment. Who reads has what he asked for once beside his own buffer.
 """
@@ -22,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import shutil
 import tempfile
 import threading
@@ -48,6 +56,8 @@ from snowmelt.store.objects import Bucket, open_store
 PIECE_BYTES: Final = 16 << 20
 UPLOADS_AT_ONCE: Final = 4
 _PREFIX: Final = "log"
+_IN_FOLDER: Final = re.compile(r"log/(?:era-[0-9]{1,9}/)?([0-9]{12,20})\.json")
+_IN_BUCKET: Final = re.compile(r"log/(?:[0-9]{20}|era-[0-9]{1,9})")
 _GENERATIONS_MAX: Final = 10**8
 _SPOOL: Final = "snowmelt-spool-"
 _NEW_S: Final = 60.0
@@ -118,32 +128,36 @@ class InFolder(Keeping):
 
     def begin(self, relay: Relay) -> tuple[int, list[tuple[Segment, str]]]:
         held, newest = relay.segments, relay.newest
+        for sealed in held:
+            # Told before anything is done, and not when it is let go of.
+            _checked(_IN_FOLDER, sealed.name)
         recorded, rest = 0, []
         for segment in list_segments(self.folder):
             if held and segment.number < segment_number(held[0]):
                 _remove(segment.index_path)
             elif newest is None or segment.number > segment_number(newest):
-                rest.append((segment, str(segment.index_path)))
+                rest.append((segment, _name_of(segment)))
             else:
                 recorded += segment.data_bytes
         return recorded, rest
 
     def nothing(self, relay: Relay, era: int) -> str:
         if relay.newest is None:
-            return str(self.folder / f"{0:020d}.json")
-        return str(self.folder / f"era-{era}" / f"{segment_number(relay.newest):012d}.json")
+            return f"{_PREFIX}/{0:020d}.json"
+        return f"{_PREFIX}/era-{era}/{segment_number(relay.newest):012d}.json"
 
     def start(self, generation: int, number: int, kept: Kept, failed: Callable[[BaseException], None]) -> None:
         self._kept = kept
 
     def keep(self, segment: Segment) -> None:
-        self._kept(segment, str(segment.index_path))
+        self._kept(segment, _name_of(segment))
 
     def recorded(self, segment: Segment) -> None:
         pass
 
     def remove(self, sealed: Sealed) -> int:
-        return _remove(Path(sealed.name))
+        number = segment_number(sealed)
+        return _remove(_index_in(self.folder, sealed.name)) if number and sealed.first < sealed.last else 0
 
     def sweep(self, relay: Relay, done: int) -> None:
         pass
@@ -154,7 +168,32 @@ class InFolder(Keeping):
 
 def segment_number(sealed: Sealed) -> int:
     """Of the segment in its folder; 0 for the head of a chain, which has none."""
-    return int(Path(sealed.name).stem)
+    return int(_checked(_IN_FOLDER, sealed.name)[1])
+
+
+def _name_of(segment: Segment) -> str:
+    return f"{_PREFIX}/{segment.index_path.name}"
+
+
+def _index_in(folder: Path, name: str) -> Path:
+    return folder / f"{_checked(_IN_FOLDER, name)[1]}.json"
+
+
+def _checked(form: re.Pattern[str], name: str) -> re.Match[str]:
+    found = form.fullmatch(name)
+    if found is None:
+        raise Corrupt("a record of the relay names no segment of its state", detail=repr(name), hint="nothing was read or deleted for it")
+    return found
+
+
+def check_folder(folder: Path) -> None:
+    """Where the log is kept is where the state is."""
+    if folder.is_symlink():
+        raise InvalidConfig(
+            "the folder of the log is a symbolic link",
+            detail=f"{folder} leads to {os.readlink(folder)}",
+            hint="put the whole state on that disk, and point the pipeline there",
+        )
 
 
 def _remove(index: Path) -> int:
@@ -202,6 +241,8 @@ class InBucket(Keeping):
         return None
 
     def begin(self, relay: Relay) -> tuple[int, list[tuple[Segment, str]]]:
+        for sealed in relay.segments:
+            _checked(_IN_BUCKET, sealed.name)
         return sum(_bytes_at_most(sealed) for sealed in relay.segments), []
 
     def nothing(self, relay: Relay, era: int) -> str:
@@ -251,7 +292,7 @@ class InBucket(Keeping):
         if sealed.first == sealed.last:
             return 0
         held = self._bytes.pop(sealed.name, _bytes_at_most(sealed))
-        self._delete(sealed.name, held)
+        self._delete(_checked(_IN_BUCKET, sealed.name)[0], held)
         return held
 
     def sweep(self, relay: Relay, done: int) -> None:
@@ -286,7 +327,7 @@ def _bytes_at_most(sealed: Sealed) -> int:
 
 
 def _read_index(store: Store, name: str) -> Segment:
-    return decode_index(store.read(name), None, where=name)
+    return decode_index(store.read(_checked(_IN_BUCKET, name)[0]), None, where=name)
 
 
 @contextlib.contextmanager
@@ -330,8 +371,11 @@ def segments_of(state: Path | Bucket) -> Callable[[str], Opened]:
         store = open_store(state)
         return lambda name: (_read_index(store, name), partial(_read_pieces, store, name))
 
+    folder = state / _PREFIX
+    check_folder(folder)
+
     def opened(name: str) -> Opened:
-        segment = read_segment(Path(name))
+        segment = read_segment(_index_in(folder, name))
         return segment, partial(read_file, segment.data_path)
 
     return opened

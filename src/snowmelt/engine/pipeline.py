@@ -2,7 +2,8 @@
 
 One thread owns the machines. Around it: the capture's thread, and threads that wait for Spark's answers. In each turn it takes up
 what came in, does the commit's next step, plans the next epoch if it may, and launches chunks. Nothing counts before an intent is won, so
-whatever fails before is dropped and planned again.
+whatever fails before is dropped and planned again. What fails because of one table sets that table aside (`judging`), and the rest is
+planned again without it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from snowmelt.commit.checks import refusal
-from snowmelt.commit.cleaning import Standing, deletable
+from snowmelt.commit.cleaning import Standing
 from snowmelt.commit.coordinator import (
     CommitTables,
     Coordinator,
@@ -34,18 +35,21 @@ from snowmelt.commit.coordinator import (
     TableCommitted,
 )
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Intent, StagedName, intent_of
+from snowmelt.commit.records import Intent, Staged, intent_of
 from snowmelt.databases.mysql.catalog import TablePredicate
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.preflight import FOREIGN_ENGINES
+from snowmelt.databases.mysql.failover import gtids_at
+from snowmelt.databases.mysql.preflight import FOREIGN_ENGINES, Cascades, PreflightOptions, unfit_tables
 from snowmelt.databases.mysql.reads import log_end
 from snowmelt.engine.chunks import Chunks
+from snowmelt.engine.cleaning import Cleaner
 from snowmelt.engine.discovery import Catalogue, Discovery, patterns, read_catalogue
 from snowmelt.engine.entries import Entries
 from snowmelt.engine.failpoints import BEFORE_DONE, BETWEEN_TABLES, INTENT_WRITTEN, reach
 from snowmelt.engine.handover import own_log, place_on_another, with_nothing_prepared
-from snowmelt.engine.jobs import Jobs, Lane, passes, slots_of
+from snowmelt.engine.jobs import Jobs, Lane, has_executors, is_gone, raise_gone, slots_of
+from snowmelt.engine.judging import Verdict, judge
 from snowmelt.engine.keeping import Keeping
 from snowmelt.engine.relay import Keeper
 from snowmelt.engine.retries import Retries
@@ -53,17 +57,33 @@ from snowmelt.engine.routes import Mode, Router, Target, assign_targets, check_g
 from snowmelt.engine.rows import CHANGE_FIELDS, Sourced, lake_schema
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.shapes import Shapes
+from snowmelt.engine.signs import EVERY_S, EVERY_S_IN_BUCKETS, Signs
 from snowmelt.engine.sinks import open_lake
 from snowmelt.engine.splitting import Splitter
 from snowmelt.engine.state import Owner, Shape, State
 from snowmelt.engine.tasks import LogAnswer, LogTask, Place, run_log
-from snowmelt.errors import BEGIN_ANEW, Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.engine.workers import Expected, Packages, look_around, owner_digest, packages, tasks_to_ask
+from snowmelt.errors import (
+    BEGIN_ANEW,
+    RECOPY,
+    Corrupt,
+    Fenced,
+    InvalidConfig,
+    InvariantBroken,
+    SnowmeltError,
+    SourceDrift,
+    TableStuck,
+    Unavailable,
+    check,
+)
+from snowmelt.lakes.warehouse import mark
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Cut, Relay
-from snowmelt.source.facts import Adopted, Durable, Found, Incarnation
-from snowmelt.source.planning import EpochPlan, choose_end, plan_epoch
-from snowmelt.source.tables import Phase
+from snowmelt.source.asides import Requests, Troubles, forget, reborn
+from snowmelt.source.facts import Adopted, Durable, Found, Gone, Incarnation, SetAside
+from snowmelt.source.planning import EpochPlan, choose_end, plan_epoch, statements_wait
+from snowmelt.source.tables import Phase, Table
 from snowmelt.store.generations import check_exclusive, newest_generation
 from snowmelt.store.objects import open_store
 
@@ -74,6 +94,8 @@ _TURN_S: Final = 0.05
 _SHARE_BYTES_MIN: Final = 4 << 20
 """Less than this of the log is not worth a task of its own."""
 _CHUNKS_AT_ONCE_MAX: Final = 8
+_SILENCE_S: Final = 20.0
+"""How long workers may be silent when a driver starts before a user is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,35 +136,46 @@ class Progress:
     targets: dict[str, str] = field(default_factory=dict)
     chunks: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     """Of tables that are being copied: how many the lake has, and of how many, once that is known."""
+    aside: dict[str, str] = field(default_factory=dict)
+    """Why tables are set aside."""
 
 
 class Pipeline:
     """One driver. `run` returns when `until` says so, and raises what stops it."""
 
-    def __init__(self, spark: Any, settings: Settings) -> None:
+    def __init__(self, spark: Any, settings: Settings, requests: Requests | None = None) -> None:
+        """`requests`: tables to be copied anew. The drivers of one process share it, so that what one began no other begins again."""
         self._settings = settings
+        self._requests = Requests() if requests is None else requests
         self._state = State(open_store(settings.state))
         self._user = f"snowmelt-{settings.name}"
         self._lake = open_lake(settings.warehouse, settings.fluss, user=self._user, state=settings.state)
         self._awake = threading.Event()
+        self._spark = spark
+        if is_gone(spark):
+            raise_gone()
         at_once = max(2, slots_of(spark) - 1)
         self._log_tasks = settings.log_tasks or at_once
         self._chunks_at_once = settings.chunks_at_once or min(_CHUNKS_AT_ONCE_MAX, at_once)
-        self._jobs = Jobs(spark, at_once=self._chunks_at_once + 1, wake=self._awake.set)
-        self._retries = Retries()
+        self._jobs = Jobs(spark, at_once=self._chunks_at_once + 2, wake=self._awake.set)
+        self._signs = Signs(self._state.store, settings.name, every_s=EVERY_S if settings.log_folder else EVERY_S_IN_BUCKETS)
+        self._retries = Retries(self._stuck)
         self._splitter = Splitter(settings.source, self._retries, rows_per_chunk=settings.rows_per_chunk)
         self._log_job: _LogJob | None = None
         self._staged: _LogJob | None = None
         self._planned_at = self._fence_due = 0.0
         self._booted = self._stopping = False
+        self._failed = False
+        """Whether the last log job has."""
         self._rows = self._rows_offered = 0
         self._found_shapes: dict[TableId, int] = {}
         """Numbers of shapes that a `Found` was proposed with and that the ledger does not have yet."""
         self.ledger = Ledger()
+        self._troubles = Troubles(self.ledger.tables)
 
     # ---- beginning
 
-    def _boot(self, ending: contextlib.ExitStack) -> None:
+    def _boot(self, ending: contextlib.ExitStack, until: Callable[[Pipeline], bool]) -> None:
         settings = self._settings
         wanted = patterns(settings.tables, settings.exclude)
         catalogue = read_catalogue(settings.source, wanted, era=0)
@@ -154,15 +187,29 @@ class Pipeline:
             raise InvalidConfig("no table matches", detail=", ".join(settings.tables))
         for route in self._router.idle(catalogue.tables):
             log.warning("a route matches no table", extra={"source": route.source, "target": route.target})
-        assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case, leave_out=begun)
+        _, refused = assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
+        if refused and not begun:
+            raise next(iter(refused.values()))
         if settings.log_folder is None:
             check_exclusive(self._state.store, uuid.uuid4().hex)
-        began = self._state.bind(Owner(settings.name, catalogue.server.identity), moves=settings.failover).server
+        owner = Owner(settings.name, catalogue.server.identity, settings.place)
+        began = self._state.bind(owner, moves=settings.failover, adopt=settings.adopt_state).server
         # Before anybody is fenced: a mistake in the file must not end the driver that is at work.
         self._check_described(before, catalogue, captured)
+        self._check_requests(before, catalogue)
+        marked = "" if settings.fluss is not None else mark(settings.warehouse)
+        installed = packages()
+        if not self._ask_workers(installed, marked, until):
+            return
         folder = ending.enter_context(contextlib.ExitStack())
-        self._generation, keeping = own_log(settings, self._state, folder)
+        owned = own_log(settings, self._state, folder, lambda: until(self) or self._stopping)
+        if owned is None:
+            return
+        self._generation, keeping = owned
+        self._signs.begin(self._generation)
         self.ledger = self._state.load()
+        self._troubles = Troubles(self.ledger.tables)
+        self._captured = captured
         relay = self._state.take_over_relay(self.ledger)
         moved = place_on_another(settings, relay, keeping.last(relay), catalogue.server, began)
         self._era = relay.era if moved is None else moved.era
@@ -197,6 +244,8 @@ class Pipeline:
             options=settings.types,
             limits=settings.limits,
             fluss=settings.fluss,
+            packages=installed,
+            mark="" if "://" in str(settings.warehouse) else marked,
         )
         self._shapes = Shapes(
             self._state,
@@ -209,7 +258,7 @@ class Pipeline:
         )
         schemas = {table.incarnation.table: table.schema for table in self.ledger.tables if table.phase is not Phase.GONE}
         self._shapes.begin(schemas, relay.statements(self.ledger.upto, relay.end))
-        self._discovery = Discovery(catalogue, self.ledger, relay, self._shapes, read, self._why_not)
+        self._discovery = Discovery(catalogue, self.ledger, relay, self._shapes, read, self._unfit)
         self._keeper = Keeper(
             self._state,
             relay,
@@ -227,6 +276,8 @@ class Pipeline:
             release=folder.close,
         )
         ending.callback(self._keeper.stop)
+        self._cleaner = Cleaner(self._jobs, self._place, every=settings.sweep_every)
+        ending.callback(self._cleaner.close)
         self._chunks = Chunks(
             self.ledger,
             self._keeper,
@@ -236,11 +287,39 @@ class Pipeline:
             at_once=self._chunks_at_once,
             began=self._began,
             sourced=self._sourced,
+            cleaner=self._cleaner,
         )
         ending.callback(self._chunks.close)
         self._entries = Entries(self._lake, self.ledger, self._shapes, self._chunks, settings.types)
         self._keeper.start(self.ledger.done_segment)
         self._booted = True
+
+    def _ask_workers(self, installed: Packages, marked: str, until: Callable[[Pipeline], bool]) -> bool:
+        """Whether Spark's workers can do what tasks need (`engine.workers`). False: the run is to end before they answered."""
+        if self._spark is None:
+            return True
+        settings, answers, began, due = self._settings, list[list[str]](), time.monotonic(), _SILENCE_S
+        expected = Expected(
+            packages=installed, state=settings.state, owner=owner_digest(settings.state), warehouse=settings.warehouse, mark=marked
+        )
+
+        def failed(error: SnowmeltError) -> None:
+            raise error
+
+        self._jobs.submit(Lane.LOG, expected, tasks_to_ask(self._spark, slots_of(self._spark)), look_around, answers.append, failed)
+        while not answers:
+            if until(self) or self._stopping:
+                return False
+            if is_gone(self._spark):
+                raise_gone()
+            if time.monotonic() - began >= due:
+                due *= 2
+                why = "new installations compile first" if has_executors(self._spark) else "does the cluster have free cores and memory?"
+                log.warning("no Spark worker has answered yet; %s", why, extra={"seconds": round(time.monotonic() - began)})
+            self._awake.wait(_TURN_S)
+            self._awake.clear()
+            self._jobs.take()
+        return True
 
     def _check_described(self, ledger: Ledger, catalogue: Catalogue, captured: TablePredicate) -> None:
         """At the first start a user is there to decide about tables without a key; one that is made later must not stop all others."""
@@ -249,24 +328,54 @@ class Pipeline:
                 raise InvalidConfig("a table can't be brought to the lake", detail=f"{table.id}: {why}", hint="or exclude it")
         check_goes_on(ledger.tables, captured, self._router)
 
+    def _check_requests(self, ledger: Ledger, catalogue: Catalogue) -> None:
+        for name in self._requests:
+            if name not in catalogue.tables and ledger.tables.get(name) is None:
+                raise InvalidConfig(
+                    "a table to be copied anew is not one of this pipeline's", detail=str(name), hint="name it as the source does"
+                )
+
     def _check_lake(self, catalogue: Catalogue) -> None:
-        """Each lake table has what the store says."""
+        """Each lake table has what the store says. One that is gone is its source table's trouble, unless all are, or the open epoch
+        has promised something to it."""
         ledger = self.ledger
-        needed = {known.target for known in ledger.tables if known.phase is not Phase.GONE}
+        needed = {known.target: known for known in ledger.tables if known.phase not in (Phase.SET_ASIDE, Phase.GONE)}
+        resting = {known.target for known in ledger.tables if known.phase is Phase.SET_ASIDE}
         found = {self._router.of(name).name for name, table in catalogue.tables.items() if not self._why_not(table)}
-        for target in sorted({known.target for known in ledger.tables} | found):
-            if self._lake.exists(target):
-                self._lake.check_start(target, ledger)
-            elif target in needed:
-                where = self._settings.fluss.bootstrap if self._settings.fluss else self._settings.warehouse
-                hint = f"is that the right place? if the table was dropped, {BEGIN_ANEW}"
-                raise SourceDrift("a lake table is not there", detail=f"{target} in {where}", hint=hint)
+        promised = {entry.target for entry in ledger.open.entries} if ledger.open is not None else set()
+        missing: dict[str, SnowmeltError] = {}
+        for target in sorted(({known.target for known in ledger.tables} | found) - resting):
+            try:
+                if self._lake.exists(target):
+                    self._lake.check_start(target, ledger)
+                    self._tell_of_buckets(target, needed)
+                elif target in needed:
+                    where = self._settings.fluss.bootstrap if self._settings.fluss else self._settings.warehouse
+                    hint = f"is that the right place? if the table was dropped, {BEGIN_ANEW}"
+                    missing[target] = SourceDrift("a lake table is not there", detail=f"{target} in {where}", hint=hint)
+            except Corrupt as error:
+                if target not in needed:
+                    raise
+                missing[target] = error
+        for target, broken in missing.items():
+            if target in promised or len(missing) == len(needed):
+                raise broken
+            name = needed[target].incarnation.table
+            self._set_aside(name, name.stuck(broken.fact, detail=broken.detail, hint=RECOPY))
+
+    def _tell_of_buckets(self, target: str, needed: Mapping[str, Table]) -> None:
+        """How many buckets a table has is settled when it is made."""
+        if target in needed and needed[target].keyed and self._settings.fluss is None:
+            has = self._lake.standing(target)[1]
+            if has != self._settings.buckets:
+                extra = {"target": target, "has": has, "buckets": self._settings.buckets}
+                log.warning("a lake table keeps the number of buckets that it was made with", extra=extra)
 
     def _begin_chain(self, relay: Relay, keeping: Keeping, catalogue: Catalogue) -> Position:
         """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
         a database that nobody writes to would never be copied, because no cut would ever be proven visible."""
         if relay.newest is None:
-            name, start = keeping.nothing(relay, catalogue.ended.era), catalogue.ended
+            name, start = keeping.nothing(relay, catalogue.ended.era), self._with_gtids(catalogue)
             head = relay.decide_seal(self._generation.number, name, start, start, (Cut(relay.end, catalogue.time_ms),))
             relay.apply(self._state.seal(head))
         newest = relay.newest
@@ -274,15 +383,27 @@ class Pipeline:
             raise InvariantBroken("a chain that was begun is empty")
         return newest.ends
 
+    def _with_gtids(self, catalogue: Catalogue) -> Position:
+        """Where the log begins that is captured, with the transactions before it, as far as they are told: should the server purge its log
+        before anything was captured, they prove that nothing is lost."""
+        file = replace(catalogue.log, number=catalogue.ended.file)
+        with Session(self._settings.source) as session:
+            return replace(catalogue.ended, gtids=gtids_at(session, file, catalogue.ended.offset))
+
     # ---- the loop
 
     def run(self, until: Callable[[Pipeline], bool] = lambda _: False) -> None:
-        with contextlib.ExitStack() as ending:
-            ending.callback(self._splitter.close)
-            ending.callback(self._jobs.close)
-            self._boot(ending)
-            while not until(self) and not (self._stopping and self._at_rest()):
-                self._turn()
+        try:
+            with contextlib.ExitStack() as ending:
+                ending.callback(self._splitter.close)
+                ending.callback(self._jobs.close)
+                self._boot(ending, until)
+                while self._booted and not until(self) and not (self._stopping and self._at_rest()):
+                    self._turn()
+        except BaseException as error:
+            self._signs.end(error)
+            raise
+        self._signs.end()
 
     def stop(self) -> None:
         """Finish the epoch under way and begin no other; `run` then returns. Chunks that are being read are read again next time."""
@@ -294,6 +415,7 @@ class Pipeline:
     def _turn(self) -> None:
         self._awake.clear()
         self._look_for_a_newer_driver()
+        self._signs.beat(self._discovery.left_out)
         busy = self._keeper.take()
         busy |= self._jobs.take()
         self._chunks.hear()
@@ -329,6 +451,8 @@ class Pipeline:
         """Every step that counts looks for itself; this is for a driver that has nothing to do."""
         if time.monotonic() < self._fence_due:
             return
+        if is_gone(self._spark):
+            raise_gone()
         with contextlib.suppress(Unavailable):
             newest = newest_generation(self._state.store, self._generation.number)
             if newest > self._generation.number:
@@ -345,9 +469,10 @@ class Pipeline:
         return False
 
     def caught_up(self) -> bool:
-        """Whether every table is live and the lake has what the database had when this driver started."""
-        live = all(table.phase is Phase.RELEASED for table in self.ledger.tables)
-        return live and self._discovery.complete and self.ledger.open is None and self._has(self._began)
+        """Whether every table is live, or set aside, and the lake has what the database had when this driver started."""
+        live = self._booted and all(table.phase in (Phase.RELEASED, Phase.SET_ASIDE) for table in self.ledger.tables)
+        settled = live and not self._troubles.open and not self._requests.open(self.ledger.tables) and not any(self._forgotten())
+        return settled and self._discovery.complete and self.ledger.open is None and self._has(self._began)
 
     def _has(self, position: Position) -> bool:
         """Whether the lake has the log up to a position."""
@@ -373,9 +498,24 @@ class Pipeline:
             phases={str(table.incarnation.table): table.phase.value for table in ledger.tables},
             targets={str(table.incarnation.table): table.target for table in ledger.tables},
             chunks={str(table.incarnation.table): table.copy.progress for table in ledger.tables if table.copy is not None},
+            aside={str(table.incarnation.table): table.aside.why for table in ledger.tables if table.aside is not None},
         )
 
     # ---- tables
+
+    def _set_aside(self, name: TableId, error: SnowmeltError) -> None:
+        """One table can't go on. The next epoch says so."""
+        if self._troubles.add(name, str(error)):
+            log.warning("a table is set aside", extra={"table": str(name), "why": str(error)})
+            self._planned_at = 0.0
+
+    def _stuck(self, error: TableStuck) -> bool:
+        """A task or a lake table says so; whether that one is set aside. A lake that has none of our tables is not there at all, and no
+        reason to set one aside."""
+        if not any(self._lake.exists(table.target) for table in self.ledger.tables):
+            raise error
+        self._set_aside(TableId(*error.table), error)
+        return TableId(*error.table) in self._troubles.open
 
     def _sourced(self, name: TableId) -> Sourced:
         """A table of the ledger as tasks see it."""
@@ -395,30 +535,40 @@ class Pipeline:
         remedy = "give it one" if self._settings.fluss else f"give it one, or a route with mode: {Mode.CHANGELOG} and start again"
         return "" if shape.key or not target.keyed else f"it has no key by which its rows could be told apart; {remedy}"
 
+    def _unfit(self, shapes: Sequence[MySqlTable]) -> dict[TableId, str]:
+        """Of some tables those that can't be captured, or brought to any target, and why."""
+        found = {shape.id: why for shape in shapes if (why := self._why_not(shape))}
+        cascades = Cascades.REFUSE if self._settings.refuse_cascades else Cascades.IGNORE
+        with Session(self._settings.source) as session:
+            more = unfit_tables(session, shapes, PreflightOptions(types=self._settings.types, cascades=cascades))
+        return more | found
+
     # ---- planning
 
     def _plan_if_due(self) -> None:
         if self._log_job is not None or self._staged is not None or not self._coordinator.may_plan:
             return
         ledger, relay = self.ledger, self._keeper.relay
-        upto = choose_end(relay, ledger.upto, self._settings.epoch_bytes)
-        due = time.monotonic() - self._planned_at >= self._settings.interval_s
+        upto = choose_end(ledger.tables, relay, ledger.upto, self._settings.epoch_bytes)
+        # Statements may need an epoch each, and everything behind them waits. What has failed just now is not hurried.
+        hurried = not self._failed and statements_wait(ledger.tables, relay, ledger.upto)
+        due = hurried or time.monotonic() - self._planned_at >= self._settings.interval_s
         full = upto - ledger.upto >= self._settings.epoch_bytes // 2
         proposals = list(self._propose())
         # While chunks are being read those that are read can wait for the next epoch; the last of them has nothing to wait for.
         ready = self._chunks.ready and (due or not self._chunks.reading)
         if not (proposals or ready or full or (due and upto > ledger.upto)):
             return
-        plan = plan_epoch(
-            ledger.tables,
-            relay,
-            epoch=ledger.epoch + 1,
-            generation=self._generation.number,
-            follows=ledger.identity,
-            after=ledger.upto,
-            upto=upto,
-            proposals=proposals,
-        )
+        plan = self._plan(upto, proposals)
+        # Whether the lake can take what the plan does to its tables is settled before any task starts.
+        while stuck := self._entries.unfit(plan):
+            for error in stuck:
+                name, time_ms = TableId(*error.table), relay.time_at(ledger.upto) or 0
+                log.warning("a table is set aside", extra={"table": str(name), "why": str(error)})
+                proposals.append(SetAside(Incarnation(name, plan.epoch), ledger.upto, time_ms, str(error)))
+            plan = self._plan(upto, proposals)
+            rest = plan.untouched(ledger.tables)
+            check(all(TableId(*error.table) in rest for error in stuck), "a table that can't go on is not set aside")
         for fact in plan.given_back:
             ledger.tables.apply(fact)
         if plan.upto == plan.after and not plan.facts:
@@ -426,16 +576,44 @@ class Pipeline:
         self._planned_at = time.monotonic()
         self._start_log_job(plan)
 
+    def _plan(self, upto: int, proposals: Iterable[Durable]) -> EpochPlan:
+        ledger = self.ledger
+        return plan_epoch(
+            ledger.tables,
+            self._keeper.relay,
+            epoch=ledger.epoch + 1,
+            generation=self._generation.number,
+            follows=ledger.identity,
+            after=ledger.upto,
+            upto=upto,
+            proposals=proposals,
+        )
+
     def _propose(self) -> Iterable[Durable]:
-        """New tables, and the next bounds of those that are being split."""
+        """Tables that can't go on, that were asked for, or that are new, and the next bounds of those that are being split."""
+        ledger = self.ledger
+        yield from self._troubles.propose(ledger.upto, self._keeper.relay.time_at(ledger.upto) or 0)
+        yield from self._forgotten()
+        for table in self._requests.open(ledger.tables):
+            if self._can_begin_anew(table):
+                yield reborn(table, epoch=ledger.epoch + 1, at=ledger.upto)
         taken = {known.target: known.incarnation.table for known in self.ledger.tables}
         gone = {known.target for known in self.ledger.tables if known.phase is Phase.GONE}
-        for shape in self._discovery.found():
+        for shape, why in self._discovery.found():
             try:
                 target = self._router.of(shape.id)
                 # One that is gone makes room when its epoch is done.
-                if target.name not in gone:
-                    yield self._find(shape, target, taken)
+                if target.name in gone:
+                    continue
+                if why and target.name not in ledger.marks:
+                    self._discovery.leave_out(shape.id, why)
+                    continue
+                found = self._find(shape, target, taken)
+                yield found
+                if why:
+                    # The lake has rows of a table that had its name, and is left with them.
+                    log.warning("a table is set aside", extra={"table": str(shape.id), "why": why})
+                    yield SetAside(found.incarnation, found.at, self._keeper.relay.time_at(found.at) or 0, f"{why}; then {RECOPY}")
             except InvalidConfig as error:
                 # One that somebody made later must not stop all others.
                 if not self.ledger.epoch:
@@ -444,6 +622,12 @@ class Pipeline:
         for table in self.ledger.tables:
             if table.phase is Phase.SPLITTING:
                 yield from self._splitter.next(table, self._shapes.of(table.schema).table)
+
+    def _forgotten(self) -> Iterator[Gone]:
+        """Tables that were set aside and are excluded by now."""
+        tables = self.ledger.tables
+        excluded = [table.incarnation.table for table in tables if not self._captured(table.incarnation.table)]
+        return forget(tables, excluded, self.ledger.upto)
 
     def _find(self, shape: MySqlTable, target: Target, taken: dict[str, TableId]) -> Found:
         """`taken`: who goes to which target; this one too, from now on."""
@@ -466,6 +650,41 @@ class Pipeline:
             self._found_shapes[name] = self._shapes.number(Shape(shape))
         taken[target.name] = name
         return Found(Incarnation(name, self.ledger.epoch + 1), target.name, target.keyed, self._found_shapes[name], self.ledger.upto)
+
+    def _can_begin_anew(self, table: Table) -> bool:
+        """Whether a table that was asked for can be copied with the next epoch. Its lake table is one then that takes its rows: emptied by
+        that epoch's intent; or made anew before it, which nobody relies on while the table is set aside."""
+        name, target = table.incarnation.table, table.target
+        shape = self._shapes.of(table.schema).table
+        if not self._has(self._began) or self._keeper.relay.statements(self.ledger.upto, self._keeper.relay.end, name):
+            # Its shape is not yet what the source has, whose trouble may be over.
+            return False
+        try:
+            why = self._unfit([shape]).get(name, "")
+        except Unavailable:
+            return False
+        schema = lake_schema(shape, self._settings.types, keyed=table.keyed)
+        key, system = (shape.key, None) if table.keyed else ((), CHANGE_FIELDS)
+        try:
+            if why or not self._lake.empties:
+                raise InvalidConfig("it can't be captured" if why else "its target can't be emptied", detail=why)
+            if self._lake.exists(target):
+                with contextlib.suppress(SourceDrift):
+                    self._lake.reshape(target, schema, key, emptied=table.keyed)
+                    return True
+            if table.phase is not Phase.SET_ASIDE:
+                self._set_aside(name, name.stuck("its lake table is made anew, as it was asked for"))
+                return False
+            if self.ledger.open is not None:
+                return False
+            if newest_generation(self._state.store, self._generation.number) > self._generation.number:
+                raise Fenced("a newer driver runs this pipeline", detail=f"this is generation {self._generation.number}")
+            self._lake.remake(target, schema, key, buckets=self._settings.buckets, system=system)
+        except (InvalidConfig, Corrupt) as error:
+            log.warning("a table that was asked for can't be copied anew", extra={"table": str(name), "why": str(error)})
+            self._requests.drop(name)
+            return False
+        return True
 
     def _start_log_job(self, plan: EpochPlan) -> None:
         rules = {table.incarnation.table: plan.rule(table) for table in self.ledger.tables if table.phase is not Phase.GONE} | plan.rules
@@ -504,12 +723,20 @@ class Pipeline:
         self._log_job = job
 
         def done(answers: list[LogAnswer]) -> None:
-            job.answers, self._log_job, self._staged = answers, None, job
+            for answer in answers:
+                for target, messages in answer.messages.items():
+                    files = tuple(file.name for file in answer.message.files if file.target == target)
+                    self._cleaner.reported(target, Staged(files, messages, 0))
+            job.answers, self._log_job, self._staged, self._failed = answers, None, job, False
 
         def failed(error: SnowmeltError) -> None:
             self._log_job = None
+            self._cleaner.job_failed()
+            self._failed = True
             self._planned_at = time.monotonic()
-            if not passes(error):
+            if isinstance(error, TableStuck) and self._stuck(error):
+                return
+            if judge(error) is not Verdict.PASSES:
                 raise error
             self._jobs.count_failure(error)
             log.warning("a log job failed and is planned again", extra={"epoch": plan.epoch})
@@ -534,13 +761,20 @@ class Pipeline:
         refused = refusal(plan, [answer.message for answer in answers], writers=job.tasks, sources=None, tables=self.ledger.tables)
         if refused is not None:
             log.warning("what a log job brought is dropped and planned again", extra={"epoch": plan.epoch, "why": refused})
-        elif self._coordinator.offer(self._intent(plan, answers), plan.follows):
+            return
+        try:
+            intent = self._intent(plan, answers)
+        except TableStuck as error:
+            if not self._stuck(error):
+                raise
+            return
+        if self._coordinator.offer(intent, plan.follows):
             adopted = (self._chunks.staged(fact.nonce).rows for fact in plan.facts if isinstance(fact, Adopted))
             self._rows_offered = sum(answer.rows for answer in answers) + sum(adopted)
 
     def _intent(self, plan: EpochPlan, answers: list[LogAnswer]) -> Intent:
         relay, entries = self._keeper.relay, self._entries.of(plan, answers)
-        time_ms, segment = relay.time_at(plan.upto), relay.number_at(plan.upto)
+        time_ms, segment = relay.committed_by(plan.upto, int(time.time() * 1000)), relay.number_at(plan.upto)
         return intent_of(plan, nonce=uuid.uuid4().hex, time_ms=time_ms, entries=entries, segment=segment)
 
     def _step(self) -> None:
@@ -573,8 +807,12 @@ class Pipeline:
                 pass
 
     def _learn(self) -> None:
-        """Tables that the newest intent found are known where capture is."""
-        for fact in self.ledger.open.facts if self.ledger.open is not None else ():
+        """What the newest intent names is not left over; tables that it found are known where capture is."""
+        intent = self.ledger.open
+        if intent is None:
+            return
+        self._cleaner.won(intent)
+        for fact in intent.facts:
             if isinstance(fact, Found):
                 self._shapes.found(fact.incarnation.table, fact.schema, self.ledger.upto)
 
@@ -583,8 +821,9 @@ class Pipeline:
         ledger = self.ledger
         self._let_go_of_log()
         self._chunks.let_go()
+        self._cleaner.clean(self._standing(), sorted({table.target for table in ledger.tables}))
         if ledger.epoch % self._settings.summary_every == 0:
-            self._clean()
+            self._forget()
             self._state.sum_up(ledger)
 
     def _let_go_of_log(self) -> None:
@@ -595,13 +834,15 @@ class Pipeline:
         relay.raise_floor(relay.decide_floor(ledger.done_upto, min(needed, default=None)))
         self._keeper.let_go(relay.deletable(ledger.segment))
 
-    def _clean(self) -> None:
+    def _standing(self) -> Standing:
+        """What decides about staged files, as of now."""
+        ledger, chunks = self.ledger, self._chunks
+        mine = (self._generation.number, ledger.epoch, ledger.generation, chunks.newest_job, chunks.under_way)
+        return Standing(*mine, self._coordinator.named)
+
+    def _forget(self) -> None:
+        """Records and shapes that nothing needs any more."""
         ledger = self.ledger
-        for target in sorted({table.target for table in ledger.tables}):
-            staged = self._lake.staged(target)
-            state = (self._generation.number, ledger.epoch, ledger.generation, self._chunks.newest_job, self._chunks.under_way)
-            standing = Standing(*state, self._coordinator.named | self._lake.referenced(target))
-            self._lake.delete(target, [name for name in staged if deletable(StagedName.parse(name), standing)])
         self._keeper.sweep(ledger.done_segment)
         self._found_shapes = {name: number for name, number in self._found_shapes.items() if ledger.tables.get(name) is None}
         statements = self._keeper.relay.statements(ledger.upto, self._keeper.relay.end)

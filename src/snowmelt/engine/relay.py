@@ -10,6 +10,7 @@ What is held has a cap: `relay.flow` says when capture stops and why that ends. 
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -29,6 +30,8 @@ from snowmelt.model.position import Position
 from snowmelt.relay.flow import Flow, Held, Need, decide_flow
 from snowmelt.relay.retention import Cut, Ending, Prepared, Relay, Sealed
 from snowmelt.store.generations import is_newest
+
+log = logging.getLogger(__name__)
 
 
 class Gauge:
@@ -214,6 +217,10 @@ class Keeper:
             [_phase(one, segment.start.era, first - segment.start.offset) for one in of_xa],
             prepared_bytes_max=self._prepared_bytes_max,
         )
+        for decided in sealed.decided:
+            if decided.committed and decided.group.moved:
+                extra = {"xid": decided.group.xid, "tables": ", ".join(map(str, decided.group.moved))}
+                log.warning("tables of a prepared transaction were renamed or emptied before its COMMIT, and are copied again", extra=extra)
         for group in sealed.put_aside:
             put_aside(self._state.store, segment, group, segment.start.offset + group.begins - first)
         if sealed.put_aside:
@@ -261,7 +268,7 @@ def _phase(logged: LoggedXa, era: int, shift: int) -> Prepared | Ending:
     """What the log says of an XA transaction, on the number line."""
     xid, offset = str(logged.xid), logged.offset + shift
     if logged.committed is None:
-        return Prepared(xid, era, logged.begins + shift, offset, logged.at, logged.bytes)
+        return Prepared(xid, era, logged.begins + shift, offset, logged.at, logged.bytes, logged.tables)
     return Ending(xid, offset, logged.committed)
 
 

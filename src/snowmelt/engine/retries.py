@@ -1,17 +1,18 @@
 """Reads of a table that failed: when it is tried again, and when that is enough.
 
 A table that is not what it was when a read was planned is told of by the log as well, in a moment; a database may be away for a while.
-So a table whose reads fail waits, longer each time, while all others go on. One that never comes right stops the pipeline with its error.
+So a table whose reads fail waits, longer each time, while all others go on. One that never comes right is given up (`judging`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Final
 
-from snowmelt.engine.jobs import passes
-from snowmelt.errors import SnowmeltError, SourceDrift
+from snowmelt.engine.judging import Verdict, judge
+from snowmelt.errors import SnowmeltError, TableStuck
 from snowmelt.model.table import TableId
 
 log = logging.getLogger(__name__)
@@ -24,17 +25,26 @@ _PAUSE_S_MAX: Final = 5.0
 class Retries:
     """Of one driver; used by the thread that owns the machines."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_up: Callable[[TableStuck], object]) -> None:
+        """`give_up` is told of a table that can't go on."""
+        self._give_up = give_up
         self._failed: dict[TableId, int] = {}
         self._not_before: dict[TableId, float] = {}
 
     def failed(self, table: TableId, error: BaseException) -> None:
-        """Raises the error if it is none that passes, or has come too often."""
-        if not isinstance(error, SnowmeltError) or not (passes(error) or isinstance(error, SourceDrift)):
+        """Raises the error if it is not of this table alone, or if a database is away for too long."""
+        verdict = judge(error, one_table=True)
+        if not isinstance(error, SnowmeltError) or verdict is Verdict.PIPELINE:
             raise error
         count = self._failed.get(table, 0) + 1
-        if count >= FAILED_MAX:
-            raise type(error)(error.fact, detail=f"{error.detail}; {count} times in a row, {table}".removeprefix("; "), hint=error.hint)
+        if isinstance(error, TableStuck) or count >= FAILED_MAX:
+            often = f"; {count} times in a row, {table}" if count > 1 else ""
+            stuck = table.stuck(error.fact, detail=f"{error.detail}{often}".removeprefix("; "), hint=error.hint)
+            if verdict is Verdict.PASSES:
+                raise type(error)(stuck.fact, detail=stuck.detail, hint=stuck.hint)
+            self.succeeded(table)
+            self._give_up(stuck)
+            return
         log.warning("a read of a table failed and is done again", extra={"table": str(table), "why": error.fact, "times": count})
         self._failed[table] = count
         self._not_before[table] = time.monotonic() + min(_PAUSE_S_MAX, _PAUSE_S * 2 ** (count - 1))

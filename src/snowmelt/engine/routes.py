@@ -16,8 +16,11 @@ from snowmelt.source.tables import Phase, Table
 SAME_NAME: Final = "{database}.{table}"
 
 _PLACE: Final = re.compile(r"\{(database|table)\}")
-_TARGET: Final = re.compile(r"[^\s./\\${}`]+\.[^\s./\\${}`]+")
-"""`$` parts a Paimon table from its system tables, the dot its database from its name; the rest is a path's."""
+_TARGET: Final = re.compile(r"[^\s.:/\\${}`\x00-\x1f\x7f]+\.[^\s.:/\\${}`\x00-\x1f\x7f]+")
+"""`$` parts a Paimon table from its system tables, the dot its database from its name; Paimon's native half takes no control characters;
+the rest is a path's. With a colon in one name Java's Paimon can't list the tables of the whole database."""
+_PART_BYTES_MAX: Final = 250
+"""Of a database's or a table's name in the lake: file systems take 255 bytes, and Paimon adds `.db` to a database's."""
 
 
 class Mode(StrEnum):
@@ -59,12 +62,12 @@ class Route:
             raise InvalidConfig(
                 "a target must be database.table",
                 detail=repr(self.target),
-                hint='for example ods.orders or "ods.{database}_{table}"; no other braces, and no blanks, slashes or further dots',
+                hint='for example ods.orders or "ods.{database}_{table}"; no other braces, and no blanks, slashes, colons or further dots',
             )
 
     def of(self, table: TableId) -> str:
         target = _PLACE.sub(lambda place: table.database if place[1] == "database" else table.name, self.target)
-        if not _TARGET.fullmatch(target):
+        if not _TARGET.fullmatch(target) or any(len(part.encode()) > _PART_BYTES_MAX for part in target.split(".")):
             raise InvalidConfig(
                 f"{table} can't go to a lake table of that name", detail=repr(target), hint="give it a route to another name, or exclude it"
             )
@@ -72,29 +75,29 @@ class Route:
 
 
 def assign_targets(
-    tables: Iterable[TableId], routes: Sequence[Route], *, default: str, ignore_case: bool = False, leave_out: bool = False
-) -> dict[TableId, Target]:
-    """The target of each table. Two tables of one target are refused: their rows would overwrite each other. With `leave_out` tables that
-    can have none are left out."""
+    tables: Iterable[TableId], routes: Sequence[Route], *, default: str, ignore_case: bool = False
+) -> tuple[dict[TableId, Target], dict[TableId, InvalidConfig]]:
+    """The target of each table that can have one, and what is wrong with each of the others. Of two tables with one target the second is
+    refused: their rows would overwrite each other."""
     router = Router(routes, default=default, ignore_case=ignore_case)
     targets: dict[TableId, Target] = {}
+    refused: dict[TableId, InvalidConfig] = {}
     taken: dict[str, TableId] = {}
     for table in sorted(tables):
         try:
             target = router.of(table)
-        except InvalidConfig:
-            if leave_out:
-                continue
-            raise
-        targets[table] = target
-        if target.name in taken and not leave_out:
-            raise InvalidConfig(
-                f"two tables would go to {target.name}",
-                detail=f"{taken[target.name]} and {table}",
-                hint="several tables into one come later; until then give each a target of its own, for example with {table}",
-            )
-        taken[target.name] = table
-    return targets
+        except InvalidConfig as error:
+            refused[table] = error
+            continue
+        if (first := taken.setdefault(target.name, table)) == table:
+            targets[table] = target
+            continue
+        refused[table] = InvalidConfig(
+            f"two tables would go to {target.name}",
+            detail=f"{first} and {table}",
+            hint="several tables into one come later; until then give each a target of its own, for example with {table}",
+        )
+    return targets, refused
 
 
 class Router:
@@ -122,9 +125,11 @@ class Router:
 
 def check_goes_on(tables: Iterable[Table], captured: TablePredicate, router: Router) -> None:
     """Every table that a pipeline has is captured in every epoch, or its changes would be lost without a word; and goes where it went, or
-    there would be half of the truth in each of two places."""
+    there would be half of the truth in each of two places. One that is set aside may be left out: its changes are none of the lake's."""
     for table in tables:
         name = table.incarnation.table
+        if table.phase is Phase.SET_ASIDE and not captured(name):
+            continue
         if table.phase is not Phase.GONE and not captured(name):
             raise InvalidConfig(
                 "a table of this pipeline is not captured any more",

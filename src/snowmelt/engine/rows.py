@@ -23,7 +23,7 @@ from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch
 from snowmelt.databases.mysql.rows import DELETE as DELETED
 from snowmelt.databases.mysql.rows import UPDATE_BEFORE
 from snowmelt.engine.keys import Mask
-from snowmelt.errors import BEGIN_ANEW, SourceDrift
+from snowmelt.errors import RECOPY
 from snowmelt.lakes.paimon_shape import SEQUENCE, of_source
 from snowmelt.model import sequence
 from snowmelt.model.table import DELETE, INSERT, KIND
@@ -75,7 +75,8 @@ def change_rows(item: ChangeBatch, source: Sourced, options: TypeOptions, kept: 
     """What of a batch of changes goes to the lake. In a keyed table a before-image is a delete of its key, unless the after-image has
     the same key."""
     if ABSENT in item.rows.schema.names:
-        raise SourceDrift("the log holds partial rows", detail=str(item.table.id), hint=f"set binlog_row_image to FULL and {BEGIN_ANEW}")
+        hint = f"set binlog_row_image to FULL for every session; then {RECOPY}"
+        raise item.table.id.stuck("the log holds partial rows", detail=str(item.table.id), hint=hint)
     ops = item.rows.column("_op").to_numpy()
     before = ops == UPDATE_BEFORE
     if source.keyed and before.any():
@@ -119,6 +120,10 @@ class Ordinals:
 def _keyed(batch: pa.RecordBatch, table: MySqlTable, options: TypeOptions, seq: Longs, kinds: npt.NDArray[np.int8]) -> pa.RecordBatch:
     schema = lake_schema(table, options, keyed=True)
     arrays: list[Any] = [batch.column(field.name) for field in schema]
+    for name in table.key:
+        if batch.column(name).null_count:
+            hint = f"correct or delete such rows in the source; then {RECOPY}"
+            raise table.id.stuck("a key holds a date that does not exist, which the lake can't have as NULL", detail=name, hint=hint)
     fields = [*schema, pa.field(SEQUENCE, pa.int64(), nullable=False), pa.field(KIND, pa.int8())]
     return pa.RecordBatch.from_arrays([*arrays, pa.array(seq, pa.int64()), pa.array(kinds, pa.int8())], schema=pa.schema(fields))
 

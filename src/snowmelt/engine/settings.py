@@ -12,6 +12,7 @@ from snowmelt.databases.mysql.columns import TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.engine.routes import Route
 from snowmelt.fluss.target import FlussTarget
+from snowmelt.lakes.warehouse import Warehouse
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.store.objects import Bucket
@@ -23,7 +24,7 @@ class Settings:
 
     name: str
     state: Path | Bucket
-    warehouse: str
+    warehouse: str | Warehouse
     source: MySqlOptions
     tables: Sequence[str]
     exclude: Sequence[str] = ()
@@ -42,6 +43,8 @@ class Settings:
     """How many tasks an epoch's log is shared by at most; None: as many as Spark runs at once, but for one."""
     buckets: int = 2
     summary_every: int = 20
+    sweep_every: int = 1_000
+    """At least so many epochs lie between two looks for staged files that no report names."""
     refuse_cascades: bool = True
     """Whether a foreign key that changes rows without a word in the log stops the pipeline when it is added."""
     failover: bool = False
@@ -54,8 +57,15 @@ class Settings:
     fluss: FlussTarget | None = None
     """Instead of a warehouse: rows go to tables of Fluss."""
 
+    adopt_state: bool = False
+    """Whether a state that was moved here is this pipeline's from now on."""
     spool: Path | None = None
     """Where a log that is kept in a bucket lies until it is there; None: where temporary files are."""
+
+    @property
+    def place(self) -> str:
+        """Where the state is, for its owner record: a folder's path without symbolic links, or a bucket's address."""
+        return str(self.state.resolve()) if isinstance(self.state, Path) else self.state.url.rstrip("/")
 
     @property
     def log_folder(self) -> Path | None:

@@ -9,6 +9,8 @@ Laws:
   of them. A catalogue's shape is of another moment, and a statement applied to it might be in it already; a new table's text leaves out
   what it inherits. So a table whose shape is not known, or that is created, is sent to the catalogue: it is gone here, found there, and
   copied.
+- A statement after which the log lacks changes of a table (rows as text, a foreign key that cascades, a MERGE table that names it) breaks
+  that table, and no other.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from snowmelt.databases.mysql.catalog import TablePredicate
@@ -28,6 +31,7 @@ from snowmelt.databases.mysql.ddl import (
     DropDatabase,
     DropTable,
     Ignored,
+    Merged,
     NotUnderstood,
     RenameTable,
     Rewrites,
@@ -35,11 +39,12 @@ from snowmelt.databases.mysql.ddl import (
     SchemaChange,
     Truncate,
 )
+from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
 from snowmelt.databases.mysql.ddl.reader import ROWS
 from snowmelt.databases.mysql.segments import Segment
 from snowmelt.databases.mysql.statements import LoggedStatement, changes_of
 from snowmelt.engine.state import Shape, State
-from snowmelt.errors import SourceDrift, check
+from snowmelt.errors import RECOPY, check
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Effect, Statement
 
@@ -50,7 +55,14 @@ _TEXT_MAX: Final = 300
 _SECRETS: Final = re.compile(r"password|identified|connection|secret", re.IGNORECASE)
 
 
-_Outcome = tuple[TableId, Effect, Shape | None]
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a statement does to one table. `why`: of one that it breaks."""
+
+    table: TableId
+    effect: Effect
+    shape: Shape | None = None
+    why: str = ""
 
 
 class Shapes:
@@ -129,7 +141,7 @@ class Shapes:
                     self._now.pop(statement.table, None)
                 case Effect.MAKES | Effect.RESHAPES | Effect.REWRITES:
                     self._now[statement.table] = self.of(statement.schema).table
-                case Effect.EMPTIES:
+                case Effect.EMPTIES | Effect.BREAKS:
                     pass
 
     def read(self, segment: Segment, statements: Iterable[LoggedStatement], first: int) -> tuple[Statement, ...]:
@@ -152,64 +164,74 @@ class Shapes:
         return tuple(found)
 
     def _statement(self, offset: int, outcome: _Outcome) -> Statement:
-        table, effect, shape = outcome
-        return Statement(offset, table, effect, 0 if shape is None else self.number(shape))
+        number = 0 if outcome.shape is None else self.number(outcome.shape)
+        return Statement(offset, outcome.table, outcome.effect, number, why=outcome.why)
 
     def _outcomes(self, change: SchemaChange, logged: LoggedStatement, where: str) -> Iterator[_Outcome]:
         text = _told(logged.sql)
         match change:
-            case CreateTable(table, cascades):
-                self._check_cascades(table.id, cascades, text, where)
-                yield table.id, Effect.DROPS, None
+            case CreateTable(table):
+                # One that a foreign key changes without a word in the log is left out when it is found.
+                yield _Outcome(table.id, Effect.DROPS)
             case AlterColumns(name, before, after, renamed, filled, cascades):
-                self._check_cascades(name, cascades, text, where)
                 # One that is dropped and added by one statement is another column of the same name.
                 dropped = {column.name: "" for column in before.columns if column.name in filled and column.name not in renamed}
                 shape = Shape(after, tuple(sorted({**dropped, **renamed}.items())), text)
-                yield name, Effect.RESHAPES, shape
+                yield _Outcome(name, Effect.RESHAPES, shape)
                 # Rows that are stored have a value in the new column, and no event says so.
                 if self._keyed(name) and any(value is not None for value in filled.values()):
                     log.warning(
                         "stored rows got a value in a new column, and the table is read again", extra={"table": str(name), "at": where}
                     )
-                    yield name, Effect.REWRITES, shape
+                    yield _Outcome(name, Effect.REWRITES, shape)
+                if cascades and self._refuse_cascades:
+                    hint = f"make the key RESTRICT; then {RECOPY}; or set cascades: ignore, and its rows will differ"
+                    yield _breaks(name, "a foreign key was added that changes rows without a word in the log", f"at {where}: {text}", hint)
             case DropTable(name):
-                yield name, Effect.DROPS, None
+                yield _Outcome(name, Effect.DROPS)
             case RenameTable(old, new, after):
-                if self._captured(old):
-                    yield old, Effect.DROPS, None
-                if self._captured(new):
-                    yield (new, Effect.DROPS, None) if after is None else (new, Effect.MAKES, Shape(after, statement=text))
+                # One that is not captured is named too: what is prepared may have changes of it.
+                yield _Outcome(old, Effect.DROPS)
+                # Whether a MERGE table names it by its new name only the catalogue tells.
+                if after is None or after.engine.lower() == "myisam" or not self._captured(new):
+                    yield _Outcome(new, Effect.DROPS)
+                else:
+                    yield _Outcome(new, Effect.MAKES, Shape(after, statement=text))
             case Truncate(name):
                 now = self._now.get(name)
-                yield (name, Effect.DROPS, None) if now is None else (name, Effect.EMPTIES, Shape(now, statement=text))
-            case Rewrites(name, after, reason, statement):
-                if statement in ROWS:
-                    raise _as_text(f"{statement} that names {name}", where)
+                yield _Outcome(name, Effect.DROPS) if now is None else _Outcome(name, Effect.EMPTIES, Shape(now, statement=text))
+            case Rewrites(name, after, reason, statement) if statement in ROWS:
+                yield self._as_text(name, f"{statement} that names it, at {where}")
+            case Rewrites(name, after, reason):
                 # One that nobody has yet is copied for the first time.
                 if name in self._now:
                     log.warning("a statement changed stored rows, and its table is copied again", extra={"table": str(name), "why": reason})
-                yield (name, Effect.DROPS, None) if after is None else (name, Effect.MAKES, Shape(after, statement=text))
+                yield _Outcome(name, Effect.DROPS) if after is None else _Outcome(name, Effect.MAKES, Shape(after, statement=text))
+            case Merged(name):
+                # One that nobody has yet is looked at before it is copied.
+                known = name in self._now
+                yield _breaks(name, MERGED, f"at {where}: {text}", f"{SEPARATE}; then {RECOPY}") if known else _Outcome(name, Effect.DROPS)
             case DropDatabase(database):
                 for name in sorted(self.listed.union(self._now)):
                     if name.database == database:
-                        yield name, Effect.DROPS, None
+                        yield _Outcome(name, Effect.DROPS)
             case NotUnderstood(tables, _, reason):
                 for name in tables:
                     log.warning("a statement can't be understood, and its table is copied again", extra={"table": str(name), "why": reason})
-                    yield name, Effect.DROPS, None
+                    yield _Outcome(name, Effect.DROPS)
             case RowsAsText(verb):
-                raise _as_text(f"{verb} that may reach a captured table by a view, trigger or function", where)
+                # A view, trigger or function of any database may lead to any table, and only the catalogue of that moment knew which.
+                for name in sorted(self.listed.union(self._now)):
+                    yield self._as_text(name, f"{verb} that may reach it by a view, trigger or function, at {where}")
             case DatabaseDefaults() | Ignored():
                 pass
 
-    def _check_cascades(self, name: TableId, cascades: bool, text: str, where: str) -> None:
-        if cascades and self._refuse_cascades:
-            raise SourceDrift(
-                "a foreign key was added that changes rows without a word in the log",
-                detail=f"{name}, at {where}: {text}",
-                hint="take the key away and begin with a new state; or set cascades: ignore, and its rows will differ",
-            )
+    def _as_text(self, name: TableId, what: str) -> _Outcome:
+        """One that nobody has yet is copied behind the statement."""
+        hint = f"set binlog_format to ROW for every session; then {RECOPY}"
+        if name not in self._now:
+            return _Outcome(name, Effect.DROPS)
+        return _breaks(name, "rows were changed by a statement that the log holds as text", what, hint)
 
 
 def _told(sql: str) -> str:
@@ -219,9 +241,5 @@ def _told(sql: str) -> str:
     return sql if len(sql) <= _TEXT_MAX else sql[:_TEXT_MAX] + "…"
 
 
-def _as_text(what: str, where: str) -> SourceDrift:
-    return SourceDrift(
-        "rows were changed by a statement that the log holds as text",
-        detail=f"{what}, at {where}",
-        hint="set binlog_format to ROW for every session, then begin with a new state; what the statement changed is not in the log",
-    )
+def _breaks(name: TableId, fact: str, detail: str, hint: str) -> _Outcome:
+    return _Outcome(name, Effect.BREAKS, why=str(name.stuck(fact, detail=detail, hint=hint)))

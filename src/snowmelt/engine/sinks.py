@@ -17,6 +17,7 @@ from snowmelt.commit.records import Entry, Intent, Reshape, Staged
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.lakes.warehouse import Warehouse
 from snowmelt.store.objects import Bucket
 
 
@@ -27,7 +28,7 @@ class Writer(Protocol):
         """Rows in the order of their changes, `_seq` and the kind included. After an error nothing is left to be done with it."""
         ...
 
-    def finish(self, identifier: int) -> Staged:
+    def finish(self) -> Staged:
         """What was written is durable, and true once an intent names it."""
         ...
 
@@ -45,6 +46,11 @@ class Lake(Protocol):
 
     def create(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
         """One that is there is left as it is, if rows of these columns can be brought into it."""
+        ...
+
+    def remake(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
+        """Make one of this pipeline's tables anew, without its rows and with another identity. Not atomic: what the caller relies on
+        until then must not be this table. `InvalidConfig`: that can't be, and nothing was touched."""
         ...
 
     def columns(self, target: str) -> pa.Schema:
@@ -89,8 +95,12 @@ class Lake(Protocol):
         """Absent ones are fine."""
         ...
 
+    def discard(self, target: str, staged: Staged) -> None:
+        """Delete what a writer left behind, without a listing. Absent files are fine."""
+        ...
 
-def open_lake(warehouse: str, fluss: FlussTarget | None, *, user: str, state: Path | Bucket) -> Lake:
+
+def open_lake(warehouse: str | Warehouse, fluss: FlussTarget | None, *, user: str, state: Path | Bucket) -> Lake:
     if fluss is None:
         return PaimonLake(warehouse, user=user)
     # What it needs is installed where it is used.

@@ -28,7 +28,7 @@ from typing import Final
 from snowmelt.databases.mysql.capture import Capture, owned
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.segments import Segment, list_segments, sealed_bytes
-from snowmelt.engine.keeping import segment_number
+from snowmelt.engine.keeping import check_folder, segment_number
 from snowmelt.engine.relay import Gauge
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.state import Owner, State
@@ -71,6 +71,7 @@ def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[S
             detail=str(settings.state),
             hint="with its state in a bucket a pipeline captures while `snowmelt run` runs",
         )
+    check_folder(folder_of_log)
     state = State(open_store(settings.state))
     while not asked.is_set():
         seen = newest_generation(state.store, 1)
@@ -128,7 +129,7 @@ def _take_stock(settings: Settings, segments: list[Segment], state: State) -> tu
     if chain.newest is None:
         raise _not_begun(settings)
     with Session(settings.source) as session:
-        began = state.bind(Owner(settings.name, session.server.identity), moves=settings.failover).server
+        began = state.bind(Owner(settings.name, session.server.identity, settings.place), moves=settings.failover).server
     gauge = Gauge(settings.capture)
     for segment in segments:
         gauge.add(segment)

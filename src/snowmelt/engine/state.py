@@ -1,6 +1,6 @@
 """The pipeline's records in its store, and how a driver that starts folds them.
 
-    owner/1          whose records these are; never trimmed
+    owner/<n>        whose records these are, and where they belong; the newest counts; never trimmed
     generation/<g>   who drives; never trimmed
     intent/<n>       epoch n
     done/<n>         epoch n is in the lake
@@ -8,6 +8,7 @@
     relay/<k>        the relay's chain
     shape/<k>        what a schema number stands for
     held/<k>         a prepared transaction that lies aside (`aside`)
+    sign/<k>         signs of life, for `status`; the newest two are kept (`signs`)
     log/<k>          in a bucket: a segment of the log (`keeping`)
 
 What is found missing or broken while loading may have been trimmed by a newer driver meanwhile, so a stop is preceded by a look
@@ -16,7 +17,7 @@ at the generation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from snowmelt.commit.ledger import Ledger
@@ -43,17 +44,18 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The pipeline that a store belongs to, and the server whose log its numbers count."""
+    """The pipeline that a store belongs to, the server whose log its numbers count, and the folder or bucket that it is in."""
 
     pipeline: str
     server: str
+    place: str
 
 
-OWNER: Final = Kind("owner", 1, Owner)
-INTENT: Final = Kind("intent", 2, Intent)
+OWNER: Final = Kind("owner", 2, Owner)
+INTENT: Final = Kind("intent", 3, Intent)
 DONE: Final = Kind("done", 1, Done)
-SUMMARY: Final = Kind("summary", 1, Summary)
-SEALED: Final = Kind("sealed", 2, Sealed)
+SUMMARY: Final = Kind("summary", 2, Summary)
+SEALED: Final = Kind("sealed", 5, Sealed)
 SHAPE: Final = Kind("shape", 1, Shape)
 
 SUMMARIES_KEPT: Final = 3
@@ -66,11 +68,32 @@ class State:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def bind(self, owner: Owner, *, moves: bool = False) -> Owner:
+    def bind(self, owner: Owner, *, moves: bool = False, adopt: bool = False) -> Owner:
         """Make the store this pipeline's, or find that it is another's. To be asked before a generation is taken, so that a mistake
-        fences nobody. `moves`: the pipeline may go on with another server, which is then told by the captured log. Who began it."""
-        result = settle_record(self.store, numbered("owner", 1), OWNER, owner)
-        found = result.value if isinstance(result, Lost) else owner
+        fences nobody. `moves`: the pipeline may go on with another server, which is then told by the captured log. `adopt`: it may have
+        been moved here. Who began it."""
+        number, found = self._owner()
+        if found is None:
+            result = settle_record(self.store, numbered("owner", 1), OWNER, owner)
+            number, found = 1, result.value if isinstance(result, Lost) else owner
+        self._check_owner(found, owner, moves=moves, adopt=adopt)
+        if found.place != owner.place:
+            # Two that adopt it at once are of one place, and write the same.
+            settle_record(self.store, numbered("owner", number + 1), OWNER, replace(found, place=owner.place))
+        return found
+
+    def check_owner(self, owner: Owner, *, moves: bool = False, adopt: bool = False) -> None:
+        """Whether `bind` would refuse. Writes nothing."""
+        found = self._owner()[1]
+        if found is not None:
+            self._check_owner(found, owner, moves=moves, adopt=adopt)
+
+    def _owner(self) -> tuple[int, Owner | None]:
+        number = newest(self.store, "owner", since=1) or 0
+        return number, get_record(self.store, numbered("owner", number), OWNER) if number else None
+
+    @staticmethod
+    def _check_owner(found: Owner, owner: Owner, *, moves: bool, adopt: bool) -> None:
         if found.pipeline != owner.pipeline:
             raise InvalidConfig(
                 "the state is another pipeline's",
@@ -83,7 +106,14 @@ class State:
                 detail=f"it was begun with {found.server}, this is {owner.server}",
                 hint="point the pipeline at the server that it was started with, set failover: gtid, or begin with a new state",
             )
-        return found
+        # A copy writes into the lake tables of its original.
+        if found.place != owner.place and not adopt:
+            raise InvalidConfig(
+                "the state belongs elsewhere: was it moved or copied?",
+                detail=f"it was begun at {found.place}, this is {owner.place}",
+                hint="if it was moved, start once with `snowmelt run --adopt-state`. If it is a copy, run the original: two pipelines that "
+                "write into the same lake tables spoil them; --adopt-state is right only if the original never runs again",
+            )
 
     @property
     def begun(self) -> bool:

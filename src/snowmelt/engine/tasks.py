@@ -6,10 +6,11 @@ Laws:
 - Rows of a transaction are written by one task, in order: of equal `_seq` the writer keeps the last. One that is large is read by
   several tasks, each of which writes the rows of its own keys: no two files have the same `_seq` of one key. To read and to decode
   it more than once costs less than a shuffle would.
-- Before it does anything a task looks whether it sees the driver's store.
+- Before it does anything a task looks whether it has the driver's packages and sees the driver's store and warehouse.
 - What is read is written at once: no row passes the JVM. What of the log is kept waits for the writer in a pool (`stored_log`); the bounds
   of that, and of all else that a task holds, are in its place (`relay.limits`).
-- An error of ours is an answer, too: the driver decides what follows from it, not Spark's retries.
+- An error of ours is an answer, too: the driver decides what follows from it, not Spark's retries. What a lake table can't take is told
+  with the name of its source table (`TableStuck`), so that the others go on.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
 from snowmelt.engine.rows import Ordinals, Sourced, change_rows, chunk_rows, truncate_row
 from snowmelt.engine.sinks import Lake, Writer, open_lake
 from snowmelt.engine.stored_log import Filtered, StoredLog, read_stretch
-from snowmelt.errors import SnowmeltError, check
+from snowmelt.engine.workers import Packages, check_packages
+from snowmelt.errors import RECOPY, Corrupt, InvariantBroken, SnowmeltError, SourceDrift, check
 from snowmelt.fluss.target import FlussTarget
+from snowmelt.lakes.warehouse import Warehouse, check_marked
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
@@ -72,7 +75,7 @@ class Place:
     generation: int
     nonce: str
     state: Path | Bucket
-    warehouse: str
+    warehouse: str | Warehouse
     user: str
     source: MySqlOptions
     server: Server
@@ -82,8 +85,15 @@ class Place:
     limits: Limits = field(default_factory=Limits)
     fluss: FlussTarget | None = None
     """Instead of a warehouse."""
+    packages: Packages = ()
+    """Those of the driver."""
+    mark: str = ""
+    """Of the warehouse, where that is a folder: a bucket is the same from everywhere."""
 
     def check(self) -> None:
+        check_packages(self.packages)
+        if self.mark:
+            check_marked(self.warehouse, self.mark)
         check_shared(open_store(self.state), self.generation, self.nonce)
 
     def lake(self) -> Lake:
@@ -118,6 +128,7 @@ class ChunkAnswer:
 class Emptied:
     """A change table is to say that its source was emptied at an offset."""
 
+    table: TableId
     target: str
     at: int
     time_ms: int
@@ -170,7 +181,7 @@ def run_chunk(place: Place, task: ChunkTask) -> ChunkAnswer:
             for batch in read.batches():
                 writer.write(chunk_rows(batch, source, place.options, visible=launch.visible, place=at, time_us=now))
                 reach(CHUNK_READ)
-        staged = writer.finish(launch.job)
+        staged = writer.finish()
         return ChunkAnswer(launch=launch, schema=task.schema, nonce=nonce, mark=read.mark, staged=staged, extent=None)
 
 
@@ -186,27 +197,43 @@ def run_log(place: Place, task: LogTask) -> LogAnswer:
     nonce = uuid.uuid4().hex
     lake = place.lake()
     writers: dict[str, Writer] = {}
+    staged: dict[str, Staged] = {}
+    names = {source.target: name for name, source in task.tables.items()} | {one.target: one.table for one in task.emptied}
     rows = 0
 
     def write(target: str, batch: pa.RecordBatch) -> None:
         nonlocal rows
         if batch.num_rows:
-            if target not in writers:
-                writers[target] = lake.writer(target, f"sm-{place.generation}-e{task.epoch}-{nonce}-")
-            writers[target].write(batch)
+            with _writing(names[target]):
+                if target not in writers:
+                    writers[target] = lake.writer(target, f"sm-{place.generation}-e{task.epoch}-{nonce}-")
+                writers[target].write(batch)
             rows += batch.num_rows
 
     for one in task.emptied:
-        write(one.target, truncate_row(lake.columns(one.target), at=one.at, time_us=one.time_ms * 1000))
+        with _writing(one.table):
+            columns = lake.columns(one.target)
+        write(one.target, truncate_row(columns, at=one.at, time_us=one.time_ms * 1000))
     with Filtered(lambda: kept_rows(place, task), kept_bytes, Pool(place.limits.pool_bytes)) as kept:
         for target, batch in kept:
             write(target, batch)
-    staged = {target: writer.finish(task.epoch) for target, writer in writers.items()}
+    for target, writer in writers.items():
+        with _writing(names[target]):
+            staged[target] = writer.finish()
     if staged:
         reach(FILES_STAGED)
     files = tuple(StagedFile(target, name, task.after) for target, one in staged.items() for name in one.files)
     message = Message(place.generation, task.epoch, task.writer, nonce, ((task.writer, nonce),), files)
     return LogAnswer(message=message, messages={target: one.messages for target, one in staged.items()}, rows=rows)
+
+
+@contextlib.contextmanager
+def _writing(name: TableId) -> Iterator[None]:
+    """What a lake table can't take is its source table's trouble. Whether the lake as a whole is there is the driver's question."""
+    try:
+        yield
+    except (SourceDrift, Corrupt, InvariantBroken) as error:
+        raise name.stuck(error.fact, detail=error.detail, hint=error.hint or RECOPY) from error
 
 
 def kept_bytes(kept: tuple[str, pa.RecordBatch]) -> int:

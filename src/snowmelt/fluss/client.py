@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from snowmelt.errors import Corrupt, InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable
+from snowmelt.errors import Corrupt, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.fluss.messages import message
 from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, Connection, Gone, error_of
+from snowmelt.fluss.target import parse_bootstrap
 from snowmelt.fluss.types import Column
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile, SnapshotFiles
 from snowmelt.model.table import TableId
@@ -525,6 +526,8 @@ class FlussClient:
                     "table_id": table,
                     "snapshot_id": snapshot,
                     "tiered_bucket_offsets_file_path": offsets_file,
+                    # Other readers of Fluss see a lake snapshot by this alone. It is the same where no row hides behind a compaction.
+                    "readable_bucket_offsets_file_path": offsets_file,
                     "earliest_snapshot_id_to_keep": keep_from,
                 }
             ],
@@ -533,10 +536,10 @@ class FlussClient:
             if (error := self._error_in(one, Call.COMMIT_LAKE_TABLE_SNAPSHOT, path, changes=True)) is not None:
                 raise error
 
-    def lake_snapshot(self, path: TableId) -> LakeSnapshot | None:
-        """The newest that Fluss was told of. None: it was told of none."""
+    def lake_snapshot(self, path: TableId, *, readable: bool = False) -> LakeSnapshot | None:
+        """The newest that Fluss was told of, or that readers are to take. None: it was told of none."""
         try:
-            answer = self.connection.call(Call.GET_LAKE_SNAPSHOT, table_path=_path(path), readable=False)
+            answer = self.connection.call(Call.GET_LAKE_SNAPSHOT, table_path=_path(path), readable=readable)
         except Gone as gone:
             if gone.code == NO_LAKE_SNAPSHOT:
                 return None
@@ -569,17 +572,6 @@ def _leaders(table: int, partition: int | None, buckets: Any) -> dict[Bucket, in
 
 def _reported(one: Claim) -> dict[str, int]:
     return {"table_id": one.table, "coordinator_epoch": one.coordinator_epoch, "tiering_epoch": one.tiering_epoch}
-
-
-def parse_bootstrap(bootstrap: str) -> tuple[tuple[str, int], ...]:
-    """`host:port`, several of them with commas between, as Fluss' own clients take them."""
-    addresses = []
-    for one in bootstrap.split(","):
-        host, _, port = one.strip().rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-            raise InvalidConfig("the address of a Fluss server is not host:port", detail=one.strip())
-        addresses.append((host.strip("[]"), int(port)))
-    return tuple(addresses)
 
 
 def connect_coordinator(bootstrap: str, *, timeout_s: float = TIMEOUT_S) -> FlussClient:

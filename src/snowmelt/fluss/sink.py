@@ -9,7 +9,7 @@ decides.
     that is there changes nothing, also somebody who slept while a newer driver went on. Before the first put, and again after every error,
     it is asked of each bucket's log how far it has come: nothing of the epoch is there if it ends where the intent says; otherwise its last
     batch is one of this entry's, by writer and number, and what follows it is put. Any other last batch is somebody else's, and nothing is
-    put.
+    put. A log that ends before a batch that the server has answered lost rows, and nothing is put after them.
 
     Forbidden orders. A change of columns before all batches are there. A batch to a bucket before the one in front of it was answered.
     Taking away what a task staged while an intent that is not done names it.
@@ -17,7 +17,7 @@ decides.
     Memory. One staged object at a time (`OBJECT_BYTES_MAX`, or one record), and a batch of it for each bucket.
 
 A writer's id is the driver's own and lasts an hour: the server forgets writers, after a week unless it is told otherwise, and would then
-refuse what follows. See docs/decisions/0018.
+refuse what follows. Fluss 0.9 may cut a log back by some seconds when all replicas of a bucket end uncleanly. See docs/decisions/0018.
 """
 
 from __future__ import annotations
@@ -66,9 +66,17 @@ _ANEW_MAX: Final = 3
 _PAUSE_S_MAX: Final = 5.0
 _NO_DATABASE: Final = 4
 _TAIL_BYTES: Final = 64
+_AGAIN: Final = (
+    "start again: the rows are put once more and come out right, but readers of the table's log may see changes twice or miss deletes;"
+    " keep several replicas of tables"
+)
 _SYSTEM: Final = frozenset({"__offset", "__timestamp", "__bucket"})
 
 Answer = TypeVar("Answer")
+
+
+class RowsLost(SourceDrift):
+    """A log ends before rows that Fluss has taken. A bucket that just got a leader may say so for a moment, without having lost any."""
 
 
 # ---- what an intent holds
@@ -185,6 +193,22 @@ class _Writing:
     next: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Known:
+    """What one driver knows of one table's logs. They never hold less, unless Fluss loses it."""
+
+    ends: dict[int, int] = field(default_factory=dict)
+    """Where each bucket's log ended at least: after a commit, and at the start."""
+    writer: int | None = None
+    taken: dict[int, int] = field(default_factory=dict)
+    """The number after the last batch of this writer that each bucket's leader has answered."""
+
+    def taken_of(self, writer: int) -> dict[int, int]:
+        if writer != self.writer:
+            self.writer, self.taken = writer, {}
+        return self.taken
+
+
 class FlussLake:
     """The tables of one cluster, as one pipeline sees them. To be opened in the process that uses it; one thread uses it."""
 
@@ -205,6 +229,7 @@ class FlussLake:
         self._sleep = sleep
         self._links: _Links | None = None
         self._writing: dict[str, _Writing] = {}
+        self._known: dict[str, _Known] = {}
         self._over: dict[str, tuple[str, ...]] = {}
         """Per table the files of the entry that was committed last: they go when the next one is, since its intent waited for done."""
 
@@ -219,7 +244,7 @@ class FlussLake:
                 self.close()
                 # A tablet server learns of a new table after the coordinator.
                 young = isinstance(error, Gone) and error.code == NO_TABLE_OR_BUCKET
-                if again == tries_max - 1 or not (young or isinstance(error, Unavailable | OutcomeUnknown)):
+                if again == tries_max - 1 or not (young or isinstance(error, Unavailable | OutcomeUnknown | RowsLost)):
                     raise
             self._sleep(min(_PAUSE_S_MAX, 0.1 * 2**again))
         raise AssertionError
@@ -309,6 +334,10 @@ class FlussLake:
         info = self._described(target)
         return read_schema(info.schema, info.schema_json).arrow
 
+    def remake(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
+        """Who reads a table of Fluss holds on to its id, so that none is made anew behind their backs."""
+        raise InvalidConfig("a table of Fluss can't be made anew", detail=target, hint="give its source another target, with a new state")
+
     def standing(self, target: str) -> tuple[str, int, int, int]:
         """What an intent holds of a table: its id, number of buckets and schema, and how much its logs hold together."""
         info = self._described(target)
@@ -327,6 +356,10 @@ class FlussLake:
                 writer = tablets.client(tablets.leader(Bucket(info.table, 0))).init_writer(path)
                 writing = self._writing[target] = _Writing(info.table, writer, self._clock())
             ends = self._ends(links, target, info)
+            # A new writer's batch would be taken behind any end.
+            for bucket, known in self._known_of(target).ends.items():
+                if ends.get(bucket, 0) < known:
+                    raise _lost(target, bucket, ends.get(bucket, 0), known)
             return _Preface(writing.writer, {bucket: _Place(writing.next.get(bucket, 0), end) for bucket, end in ends.items()}).encoded()
 
         return (self._repeated(ask),)
@@ -363,12 +396,26 @@ class FlussLake:
         if ledger.open is not None and any(entry.target == target for entry in ledger.open.entries):
             return
         expected = ledger.snapshots.get(target)
-        if expected is not None and (held := self.standing(target)[3]) != expected:
-            raise SourceDrift(
+        if expected is None:
+            return
+        info = self._described(target)
+
+        def look(links: _Links) -> dict[int, int]:
+            ends = self._ends(links, target, info)
+            if (held := sum(ends.values())) == expected:
+                return ends
+            kind = RowsLost if held < expected else SourceDrift
+            raise kind(
                 "a Fluss table does not hold what the store says",
                 detail=f"{target}: its logs end at {held} together, expected {expected}",
-                hint="did somebody else write to it, or was the state restored? begin anew with a new state and other tables",
+                hint="did somebody else write to it, was the state restored, or did Fluss lose rows?"
+                " begin anew with a new state and other tables",
             )
+
+        self._known_of(target).ends = self._repeated(look)
+
+    def _known_of(self, target: str) -> _Known:
+        return self._known.setdefault(target, _Known())
 
     # ---- writing, in a task
 
@@ -389,14 +436,15 @@ class FlussLake:
         work = _Work.of(entry)
         if over := self._over.pop(entry.target, ()):
             self.delete(entry.target, set(over).difference(entry.files))
-        held = self._repeated(lambda links: self._commit(links, entry, work))
+        ends = self._repeated(lambda links: self._commit(links, entry, work))
         writing = self._writing.get(entry.target)
         if writing is not None and writing.writer == work.preface.writer:
             writing.next = {bucket: work.preface.places[bucket].sequence + count for bucket, count in work.batches().items()}
+        self._known_of(entry.target).ends = ends
         self._over[entry.target] = entry.files
-        return held
+        return sum(ends.values())
 
-    def _commit(self, links: _Links, entry: Entry, work: _Work) -> int:
+    def _commit(self, links: _Links, entry: Entry, work: _Work) -> dict[int, int]:
         info = links.coordinator.table_info(_path(entry.target))
         if (str(info.table), info.buckets) != (entry.uuid, entry.buckets):
             raise SourceDrift(
@@ -418,10 +466,21 @@ class FlussLake:
             for one in work.objects:
                 self._put_object(tablets, entry, info, work.preface, one, there, came)
         self._change_columns(links, entry, info)
-        return sum(self._ends(links, entry.target, info).values())
+        return self._ends(links, entry.target, info)
 
     def _there(self, links: _Links, entry: Entry, info: TableInfo, work: _Work) -> dict[int, int]:
-        """How many of the entry's batches each bucket has."""
+        """How many of the entry's batches each bucket has: all that its leader has answered, or more."""
+        there = self._in_logs(links, entry, info, work)
+        taken = self._known_of(entry.target).taken_of(work.preface.writer)
+        for number, came in there.items():
+            first = work.preface.places[number].sequence
+            if first + came < taken.get(number, first):
+                # The rows may still be in what the server looks keys up in. Put again they would be updates instead of inserts in the log,
+                # and a delete would not be there at all.
+                raise _lost(entry.target, number, first + came, taken[number], "batches", _AGAIN)
+        return there
+
+    def _in_logs(self, links: _Links, entry: Entry, info: TableInfo, work: _Work) -> dict[int, int]:
         tablets = links.tablets_of(entry.target)
         ends = self._ends(links, entry.target, info)
         there: dict[int, int] = {}
@@ -431,7 +490,7 @@ class FlussLake:
             if end == place.end:
                 continue
             if end < place.end:
-                raise SourceDrift("a Fluss table lost rows", detail=f"{entry.target}, bucket {number} ends at {end}, was at {place.end}")
+                raise _lost(entry.target, number, end, place.end)
             bucket = Bucket(info.table, number)
             writer, sequence = _last(tablets.client(tablets.leader(bucket)), bucket, end)
             if writer != work.preface.writer or not place.sequence <= sequence < place.sequence + count:
@@ -466,18 +525,23 @@ class FlussLake:
         data = memoryview(self._store.read(_key(entry.target, one.name)))
         if google_crc32c.value(bytes(data)) != one.checksum:
             raise Corrupt("a staged object is damaged", detail=f"{entry.target}: {one.name}")
+        taken = self._known_of(entry.target).taken_of(preface.writer)
         while waiting:
             # One batch of each bucket, by who leads them.
             requests: dict[Node, dict[int, bytes]] = {}
+            sequences: dict[int, int] = {}
             for number in list(waiting):
                 sequence, piece = waiting[number].pop(0)
+                sequences[number] = sequence
                 if not waiting[number]:
                     del waiting[number]
                 records = data[piece.at : piece.at + piece.length]
                 batch = kv_batch(records, piece.count, schema=one.schema, writer=preface.writer, sequence=sequence)
                 requests.setdefault(tablets.leader(Bucket(info.table, number)), {})[number] = batch
             for node, batches in requests.items():
-                for error in tablets.client(node).put_kv(info.table, batches, wait_ms=_PUT_MS).values():
+                answers = tablets.client(node).put_kv(info.table, batches, wait_ms=_PUT_MS)
+                taken |= {number: sequences[number] + 1 for number, error in answers.items() if error is None}
+                for error in answers.values():
                     if error is not None:
                         raise error
 
@@ -512,6 +576,9 @@ class FlussLake:
     def delete(self, target: str, names: Iterable[str]) -> None:
         self._store.delete([_key(target, name) for name in names])
 
+    def discard(self, target: str, staged: Staged) -> None:
+        self.delete(target, staged.files)
+
 
 class FlussWriter:
     """Stages rows of one table, in a task. Not shared; `finish` once."""
@@ -539,7 +606,7 @@ class FlussWriter:
                 self._stage()
         self._rows += batch.num_rows
 
-    def finish(self, identifier: int) -> Staged:
+    def finish(self) -> Staged:
         self._stage()
         return Staged(tuple(one.name for one in self._objects), tuple(one.encoded() for one in self._objects), self._rows)
 
@@ -628,6 +695,14 @@ def _bare(column: Column) -> tuple[object, ...]:
     """A column's type without whether it may be NULL."""
     kind = column.type
     return kind.root, kind.length, kind.precision, kind.scale
+
+
+def _lost(target: str, bucket: int, found: int, known: int, what: str = "changes", hint: str = "") -> RowsLost:
+    return RowsLost(
+        "a Fluss table lost rows",
+        detail=f"{target}, bucket {bucket} has {found:,} {what}, and Fluss had taken {known:,}",
+        hint=hint or "begin with a new state, and with another table for it; keep several replicas of tables",
+    )
 
 
 def _other(what: str, detail: str) -> InvalidConfig:

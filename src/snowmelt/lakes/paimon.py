@@ -10,6 +10,8 @@ Laws:
 - A change of schema is the last act of its entry, behind the snapshot: an exclusive create of exactly the bytes that the intent
   has. Where its number is taken, the bytes tell by whom. An entry that changes the schema alone has a snapshot too, without files:
   the table's own metadata tells of every epoch that touched it.
+- Before an entry is published a Paimon consumer of ours names the snapshot behind its base, so that whoever expires snapshots leaves
+  alone those that tell whether the entry is there, and the files that it brought.
 - Files are written by the Rust writer, under names that tell whose they are (`commit.records.StagedName`).
 """
 
@@ -35,6 +37,7 @@ from snowmelt.lakes.paimon_table import (
     bucket_count,
     crowded,
     file_path,
+    hold_snapshots,
     identity_of,
     latest_snapshot,
     messages_of,
@@ -45,17 +48,20 @@ from snowmelt.lakes.paimon_table import (
     publish,
     referenced_files,
     snapshot_numbers,
+    store_of,
     sync_folders,
     sync_table,
 )
+from snowmelt.lakes.warehouse import Warehouse
 from snowmelt.model.table import SYSTEM_COLUMNS
-from snowmelt.store.objects import open_store
 
 SEQUENCE: Final = paimon_shape.SEQUENCE
 _EPOCH, _IDENTITY, _SEQUENCE_MAX = "snowmelt.epoch", "snowmelt.identity", "snowmelt.sequence-max"
 _SCHEMA: Final = re.compile(r"schema-([0-9]+)")
 _OPTIONS: Final = MappingProxyType({"write.parquet-buffer-size": "64mb"})
 """Of new tables. How much a writer holds of a bucket before it writes a file: `docs/decisions/0009`."""
+_HOLD_EVERY: Final = 10
+"""How many snapshots a table goes on before those that others may not expire are named anew."""
 _SWITCHES: Final = ("deletion-vectors.enabled", "ignore-delete")
 """Options of a table with a key that hide rows from readers, or keep deletes from them."""
 
@@ -75,9 +81,11 @@ class PaimonLake:
 
     empties: Final = True
 
-    def __init__(self, warehouse: str, *, user: str, options: Mapping[str, str] | None = None) -> None:
-        self._catalog: Any = open_catalog(warehouse, options)
+    def __init__(self, warehouse: str | Warehouse, *, user: str) -> None:
+        self._catalog: Any = open_catalog(warehouse)
         self._user = user
+        self._held: dict[str, int] = {}
+        """From which snapshot on each table's are held, by this process."""
 
     # ---- tables
 
@@ -128,6 +136,20 @@ class PaimonLake:
             raise _other("another key", f"{target}: {table.primary_keys}, not {list(keys)}")
         if difference := paimon_shape.difference(table.fields, columns):
             raise _other("other columns", f"{target}: {difference}")
+
+    def remake(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
+        """Drop a table of this pipeline and create it as told, with another identity. Not atomic: who asks for it holds on to that until
+        the new one is there. `InvalidConfig`: it can't be created so, or holds what this pipeline did not bring; nothing was touched."""
+        if wrong := paimon_shape.wrong_name(schema.names):
+            raise InvalidConfig("a column can't be brought to the lake", detail=f"{target}: {wrong}", hint="rename it in the source")
+        paimon_shape.columns(target, schema)
+        if self.exists(target):
+            if self.newest(target) and self.newest_marker(target)[0] is None:
+                hint = "drop it, or give its source another target"
+                raise InvalidConfig("a lake table holds rows that this pipeline did not bring", detail=target, hint=hint)
+            with our_errors(target):
+                self._catalog.drop_table(target, True)
+        self.create(target, schema, keys, buckets=buckets, system=system)
 
     def table(self, target: str) -> Any:
         with our_errors(target):
@@ -210,7 +232,10 @@ class PaimonLake:
         with our_errors(target):
             from pypaimon.common.json_util import JSON
 
-            wanted = paimon_shape.columns(target, paimon_shape.of_source(schema, key))
+            try:
+                wanted = paimon_shape.columns(target, paimon_shape.of_source(schema, key))
+            except InvalidConfig as error:
+                raise SourceDrift(error.fact, detail=error.detail, hint=error.hint) from error
             old = table.schema_manager.latest()
             new = paimon_shape.reshaped(target, old, wanted, key, renamed, emptied=emptied)
             if new is None:
@@ -244,7 +269,7 @@ class PaimonLake:
         """A writer whose files are named `prefix` and something."""
         table = _fitting(self.table(target))
         with our_errors(target):
-            return Writer(table.copy({"data-file.prefix": prefix}), self._user)
+            return Writer(table.copy({"data-file.prefix": prefix}), self._user, sequenced=True)
 
     # ---- committing
 
@@ -297,10 +322,18 @@ class PaimonLake:
                     _SEQUENCE_MAX: str(intent.sequence_max),
                 }
                 empties = bool(entry.empties)
+                self._hold(table, entry)
                 if publish(table, latest, messages, user=self._user, identifier=intent.epoch, properties=properties, empties=empties):
                     _change_schema(table, entry)
                     return verdict.on + 1
         raise crowded(entry.target)
+
+    def _hold(self, table: Any, entry: Entry) -> None:
+        """Keep expiry by others from all snapshots behind the entry's base, and a few before it: it is not worth a write each time."""
+        held, wanted = self._held.get(entry.target), entry.base + 1
+        if held is None or not held <= wanted < held + _HOLD_EVERY:
+            hold_snapshots(table, self._user, wanted)
+            self._held[entry.target] = wanted
 
     # ---- cleaning
 
@@ -329,17 +362,30 @@ class PaimonLake:
                     with contextlib.suppress(FileNotFoundError):
                         table.file_io.delete(f"{folder}/{name}")
 
+    def discard(self, target: str, staged: Staged) -> None:
+        """Delete what a writer left behind: where it lies is in its messages. Absent files are fine."""
+        table = self.table(target)
+        with our_errors(target):
+            for message in messages_of(table, staged.messages):
+                for file in message.new_files:
+                    with contextlib.suppress(FileNotFoundError):
+                        table.file_io.delete(file_path(table, message, file))
+
 
 class Writer:
     """Writes rows of one table, in a task. Not shared; `finish` or `abandon` once."""
 
-    def __init__(self, table: Any, user: str) -> None:
+    def __init__(self, table: Any, user: str, *, sequenced: bool) -> None:
+        """`sequenced`: `_seq` tells the order of rows, and no two files hold a key with the same, so that it does not matter which numbers
+        Paimon gives them. A writer that has to go on with those of the files that are there reads all manifests before its first row."""
         from pypaimon.write.native_commit import create_native_write_table
 
         native = create_native_write_table(table)
         if native is None:
             raise InvalidConfig("this kind of Paimon table has no native writer", detail=str(table.identifier))
-        self._write: Any = native.new_stream_write_builder().with_commit_user(user).new_write()
+        builder = native.new_batch_write_builder()._with_commit_user(user)
+        # One that is to replace everything begins with number 0. Whether anything is replaced is up to the commit, which is ours.
+        self._write: Any = (builder.with_overwrite({}) if sequenced else builder).new_write()
         self._target = str(table.identifier)
         self._rows = 0
         self._table = table
@@ -350,9 +396,9 @@ class Writer:
             self._write.write_arrow(batch)
         self._rows += batch.num_rows
 
-    def finish(self, identifier: int) -> Staged:
+    def finish(self) -> Staged:
         with self._working():
-            messages = tuple(bytes(message.serialize()) for message in self._write.prepare_commit(True, identifier))
+            messages = tuple(bytes(message.serialize()) for message in self._write.prepare_commit())
         self.abandon()
         read = messages_of(self._table, messages)
         return Staged(tuple(file.file_name for message in read for file in message.new_files), messages, self._rows)
@@ -396,7 +442,7 @@ def _change_schema(table: Any, entry: Entry) -> None:
     """The last act of an entry, once, whoever else does the same. Durable on return."""
     if entry.new_schema is None:
         return
-    store = open_store(str(table.table_path))
+    store = store_of(table)
     for _ in range(TRIES_MAX):
         newest = max(numbers_in(table, f"{table.table_path}/schema", _SCHEMA))
         if not judge_schema(entry, newest, store.read(f"schema/schema-{newest}")):

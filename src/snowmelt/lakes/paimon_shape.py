@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from snowmelt.errors import BEGIN_ANEW, InvalidConfig, SourceDrift, check
+from snowmelt.errors import RECOPY, InvalidConfig, SourceDrift, check
 from snowmelt.model.table import SYSTEM_COLUMNS
 
 SEQUENCE: Final = "_seq"
@@ -93,7 +93,7 @@ def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], r
         raise _drift("the key of a table was changed", f"{target}: from {_listed(old.primary_keys)} to {_listed(key)}")
     if wrong := wrong_name(names):
         raise SourceDrift(
-            "a column can't be brought to the lake", detail=f"{target}: {wrong}", hint="rename it in the source or exclude it"
+            "a column can't be brought to the lake", detail=f"{target}: {wrong}", hint=f"rename it in the source; then {RECOPY}"
         )
 
     source = [field for field in old.fields if field.name not in SYSTEM_COLUMNS]
@@ -159,4 +159,4 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _drift(fact: str, detail: str) -> SourceDrift:
-    return SourceDrift(fact, detail=detail, hint=BEGIN_ANEW)
+    return SourceDrift(fact, detail=detail, hint=RECOPY)

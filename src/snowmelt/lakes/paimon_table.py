@@ -14,16 +14,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.lakes.paimon_manifests import existing_manifests
+from snowmelt.lakes.warehouse import Warehouse, plain_warehouse, store_at
 from snowmelt.store.contract import Store
-from snowmelt.store.objects import open_store
 
 TRIES_MAX: Final = 50
 _File = tuple[int, int, str]
@@ -31,10 +34,21 @@ _File = tuple[int, int, str]
 _SNAPSHOT: Final = re.compile(r"snapshot-([0-9]+)")
 _SYSTEM_ERROR: Final = re.compile(r"\[Errno ([0-9]+)\]|\(os error ([0-9]+)\)")
 _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+_REMOTE_ERRORS: Final = (
+    # pyarrow, of which it says no more where the code is not known to it; then opendal, in the Rust half.
+    re.compile(r"AWS Error (?!UNKNOWN)([A-Z_]{3,40})"),
+    re.compile(r"(HTTP status [1-5][0-9][0-9])"),
+    re.compile(r"^(Bucket) '[^']*' not found"),
+    re.compile(r"\b([A-Z][A-Za-z]{3,30}) \((?:temporary|permanent|persistent)\)"),
+)
+_DENIED: Final = (
+    "PermissionDenied", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "HTTP status 401", "HTTP status 403",
+)  # fmt: skip
+_NO_BUCKET: Final = ("Bucket", "NO_SUCH_BUCKET")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def open_catalog(warehouse: str, options: Mapping[str, str] | None) -> Any:
+def open_catalog(warehouse: str | Warehouse) -> Any:
     try:
         from pypaimon import CatalogFactory
     except ImportError as error:
@@ -45,24 +59,13 @@ def open_catalog(warehouse: str, options: Mapping[str, str] | None) -> Any:
     if not log.handlers:
         log.addHandler(logging.NullHandler())
     try:
-        return CatalogFactory.create({**(options or {}), "warehouse": plain_warehouse(warehouse)})
+        revealed = (warehouse if isinstance(warehouse, Warehouse) else Warehouse(warehouse)).reveal()
+        return CatalogFactory.create({**revealed, "warehouse": plain_warehouse(str(warehouse))})
     except SnowmeltError:
         raise
     except Exception as error:
         hint = "a path, or an address that pypaimon knows, with the options that it needs"
         raise InvalidConfig("the warehouse can't be opened", detail=type(error).__name__, hint=hint) from error
-
-
-def plain_warehouse(warehouse: str) -> str:
-    """A local warehouse as an absolute path: of an address with escapes pypaimon's two halves make two different folders."""
-    if not warehouse:
-        raise InvalidConfig("no warehouse is named", hint="a path, or an address that pypaimon knows")
-    if not warehouse.startswith("file:"):
-        return warehouse if "://" in warehouse else os.path.abspath(warehouse)
-    address = urlsplit(warehouse)
-    if address.netloc not in ("", "localhost") or not address.path.startswith("/") or address.query or address.fragment:
-        raise InvalidConfig("a file:// address must be of this machine, and a path alone", hint="write file:///path")
-    return os.path.abspath(unquote(address.path))
 
 
 # ---- publishing
@@ -81,11 +84,14 @@ def publish(
     """One try to publish these messages on `latest`. False: somebody else was first, or the outcome is unknown; the next look tells."""
     from pypaimon.write.file_store_commit import FileStoreCommit
 
-    commit = FileStoreCommit(_exclusive(table, messages), table, user)
+    existing, merged = existing_manifests(table, latest)
+    commit = FileStoreCommit(_exclusive(table, messages, merged), table, user)
     if empties:
         kind, entries = "OVERWRITE", commit._overwrite_changes_provider(None, messages).provide(latest)
     else:
         kind, entries = "APPEND", commit._collect_manifest_entries(messages)
+    # All that it asks for from here on: what the new snapshot has from `latest`.
+    commit.manifest_list_manager.read_all = lambda _: existing
     done = commit._try_commit_once(
         retry_result=None,
         commit_kind=kind,
@@ -111,16 +117,19 @@ def crowded(target: str) -> Unavailable:
     )
 
 
-def _exclusive(table: Any, messages: Sequence[Any]) -> Any:
-    """pypaimon's snapshot commit, with a create that fails when the number is taken and all that the snapshot names made durable."""
+def _exclusive(table: Any, messages: Sequence[Any], merged: Sequence[str]) -> Any:
+    """pypaimon's snapshot commit, with a create that fails when the number is taken and all that the snapshot names made durable.
+
+    `merged`: manifests that were written for it beside its own.
+    """
     from pypaimon.common.json_util import JSON
     from pypaimon.snapshot.snapshot_commit import SnapshotCommit
 
-    store: Store = open_store(str(table.table_path))
+    store = store_of(table)
 
     class Exclusive(SnapshotCommit):  # type: ignore[misc]
         def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: list[Any]) -> bool:
-            _sync(table, snapshot, messages)
+            _sync(table, snapshot, messages, merged)
             name = f"snapshot/snapshot-{snapshot.id}"
             if not store.put_if_absent(name, JSON.to_json(snapshot, indent=2).encode()):
                 return False
@@ -153,6 +162,11 @@ def _stands(table: Any, snapshot: Any) -> bool:
     return following is not None and ours.issubset(meta.file_name for meta in lists.read_all(following))
 
 
+def store_of(table: Any) -> Store:
+    """What lies in a table's folder, for exclusive creates."""
+    return store_at(str(table.table_path), table.file_io.properties.to_map() if "://" in str(table.table_path) else {})
+
+
 def _hint(table: Any, number: int) -> None:
     """Where readers look first. It is no more than a hint, so that a failure is nobody's."""
     manager = table.snapshot_manager()
@@ -162,7 +176,7 @@ def _hint(table: Any, number: int) -> None:
         return
 
 
-def _sync(table: Any, snapshot: Any, messages: Iterable[Any]) -> None:
+def _sync(table: Any, snapshot: Any, messages: Iterable[Any], merged: Sequence[str]) -> None:
     """On a local path: what a snapshot names is durable before it exists. The writer has synced the data files themselves."""
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
@@ -170,7 +184,7 @@ def _sync(table: Any, snapshot: Any, messages: Iterable[Any]) -> None:
     if path is None:
         return
     lists = ManifestListManager(table)
-    names = [snapshot.base_manifest_list, snapshot.delta_manifest_list]
+    names = [snapshot.base_manifest_list, snapshot.delta_manifest_list, *merged]
     if snapshot.changelog_manifest_list:
         names.append(snapshot.changelog_manifest_list)
     names += [meta.file_name for meta in [*lists.read_delta(snapshot), *lists.read_changelog(snapshot)]]
@@ -185,6 +199,25 @@ def _sync(table: Any, snapshot: Any, messages: Iterable[Any]) -> None:
                 folders.add(folder)
                 folder = os.path.dirname(folder)
     sync_folders(table, sorted(folders))
+
+
+def hold_snapshots(table: Any, name: str, first: int) -> None:
+    """Keep expiry from the snapshots from `first` on, as a consumer of this name. Durable on return; the last one who says so counts."""
+    folder = f"{table.table_path}/consumer"
+    text = json.dumps({"nextSnapshot": first})
+    path = _local(table)
+    if path is None:
+        table.file_io.overwrite_file_utf8(f"{folder}/consumer-{name}", text)
+        return
+    # Whoever expires snapshots reads it at any moment, and stops at one that is cut short.
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".", delete=False) as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, f"{folder}/consumer-{name}")
+    sync_folders(table, ["consumer", ""])
 
 
 def sync_table(table: Any) -> None:
@@ -281,7 +314,7 @@ def referenced_files(table: Any) -> set[str]:
     from pypaimon import TagManager
 
     names: set[str] = set()
-    known: dict[str, list[tuple[bool, _File]]] = {}
+    known = _Known()
     for branch in ["main", *table.branch_manager().branches()]:
         manager = table.snapshot_manager().copy_with_branch(branch)
         for snapshot in manager.list_snapshots():
@@ -299,27 +332,43 @@ def referenced_files(table: Any) -> set[str]:
     return names
 
 
-def _files(table: Any, snapshot: Any, known: dict[str, list[tuple[bool, _File]]] | None = None) -> set[str]:
-    """The files that a snapshot refers to. `known` keeps what manifests say, of which one snapshot has most from the one before.
+@dataclass(slots=True)
+class _Known:
+    """What was read of a table's manifests, most of which one snapshot has from the one before."""
+
+    manifests: dict[str, list[tuple[bool, _File]]] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+    """Those whose files a caller has."""
+
+
+def _files(table: Any, snapshot: Any, known: _Known) -> set[str]:
+    """The files that a snapshot refers to; those of manifests that were told of may be left out.
 
     In their order: a file that was removed and brought again is there for some readers.
     """
     from pypaimon.manifest.manifest_file_manager import ManifestFileManager
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
-    known = {} if known is None else known
-    files: set[_File] = set()
-    for manifest in ManifestListManager(table).read_all(snapshot):
-        name = manifest.file_name
-        if name not in known:
-            entries = ManifestFileManager(table).read(name, file_size=manifest.file_size)
-            known[name] = [(entry.kind == 0, (entry.bucket, entry.file.level, entry.file.file_name)) for entry in entries]
-        for added, file in known[name]:
-            if added:
-                files.add(file)
-            else:
-                files.discard(file)
-    return {name for _, _, name in files}
+    metas = ManifestListManager(table).read_all(snapshot)
+    for meta in metas:
+        if meta.file_name not in known.manifests:
+            entries = ManifestFileManager(table).read(meta.file_name, file_size=meta.file_size)
+            known.manifests[meta.file_name] = [
+                (entry.kind == 0, (entry.bucket, entry.file.level, entry.file.file_name)) for entry in entries
+            ]
+    if any(meta.num_deleted_files for meta in metas):
+        files: set[_File] = set()
+        for meta in metas:
+            for added, file in known.manifests[meta.file_name]:
+                if added:
+                    files.add(file)
+                else:
+                    files.discard(file)
+        return {name for _, _, name in files}
+    # Nothing is removed, so that every manifest counts as a whole.
+    new = {meta.file_name for meta in metas} - known.told
+    known.told |= new
+    return {name for manifest in new for _, (_, _, name) in known.manifests[manifest]}
 
 
 def names_in(table: Any, folder: str) -> list[str]:
@@ -353,20 +402,36 @@ def our_errors(target: str, *, rows: bool = False) -> Iterator[None]:
 
 
 def _translated(error: Exception, target: str, *, rows: bool) -> SnowmeltError:
-    number = _system_error(error)
-    detail = f"{target}: {os.strerror(number) if number is not None else type(error).__name__}"
-    if number in _FORBIDDEN:
-        return InvalidConfig("the warehouse does not let us in", detail=detail, hint="who owns it, and is it mounted read-only?")
+    number, remote = _system_error(error), _remote_error(error)
+    detail = f"{target}: {os.strerror(number) if number is not None else remote or type(error).__name__}"
+    if number in _FORBIDDEN or remote in _DENIED:
+        hint = "who owns it, and is it mounted read-only?" if remote is None else "check the credentials, and their rights in the bucket"
+        return InvalidConfig("the warehouse does not let us in", detail=detail, hint=hint)
+    if remote in _NO_BUCKET:
+        return InvalidConfig("the warehouse's bucket does not exist", detail=detail, hint="check its name; snowmelt does not make it")
+    if remote == "ConfigInvalid":
+        return InvalidConfig("the warehouse's options can't be used", detail=detail, hint="check sink.options")
     if number in (errno.ENOTDIR, errno.EEXIST):
         return InvalidConfig("the warehouse is not a folder, or something in it is not", detail=detail, hint="is its path right?")
     if number in _FULL:
         return Unavailable("a lake table can't be written", detail=detail, hint="is the disk full?")
-    if number is not None or isinstance(error, OSError):
+    if number is not None or remote is not None or isinstance(error, OSError):
         return Unavailable("a lake table can't be read or written", detail=detail, hint="is its storage there, and in order?")
     if rows:
         # pypaimon's text may quote values, so it is not repeated.
         return InvariantBroken("rows do not fit into a lake table", detail=detail)
     return Corrupt("a lake table's metadata can't be read", detail=detail, hint="is it damaged, or of another version of Paimon?")
+
+
+def _remote_error(error: BaseException | None) -> str | None:
+    """What a bucket's server or the way to it says, in one word: of both clients that pypaimon has. Their texts quote requests and answers,
+    so nothing else of them is repeated."""
+    while error is not None:
+        found = next((match for sign in _REMOTE_ERRORS for match in [sign.search(str(error))] if match), None)
+        if found is not None:
+            return found[1]
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _system_error(error: BaseException | None) -> int | None:

@@ -37,13 +37,13 @@ from snowmelt.lakes.paimon_table import (
     messages_of,
     open_catalog,
     our_errors,
-    plain_warehouse,
     publish,
     referenced_files,
     snapshot_numbers,
     sync_folders,
     sync_table,
 )
+from snowmelt.lakes.warehouse import plain_warehouse
 from snowmelt.model.table import KIND
 from snowmelt.secrets import Secret
 from snowmelt.store.objects import open_store
@@ -109,12 +109,10 @@ class Shape:
 class TieredLake:
     """The tables of one warehouse. To be opened in the process that uses it."""
 
-    def __init__(
-        self, warehouse: str, *, options: Mapping[str, str] | None = None, remote: Mapping[str, str | Secret] | None = None
-    ) -> None:
+    def __init__(self, warehouse: str, *, remote: Mapping[str, str | Secret] | None = None) -> None:
         """`remote`: obstore's options for Fluss' remote storage, where files of offsets are."""
         self._remote = remote
-        self._catalog: Any = open_catalog(warehouse, options)
+        self._catalog: Any = open_catalog(warehouse)
 
     def check_writable(self) -> None:
         """`InvalidConfig` or `Unavailable` if not."""
@@ -262,7 +260,7 @@ class TieringWriter:
         self._bucket = bucket
         self._schema: pa.Schema = PyarrowFieldParser.from_paimon_schema(table.fields)
         self._keyed = bool(table.primary_keys)
-        self._writer = Writer(table, USER)
+        self._writer = Writer(table, USER, sequenced=False)
         self.rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -275,7 +273,7 @@ class TieringWriter:
 
     def finish(self) -> tuple[bytes, ...]:
         """What is staged, for the commit; nothing where no row came."""
-        messages = self._writer.finish(IDENTIFIER).messages
+        messages = self._writer.finish().messages
         read = messages_of(self._table, messages)
         wanted = self._bucket if bucket_count(self._table) > 0 else 0
         others = sorted({message.bucket for message in read} - {wanted})

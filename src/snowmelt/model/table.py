@@ -6,7 +6,7 @@ import bisect
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from snowmelt.errors import BEGIN_ANEW, SourceDrift, check
+from snowmelt.errors import BEGIN_ANEW, SourceDrift, TableStuck, check
 from snowmelt.model.position import Position
 
 
@@ -19,6 +19,10 @@ class TableId:
 
     def __str__(self) -> str:
         return f"{self.database}.{self.name}"
+
+    def stuck(self, fact: str, *, detail: str = "", hint: str = "") -> TableStuck:
+        """That this table can't go on, and the others can."""
+        return TableStuck(fact, detail=detail, hint=hint, table=(self.database, self.name))
 
 
 SYSTEM_COLUMNS: Final = frozenset({"_seq", "_op", "_position", "_ts", "_event", "_ordinal", "_absent"})

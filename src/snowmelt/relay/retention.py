@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from snowmelt.errors import Corrupt, SourceDrift, check
+from snowmelt.model.moment import TimeMs
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 
@@ -47,6 +48,8 @@ class Effect(Enum):
     RESHAPES = "reshapes"
     REWRITES = "rewrites"
     """Rows change and the log does not say which: a partition is dropped, a table is exchanged."""
+    BREAKS = "breaks"
+    """From here on the log does not hold every change of the table, so that an operator has to decide."""
 
     @property
     def table_wide(self) -> bool:
@@ -68,6 +71,8 @@ class Statement:
     """The table's schema from here on."""
     event: int | None = None
     """Its place among the rows of its transaction, where a transaction can hold both; None: it holds no rows."""
+    why: str = ""
+    """Of one that breaks: what it does, for a person to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ class Cut:
     that its log is so far without one: rotations, heartbeats."""
 
     offset: int
-    time_ms: int
+    time_ms: TimeMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,11 @@ class Prepared:
     at: int
     """Where it begins in its segment's data."""
     bytes: int
+    tables: tuple[TableId, ...] = ()
+    """Those that it names: they had these names when it was prepared."""
+    moved: tuple[TableId, ...] = ()
+    """Tables that may have its changes by now, or not any more: statements have renamed, emptied or replaced those that it names, as only
+    servers allow that keep no locks for what is prepared (MySQL 5.7)."""
 
     @property
     def number(self) -> int:
@@ -199,9 +209,22 @@ class Relay:
         return self._offsets[index] if index < len(self._offsets) else None
 
     def time_at(self, offset: int) -> int | None:
-        """When the last transaction up to the cut `offset` was committed; None where no cut is held."""
+        """The time that the log gives to the last transaction up to the cut `offset`: when its last statement began. None where no cut is
+        held."""
         index = bisect_right(self._offsets, offset)
         return self._times[index - 1] if index else None
+
+    def committed_by(self, offset: int, now_ms: int) -> int | None:
+        """A moment before which nothing was committed that lies behind the cut `offset`; None where none is known.
+
+        The log is in the order of commits, and a transaction is committed after its last statement began. So what comes later was
+        committed later than any time that the log gives up to here, whatever time it gives to that itself. A session may set a time of
+        its own: one that is still to come says nothing.
+        """
+        for index in range(bisect_right(self._offsets, offset) - 1, -1, -1):
+            if self._times[index] <= now_ms:
+                return self._times[index]
+        return None
 
     def statements(self, after: int, upto: int, table: TableId | None = None) -> list[Statement]:
         """The statements in (after, upto], of one table or of all."""
@@ -304,7 +327,10 @@ class Relay:
     ) -> Sealed:
         """The record of the next segment, for whoever puts it first. `phases` are what the segment says of transactions of two phases,
         in its order."""
-        decided, prepared = self._decide_phases(phases)
+        decided, prepared = self._decide_phases(phases, statements)
+        # Which of these tables gets its changes the log doesn't say. They are gone here, and found and copied behind the COMMIT.
+        moved = [Statement(one.offset, table, Effect.DROPS, 0) for one in decided if one.committed for table in one.group.moved]
+        statements = tuple(sorted((*statements, *moved), key=lambda statement: statement.offset)) if moved else statements
         waiting = sum(group.bytes for group in prepared)
         if waiting > prepared_bytes_max:
             largest = max(prepared, key=lambda group: group.bytes)
@@ -316,7 +342,9 @@ class Relay:
         number = self._segments[-1].number + 1 if self._segments else 1
         return Sealed(number, generation, name, begins, ends, self.end, cuts, statements, decided, prepared)
 
-    def _decide_phases(self, phases: Iterable[Prepared | Ending]) -> tuple[tuple[Decided, ...], tuple[Prepared, ...]]:
+    def _decide_phases(
+        self, phases: Iterable[Prepared | Ending], statements: tuple[Statement, ...]
+    ) -> tuple[tuple[Decided, ...], tuple[Prepared, ...]]:
         """What was decided, and what is prepared then."""
         prepared = {group.xid: group for group in self.prepared}
         decided: list[Decided] = []
@@ -332,10 +360,10 @@ class Relay:
                 )
             # What a server prepared and lost in a crash may be prepared again under its name: the first never comes to anything.
             if group is not None and (committed or aside):
-                decided.append(Decided(group, phase.offset, committed, aside))
+                decided.append(Decided(_moved(group, statements, phase.offset), phase.offset, committed, aside))
             if isinstance(phase, Prepared):
                 prepared[phase.xid] = phase
-        return tuple(decided), tuple(prepared.values())
+        return tuple(decided), tuple(_moved(group, statements, _OFFSET_MAX) for group in prepared.values())
 
     def decide_floor(self, done_upto: int, lowest_visible: int | None) -> int:
         """How far the floor may rise: to where the last done epoch ends, but not above what a chunk under way, or the job of a
@@ -396,6 +424,17 @@ class Relay:
         self._segments = [segment for segment in self._segments if segment.number not in numbers]
 
 
+def _moved(group: Prepared, statements: tuple[Statement, ...], before: int) -> Prepared:
+    """A prepared transaction behind these statements, as far as they lie between it and `before`."""
+    moved = set(group.moved)
+    for offset in sorted({statement.offset for statement in statements if group.offset < statement.offset < before}):
+        # A table that breaks is the same as before.
+        names = {one.table for one in statements if one.offset == offset and one.effect is not Effect.BREAKS}
+        if not names.isdisjoint(moved.union(group.tables)):
+            moved |= names
+    return replace(group, moved=tuple(sorted(moved)))
+
+
 def needs_before(chain: list[Sealed], intent_upto: int) -> bool:
     """Whether the record that the newest intent names is part of what is kept, given those behind it.
 
@@ -426,8 +465,9 @@ def check_follows(before: Sealed, sealed: Sealed) -> None:
     where = f"record {sealed.number} at {sealed.first}, {sealed.begins}, behind {before.number} to {before.last}, {before.ends}"
     if (sealed.number, sealed.first) != (before.number + 1, before.last):
         raise Corrupt("the relay's chain is broken", detail=where)
-    decided = {one.group for one in sealed.decided if one.aside}
-    if {group for group in sealed.prepared if group.offset <= before.last} | decided != set(before.prepared):
+    decided = [one.group for one in sealed.decided if one.aside]
+    kept = [group for group in sealed.prepared if group.offset <= before.last]
+    if {replace(group, moved=()) for group in (*kept, *decided)} != {replace(group, moved=()) for group in before.prepared}:
         raise Corrupt("a prepared transaction was forgotten, or came from nowhere", detail=where)
     begins, ends = sealed.begins, before.ends
     if begins.era == ends.era:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from snowmelt.model.moment import TimeMs
 from snowmelt.model.table import TableId
 
 OUTSIDE = 0
@@ -57,6 +58,8 @@ class Reborn:
     incarnation: Incarnation
     at: int
     schema: int
+    asked: bool = False
+    """An operator asked for it. No statement of the log did it, and it is what brings a table back that was set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,19 @@ class Recopied:
     at: int
 
 
-Durable = Found | Reborn | Truncated | Gone | Reshaped | Split | Adopted | Recopied
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """The table can't go on, and the others can: from this epoch on nothing of it reaches the lake, where it stays as it is."""
+
+    incarnation: Incarnation
+    at: int
+    """What the log says of it after this offset is not in the lake."""
+    time_ms: TimeMs
+    """When the last transaction up to there was committed."""
+    why: str
+
+
+Durable = Found | Reborn | Truncated | Gone | Reshaped | Split | Adopted | Recopied | SetAside
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
     Forbidden orders. A chunk is adopted by an epoch whose plan did not name it: its log tasks have dropped the chunk's changes.
     A chunk is launched at a cut that was not proven visible, that the relay may have let go of, or that lies before its table's
     incarnation. An epoch holds statements of two transactions, a table-wide one elsewhere than at its beginning, or a change of
-    schema elsewhere than at its end.
+    schema elsewhere than at its end. A change of a table that is set aside, or that the epoch sets aside, is emitted.
 
     Memory. A plan is as large as what is unfinished and what the epoch touches: a live table without a statement in the range is
     not in it, nor is one that is gone.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from snowmelt.errors import check
@@ -41,12 +41,13 @@ from snowmelt.source.facts import (
     Recopied,
     Reported,
     Reshaped,
+    SetAside,
     Split,
     Truncated,
 )
 from snowmelt.source.tables import TABLE_LIFE, ChunkState, Copy, Phase, Reading, Table, Tables, Turn
 
-Turned = Reborn | Truncated | Gone | Reshaped | Recopied
+Turned = Reborn | Truncated | Gone | Reshaped | Recopied | SetAside
 """What a statement can make of a table."""
 
 TURNS: Final[dict[type[Turned], Turn]] = {
@@ -54,6 +55,7 @@ TURNS: Final[dict[type[Turned], Turn]] = {
     Truncated: Turn.TRUNCATED,
     Gone: Turn.DROPPED,
     Recopied: Turn.RECOPIED,
+    SetAside: Turn.SET_ASIDE,
 }
 
 
@@ -119,6 +121,17 @@ class EpochPlan:
         """From where on the log is read at all."""
         return min([self.after, *(rule.low for rule in self.rules.values())])
 
+    def untouched(self, tables: Tables) -> set[TableId]:
+        """Tables whose lake tables this epoch leaves as they are, whatever its other facts say of them: those that are set aside, or
+        gone, with it or before."""
+        resting = {table.incarnation.table for table in tables if table.phase is Phase.SET_ASIDE}
+        for fact in self.facts:
+            if isinstance(fact, SetAside | Gone):
+                resting.add(fact.incarnation.table)
+            elif isinstance(fact, Reborn):
+                resting.discard(fact.incarnation.table)
+        return resting
+
     def rule(self, table: Table) -> Rule:
         return self.rules.get(table.incarnation.table) or Rule(table.incarnation, self.after, live=table.live)
 
@@ -132,41 +145,77 @@ def visible_cut(relay: Relay, shown: Position) -> int | None:
     return relay.cut_at_or_below(relay.end if offset is None else offset)
 
 
-def choose_end(relay: Relay, after: int, bytes_max: int) -> int:
+def choose_end(tables: Tables, relay: Relay, after: int, bytes_max: int) -> int:
     """Where an epoch that begins at `after` ends: at a cut within the limit, at one cut at least if there is any.
 
-    It holds the statements of one transaction at most: table-wide ones as its first, those that change a schema as its last.
+    Statements about tables that are not known change nothing that an epoch does. Of the others table-wide ones are its first: before
+    them lie other statements at most, and no row. Those that change a schema are its last. A table has those of one transaction.
     """
     first = relay.next_cut(after)
     if first is None:
         return after
     end = max(first, relay.cut_at_or_below(after + bytes_max) or first)
-    statements = relay.statements(after, end)
-    if not statements:
+    begun, met = _statements_from(tables, relay, after, end, set(), table_wide=True)
+    rest = _known(tables, relay.statements(begun, end))
+    if not rest:
         return end
-    offset = statements[0].offset
-    effects = [statement.effect for statement in statements if statement.offset == offset]
-    if any(effect.table_wide for effect in effects) and offset > first:
+    offset = rest[0].offset
+    here = [statement for statement in rest if statement.offset == offset]
+    mixed = any(statement.effect.table_wide for statement in here)
+    if (mixed or not met.isdisjoint(statement.table for statement in here)) and offset > first:
         before = relay.cut_at_or_below(offset - 1)
         check(before is not None and before > after, "a statement has no cut before it", f"at {offset}")
         return before or first
-    if not all(effect.table_wide for effect in effects):
+    if mixed:
         return offset
-    later = relay.statements(offset, end)
-    return max(offset, relay.cut_at_or_below(later[0].offset - 1) or offset) if later else end
+    met = met | {statement.table for statement in here}
+    return _statements_from(tables, relay, offset, end, met, table_wide=False)[0]
+
+
+def _statements_from(
+    tables: Tables, relay: Relay, after: int, end: int, met: AbstractSet[TableId], *, table_wide: bool
+) -> tuple[int, AbstractSet[TableId]]:
+    """How far the log goes on with nothing but statements, of this kind where their tables are known, each of one that was not met. And
+    the known tables that were met then."""
+    while (cut := relay.next_cut(after)) is not None and cut <= end:
+        here = relay.statements(after, cut)
+        known = _known(tables, here)
+        names = {statement.table for statement in known}
+        if not here or not names.isdisjoint(met) or any(statement.effect.table_wide is not table_wide for statement in known):
+            break
+        after, met = cut, met | names
+    return after, met
+
+
+def _known(tables: Tables, statements: Iterable[Statement]) -> list[Statement]:
+    """Those that `turns_of` makes something of."""
+    return [one for one in statements if (table := tables.get(one.table)) is not None and table.phase is not Phase.GONE]
+
+
+def statements_wait(tables: Tables, relay: Relay, after: int) -> bool:
+    """Whether statements lie ahead that end epochs, so that the log behind them should not wait for one epoch after the other."""
+    return bool(_known(tables, relay.statements(after, relay.end)))
 
 
 def plan_epoch(
     tables: Tables, relay: Relay, *, epoch: int, generation: int, follows: str, after: int, upto: int, proposals: Iterable[Durable] = ()
 ) -> EpochPlan:
-    """Plan the epoch (after, upto]. `proposals` are new tables and bounds, which its intent is to make true."""
+    """Plan the epoch (after, upto]. `proposals` are new tables and bounds, tables that can't go on and those that an operator asks for,
+    which its intent is to make true."""
     statements = relay.statements(after, upto)
-    facts: list[Durable] = [fact for fact in proposals if wanted(tables, fact, statements)]
+    asides, others = _parted(proposals)
+    facts: list[Durable] = [fact for fact in others if wanted(tables, fact, statements)]
+    gone = {fact.incarnation.table for fact in facts if isinstance(fact, Gone)}
+    # Bounds and reads of a table that begins anew, is forgotten or set aside are void with this epoch's intent. And who asks for a table
+    # that is to be forgotten is not heard.
+    over = gone | set(asides) | {fact.incarnation.table for fact in facts if isinstance(fact, Reborn)}
+    stays = {Gone: frozenset[TableId](), Found: frozenset[TableId](), Reborn: gone}
+    facts = [fact for fact in facts if fact.incarnation.table not in stays.get(type(fact), over)]
     adopting: dict[TableId, list[Adopting]] = {}
     given_back: list[GivenBack] = []
     for reading in tables.readings():
         report = reading.report
-        if report is None:
+        if report is None or report.incarnation.table in over:
             continue
         verdict = judge_reading(tables, relay, reading, report, after=after, upto=upto)
         if isinstance(verdict, GivenBack):
@@ -182,17 +231,47 @@ def plan_epoch(
         if name in adopting or not (table.live or table.phase is Phase.GONE):
             rules[name] = rule_of(table, after, tuple(adopting.get(name, ())))
     for fact in facts:
-        if isinstance(fact, Found):
+        if isinstance(fact, Found | Reborn | Gone):
             rules[fact.incarnation.table] = Rule(fact.incarnation, after, live=False)
-    for turned, statement in turns_of(tables, statements, epoch):
+    for turned, statement in turns_of(tables, relay, statements, epoch):
         facts.append(turned)
         if not isinstance(turned, Reshaped | Recopied):
             live = isinstance(turned, Truncated)
             rules[statement.table] = Rule(turned.incarnation, statement.offset, live=live, event=statement.event if live else None)
+    for aside in _set_aside(tables, facts, asides):
+        facts.append(aside)
+        rules[aside.incarnation.table] = Rule(aside.incarnation, after, live=False)
     return EpochPlan(epoch, generation, follows, after, upto, tuple(facts), rules, tuple(given_back))
 
 
-def turns_of(tables: Tables, statements: Iterable[Statement], epoch: int) -> Iterator[tuple[Turned, Statement]]:
+def _parted(proposals: Iterable[Durable]) -> tuple[dict[TableId, SetAside], list[Durable]]:
+    """Tables that are to be set aside, and all other proposals."""
+    asides: dict[TableId, SetAside] = {}
+    others: list[Durable] = []
+    for fact in proposals:
+        if isinstance(fact, SetAside):
+            asides.setdefault(fact.incarnation.table, fact)
+        else:
+            others.append(fact)
+    return asides, others
+
+
+def _set_aside(tables: Tables, facts: list[Durable], asides: dict[TableId, SetAside]) -> Iterator[SetAside]:
+    """What becomes of proposals to set tables aside, after all else that the epoch makes of them: a table is set aside as it is then. One
+    that is dropped needs it no more."""
+    for name, aside in asides.items():
+        table = tables.get(name)
+        incarnation = None if table is None or table.phase in (Phase.SET_ASIDE, Phase.GONE) else table.incarnation
+        for fact in facts:
+            if fact.incarnation.table == name:
+                # What stopped the table that was is no reason to set aside the one that is copied anew.
+                asked = isinstance(fact, Reborn) and fact.asked and aside.incarnation != fact.incarnation
+                incarnation = None if isinstance(fact, Gone | SetAside) or asked else fact.incarnation
+        if incarnation is not None:
+            yield replace(aside, incarnation=incarnation)
+
+
+def turns_of(tables: Tables, relay: Relay, statements: Iterable[Statement], epoch: int) -> Iterator[tuple[Turned, Statement]]:
     """What statements make of the tables that are known, each after the ones before it."""
     now: dict[TableId, tuple[Incarnation, Phase]] = {}
     for statement in statements:
@@ -201,7 +280,7 @@ def turns_of(tables: Tables, statements: Iterable[Statement], epoch: int) -> Ite
         if table is None or table.phase is Phase.GONE:
             continue
         incarnation, phase = now.get(statement.table, (table.incarnation, table.phase))
-        turned = turn_of(incarnation, phase, statement, epoch, keyed=table.keyed)
+        turned = turn_of(incarnation, phase, statement, epoch, keyed=table.keyed, time_ms=relay.time_at(statement.offset) or 0)
         if turned is not None:
             turn = TURNS.get(type(turned))
             now[statement.table] = (turned.incarnation, phase if turn is None else TABLE_LIFE[phase, turn])
@@ -219,6 +298,11 @@ def wanted(tables: Tables, fact: Durable, statements: list[Statement]) -> bool:
             return known is None or known.phase is Phase.GONE
         case Split(_, first):
             return table is not None and table.phase is Phase.SPLITTING and first == tables.copy_of(fact.incarnation).bounds.last + 1
+        case Reborn(incarnation):
+            known = tables.get(incarnation.table)
+            return known is not None and known.phase is not Phase.GONE and known.incarnation.number < incarnation.number
+        case Gone():
+            return table is not None and table.phase is Phase.SET_ASIDE
         case Recopied():
             # One that comes too early is to be proposed again: nothing else remembers it.
             return table is not None and table.phase is Phase.RELEASED and table.keyed
@@ -249,20 +333,27 @@ def judge_reading(tables: Tables, relay: Relay, reading: Reading, report: Report
     return report.high <= upto
 
 
-def turn_of(incarnation: Incarnation, phase: Phase, statement: Statement, epoch: int, *, keyed: bool) -> Turned | None:
-    """What a statement makes of a table; None: nothing, because the table is not there."""
+def turn_of(incarnation: Incarnation, phase: Phase, statement: Statement, epoch: int, *, keyed: bool, time_ms: int = 0) -> Turned | None:
+    """What a statement, committed at `time_ms`, makes of a table; None: nothing, because the table is not there or is set aside."""
     at = statement.offset
     reborn = Reborn(Incarnation(incarnation.table, epoch), at, statement.schema)
-    if statement.effect is Effect.MAKES:
-        return reborn
     if phase is Phase.GONE:
         # DROP IF EXISTS is logged although nothing is there.
-        return None
+        return reborn if statement.effect is Effect.MAKES else None
+    if phase is Phase.SET_ASIDE and statement.effect is Effect.MAKES:
+        # Its shape is followed, so that it can be asked for again; nothing else brings it back.
+        return Reshaped(incarnation, at, statement.schema)
     match statement.effect:
+        case Effect.MAKES:
+            return reborn
         case Effect.RESHAPES:
             return Reshaped(incarnation, at, statement.schema)
         case Effect.DROPS:
             return Gone(incarnation, at)
+        case _ if phase is Phase.SET_ASIDE:
+            return None
+        case Effect.BREAKS:
+            return SetAside(incarnation, at, time_ms, statement.why)
         case Effect.EMPTIES if phase is Phase.RELEASED:
             return Truncated(incarnation, at)
         case Effect.REWRITES if phase is Phase.RELEASED and keyed:

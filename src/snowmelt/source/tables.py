@@ -2,7 +2,8 @@
 
 States. A table goes from DISCOVERED to RELEASED as `TABLE_LIFE` says, a chunk from PLANNED to ADOPTED as `CHUNK_LIFE`
 says. What a table's phase is, is durable: it follows from the facts in won intents and from epochs that are done. That a
-chunk is being read, or was read and waits, is known to this driver alone.
+chunk is being read, or was read and waits, is known to this driver alone. A table that can't go on is SET_ASIDE, from any phase: it
+keeps its name, target and schema, and the reason, until it is dropped in the source or an operator asks for it again.
 
 Forbidden orders. A chunk is launched before its bound is in a won intent; adopted without an intent that says so; adopted
 for another incarnation than the current one. Bounds are let go of before an epoch is done that ends at or behind the
@@ -39,6 +40,7 @@ from snowmelt.source.facts import (
     Released,
     Reported,
     Reshaped,
+    SetAside,
     Split,
     Truncated,
 )
@@ -54,6 +56,7 @@ class Phase(Enum):
     CATCHING_UP = "catching up"
     STREAMING = "streaming"
     RELEASED = "released"
+    SET_ASIDE = "set aside"
     GONE = "gone"
 
 
@@ -68,6 +71,7 @@ class Turn(Enum):
     TRUNCATED = "truncated"
     REBORN = "emptied or made anew"
     RECOPIED = "read again"
+    SET_ASIDE = "it can't go on"
     DROPPED = "dropped"
 
 
@@ -80,6 +84,7 @@ TABLE_LIFE: Final[dict[tuple[Phase, Turn], Phase]] = {
     (Phase.RELEASED, Turn.TRUNCATED): Phase.RELEASED,
     (Phase.RELEASED, Turn.RECOPIED): Phase.DISCOVERED,
     **{(phase, Turn.REBORN): Phase.DISCOVERED for phase in Phase},
+    **{(phase, Turn.SET_ASIDE): Phase.SET_ASIDE for phase in Phase if phase not in (Phase.SET_ASIDE, Phase.GONE)},
     **{(phase, Turn.DROPPED): Phase.GONE for phase in Phase if phase is not Phase.GONE},
 }
 
@@ -161,9 +166,11 @@ class Table:
     schema: int
     phase: Phase = Phase.DISCOVERED
     copy: Copy | None = field(default_factory=Copy)
-    """None once released, and while the table is gone."""
+    """None once released, and while the table is set aside or gone."""
     since: int = 0
     """The offset at which this incarnation began; rows of the log up to there are none of its rows."""
+    aside: SetAside | None = None
+    """Why it is set aside, and since when."""
 
     @property
     def live(self) -> bool:
@@ -274,7 +281,12 @@ class Tables:
                 table = self.known(incarnation)
                 self._turn(table, Turn.DROPPED)
                 self._void(table)
-                table.copy = None
+                table.copy = table.aside = None
+            case SetAside(incarnation):
+                table = self.known(incarnation)
+                self._turn(table, Turn.SET_ASIDE)
+                self._void(table)
+                table.copy, table.aside = None, fact
             case Truncated(incarnation):
                 self._turn(self.known(incarnation), Turn.TRUNCATED)
             case Reshaped(incarnation, _, schema):
@@ -331,7 +343,7 @@ class Tables:
             raise InvariantBroken("an incarnation does not follow the last one", detail=str(incarnation))
         self._turn(table, Turn.REBORN)
         self._void(table)
-        table.incarnation, table.schema, table.copy, table.since = incarnation, schema, Copy(), at
+        table.incarnation, table.schema, table.copy, table.since, table.aside = incarnation, schema, Copy(), at, None
 
     def _split(self, incarnation: Incarnation, first: int, uppers: tuple[bytes, ...], complete: bool) -> None:
         table, copy = self.known(incarnation), self.copy_of(incarnation)

@@ -6,6 +6,7 @@
     tuple                   array
     Mapping[str | int, V]   array of [key, value], by key
     int, str, bool          as in JSON
+    Annotated int, Within   the same, and not outside
     float                   finite, and never written like an int
     bytes                   base64
     Enum                    its name
@@ -31,9 +32,10 @@ import math
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from snowmelt.errors import Corrupt, InvariantBroken, check
+from snowmelt.model.moment import Within
 
 T = TypeVar("T")
 INT_BITS_MAX: Final = 128
@@ -168,11 +170,22 @@ def _compile(hint: Any) -> _Pair:
         return _union(arguments)
     if origin is Literal:
         return _word(arguments)
+    if origin is Annotated and arguments[0] is int and isinstance(arguments[1], Within):
+        return _bounded(arguments[1])
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _enum(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _class(hint)
     raise InvariantBroken("a type can't be recorded", detail=str(hint))
+
+
+def _bounded(within: Within) -> _Pair:
+    def one(value: Any) -> Any:
+        if not within.low <= _integer(value) <= within.high:
+            raise _Wrong(f"an int from {within.low} to {within.high}")
+        return value
+
+    return _Pair(one, one)
 
 
 def _word(words: tuple[Any, ...]) -> _Pair:
@@ -344,6 +357,6 @@ def _read_class(kind: type) -> _Pair:
 
     # A class may hold itself, so it is there before its fields are read.
     pair = _unfinished[kind] = _Pair(encode_fields, decode_fields)
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     members.extend((name, _compile(hints[name])) for name in names)
     return pair

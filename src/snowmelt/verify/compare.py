@@ -36,7 +36,7 @@ from snowmelt.verify.forms import RowForms
 from snowmelt.verify.lake import LakeTable, Look, row_name
 from snowmelt.verify.log import read_changes
 from snowmelt.verify.rounds import Held, Kind, Reading, Rows, Wrong, find_wrong
-from snowmelt.verify.source import Detail, SourceTable
+from snowmelt.verify.source import Detail, SourceTable, choose_hash
 from snowmelt.verify.standing import Standing, Standings
 
 NAMED_MAX = 20
@@ -150,6 +150,7 @@ class _Comparison:
         self.era = standing.place.era if standing.place is not None else 0
         with Session(self.settings.source) as session:
             self.server: Server = session.server
+            self.how = choose_hash(session)
             self.lower_case = ignores_case(session)
             chosen = _choose(standing, wanted, ignore_case=self.lower_case)
             shapes = read_tables(session, [known.incarnation.table for known in chosen])
@@ -177,7 +178,7 @@ class _Comparison:
     def _open(self, known: Table, shape: MySqlTable) -> _Pair:
         """Read the sums of a table from the database."""
         settings, table = self.settings, shape.id
-        forms = RowForms(shape.columns, shape.key if known.keyed else (), settings.types, named=shape.key)
+        forms = RowForms(shape.columns, shape.key if known.keyed else (), settings.types, self.how, named=shape.key)
         source = SourceTable(settings.source, shape, forms, identity=self.server.identity, era=self.era)
         self.watch(Step(table, "reading the database"))
         parting = source.part()
@@ -343,6 +344,8 @@ def _is_copied(known: Table) -> bool:
 def _refusal(known: Table, shape: MySqlTable | None) -> str:
     if known.phase is Phase.GONE or shape is None:
         return "the table is gone from the database"
+    if known.aside is not None:
+        return f"the table is set aside: {known.aside.why}"
     if not _is_copied(known):
         return f"the table is still being copied ({known.phase.value.replace('_', ' ')})"
     return ""

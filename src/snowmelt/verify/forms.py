@@ -13,7 +13,7 @@ The server's half knows nothing of our decoders: it is what the server itself pr
                                  the bytes; BIT(n) as (n + 7) / 8 of them
     UUID, INET4, INET6           as SELECT prints them
     TEXT and longer, BLOB and longer, JSON, GEOMETRY, VECTOR
-                                 the MD5 of their text or bytes, so that a row's message stays small on the server
+                                 the digest of their text or bytes, so that a row's message stays small on the server
     FLOAT, DOUBLE                their 64 bits as a double. No server tells bits in SQL, and MySQL 8 rounds where it makes text of them, so
                                  these columns can't be hashed there: the server sends the number times 1e0, as eight bytes of its
                                  binary protocol, and they are hashed here behind the digest of the other columns. So nothing is left
@@ -43,7 +43,7 @@ from snowmelt.databases.mysql.columns import (
 )
 from snowmelt.databases.mysql.quoting import quote
 from snowmelt.errors import InvalidConfig, check
-from snowmelt.verify.digests import Digests, Hashes, digest_rows, digest_values, hashes, hexadecimal, raw
+from snowmelt.verify.digests import Digests, Hash, Hashes, digest_rows, digest_values, hashes, hexadecimal, raw
 
 _LARGE: Final = frozenset({"text", "mediumtext", "longtext", "blob", "mediumblob", "longblob", "json", "vector"}) | GEOMETRY_TYPES
 _FLOATS: Final = ("float", "double")
@@ -55,7 +55,7 @@ def is_summed(column: MySqlColumn) -> bool:
     return column.base not in _FLOATS
 
 
-def sql_text(column: MySqlColumn, options: TypeOptions) -> str:
+def sql_text(column: MySqlColumn, options: TypeOptions, how: Hash) -> str:
     """The form of a column's value as the server makes it, for a column that is summed there."""
     name, base = quote(column.name), column.base
     if base in INTEGER_BITS or base == "year":
@@ -86,7 +86,7 @@ def sql_text(column: MySqlColumn, options: TypeOptions) -> str:
         case "uuid" | "inet4" | "inet6":
             return f"CAST({name} AS CHAR)"
         case "json" if not column.charset:
-            return f"MD5(CAST({name} AS CHAR))"
+            return how.sql(f"CAST({name} AS CHAR)")
     if base in TEXT_TYPES or base == "json":
         plain = canonical_charset(column.charset or "utf8mb4") in ("utf8mb4", "utf8mb3")
         text = f"CAST({name} AS BINARY)" if plain else f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
@@ -97,7 +97,7 @@ def sql_text(column: MySqlColumn, options: TypeOptions) -> str:
         text = f"UNHEX(HEX({name}))"
     else:
         raise InvalidConfig(f"columns of type {base} can't be verified", detail=column.name, hint="leave the table out")
-    return f"MD5({text})" if base in _LARGE else text
+    return how.sql(text) if base in _LARGE else text
 
 
 def _is_date(name: str) -> str:
@@ -107,12 +107,12 @@ def _is_date(name: str) -> str:
     return f"{name} IS NULL OR ({year} > 0 AND {month} > 0 AND {day} > 0 AND {day} <= {days})"
 
 
-def sql_digest(columns: Iterable[MySqlColumn], options: TypeOptions) -> str:
-    """The MD5 of the message of those of the columns that the server can hash."""
-    texts = [sql_text(column, options) for column in columns if is_summed(column)]
+def sql_digest(columns: Iterable[MySqlColumn], options: TypeOptions, how: Hash) -> str:
+    """The digest of the message of those of the columns that the server can hash."""
+    texts = [sql_text(column, options, how) for column in columns if is_summed(column)]
     # As bytes, each by itself: MariaDB makes UTF-8 of bytes that it joins with text.
     parts = [f"CAST(IFNULL(CONCAT(LENGTH({text}), ':', CAST({text} AS BINARY)), '-') AS BINARY)" for text in texts]
-    return f"MD5(CONCAT({', '.join(parts)}))" if parts else f"MD5({_ALWAYS})"
+    return how.sql(f"CONCAT({', '.join(parts)})" if parts else _ALWAYS)
 
 
 def sql_float(column: MySqlColumn) -> str:
@@ -120,7 +120,7 @@ def sql_float(column: MySqlColumn) -> str:
     return f"{quote(column.name)} * 1e0"
 
 
-def lake_text(column: MySqlColumn, values: pa.Array) -> pa.Array:
+def lake_text(column: MySqlColumn, values: pa.Array, how: Hash) -> pa.Array:
     """The form of a column's values as the lake has them, as strings or bytes."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
@@ -138,7 +138,7 @@ def lake_text(column: MySqlColumn, values: pa.Array) -> pa.Array:
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         values = pc.binary_join(values, ",")
     elif _is_bytes(kind) and column.base in _LARGE:
-        digests = hexadecimal(digest_values(values))
+        digests = hexadecimal(digest_values(values, how))
         return pc.if_else(values.is_valid(), digests, pa.scalar(None, digests.type)) if values.null_count else digests
     return values if _is_bytes(values.type) else values.cast(pa.string())
 
@@ -174,19 +174,22 @@ def _decimal(values: pa.Array) -> pa.Array:
 class RowForms:
     """The columns of a table whose rows are told apart, and by which of them they are named."""
 
-    def __init__(self, columns: Sequence[MySqlColumn], key: Sequence[str], options: TypeOptions, *, named: Sequence[str] = ()) -> None:
-        """`key`: what the lake knows a row by. `named`: what a user does, where the lake has no key."""
+    def __init__(
+        self, columns: Sequence[MySqlColumn], key: Sequence[str], options: TypeOptions, how: Hash, *, named: Sequence[str] = ()
+    ) -> None:
+        """`how` the server hashes. `key`: what the lake knows a row by. `named`: what a user does, where the lake has no key."""
         self.columns = tuple(columns)
         self.key = tuple(column for name in key for column in columns if column.name == name)
         self.named = self.key or tuple(column for name in named for column in columns if column.name == name)
         self.options = options
+        self.how = how
         self.floats = tuple(column for column in self.columns if not is_summed(column))
         """What is sent as text, and hashed here."""
 
     def digests(self, columns: dict[str, pa.Array], of: Sequence[MySqlColumn], rows: int) -> Digests:
         """Of the lake's rows, by their forms."""
-        summed = digest_rows([columns[column.name] for column in of if is_summed(column)], rows)
-        return with_floats(summed, [columns[column.name] for column in of if not is_summed(column)])
+        summed = digest_rows([columns[column.name] for column in of if is_summed(column)], rows, self.how)
+        return self.with_floats(summed, [columns[column.name] for column in of if not is_summed(column)])
 
     def hash(self, batch: pa.RecordBatch) -> tuple[Hashes, Hashes]:
         """The hash of each row's key and of the whole row. Without a key the row itself is the key."""
@@ -195,9 +198,8 @@ class RowForms:
         return (hashes(self.digests(columns, self.key, batch.num_rows)) if self.key else rows), rows
 
     def texts(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        return {column.name: lake_text(column, batch.column(column.name)) for column in self.columns}
+        return {column.name: lake_text(column, batch.column(column.name), self.how) for column in self.columns}
 
-
-def with_floats(digests: Digests, floats: Sequence[pa.Array]) -> Digests:
-    """The digest of what the server hashed and of the bits of what it could not."""
-    return digest_rows([raw(digests), *floats], len(digests)) if floats else digests
+    def with_floats(self, digests: Digests, floats: Sequence[pa.Array]) -> Digests:
+        """The digest of what the server hashed and of the bits of what it could not."""
+        return digest_rows([raw(digests), *floats], len(digests), self.how) if floats else digests

@@ -22,6 +22,7 @@ from snowmelt.engine.rows import ADDS, OP, TAKES, TRUNCATE
 from snowmelt.engine.tasks import run_on_spark
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
+from snowmelt.lakes.warehouse import Warehouse
 from snowmelt.verify.classes import Classes, Parting, Sums
 from snowmelt.verify.digests import Hashes, digest_rows
 from snowmelt.verify.forms import RowForms, is_summed
@@ -37,7 +38,7 @@ _TASKS_MAX = 64
 class Look:
     """What a task is to read, and what of it is wanted."""
 
-    warehouse: str
+    warehouse: str | Warehouse
     target: str
     snapshot: int
     forms: RowForms
@@ -188,7 +189,7 @@ def _details(look: Look, batch: pa.RecordBatch, keys: Hashes, rows: Hashes, name
     if not len(at):
         return {}
     few = look.forms.texts(batch.take(pa.array(at)))
-    digests = {name: digest_rows([texts], len(texts)) for name, texts in few.items()}
+    digests = {name: digest_rows([texts], len(texts), look.forms.how) for name, texts in few.items()}
     found = {}
     for index, place in enumerate(at.tolist()):
         columns = tuple(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from snowmelt.databases.mysql.answers import number, number_or_none, unexpected
 from snowmelt.databases.mysql.bounds import from_table, key_condition, plan_chunks
 from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
@@ -15,13 +16,14 @@ from snowmelt.databases.mysql.marks import GtidMark, Mark
 from snowmelt.databases.mysql.reads import ExactRead, Method, read_extent, read_method, shown_place
 from snowmelt.databases.mysql.resultset import Counters, select
 from snowmelt.engine.keys import chunked
-from snowmelt.errors import InvalidConfig
+from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.verify.classes import RANGE_ROWS, Classes, Parting, Sums, remainders_for
-from snowmelt.verify.digests import Hashes, from_raw, hashes
-from snowmelt.verify.forms import RowForms, float_bits, is_summed, sql_digest, sql_float, sql_text, with_floats
+from snowmelt.verify.digests import Hash, Hashes, from_raw, hashes
+from snowmelt.verify.forms import RowForms, float_bits, is_summed, sql_digest, sql_float, sql_text
 from snowmelt.verify.rounds import Reading, Rows
 
 _PLAIN = TypeOptions()
+_ABC = "'abc'"
 _FILTERED_MAX = 2_000
 """So many remainders or keys are named in one statement; more of them are sorted out here."""
 
@@ -35,6 +37,19 @@ class Detail:
     columns: tuple[bytes, ...]
 
 
+def choose_hash(session: Session) -> Hash:
+    """The first function that the server has. What it says of itself is not asked: a build or a policy may lack one."""
+    known = {Hash.MD5: "900150983cd24fb0d6963f7d28e17f72", Hash.SHA256: "ba7816bf8f01cfea414140de5dae2223"}
+    for how, digest in known.items():
+        try:
+            if str(session.value(f"SELECT {how.sql(_ABC)}")) == digest:
+                return how
+        except (InvalidConfig, SourceDrift):
+            # It does not know the function.
+            continue
+    raise InvalidConfig("the server can't hash rows", detail="it has neither MD5() nor SHA2()", hint="enable one of them")
+
+
 class SourceTable:
     """One table of the database. Opens a session for each read."""
 
@@ -44,8 +59,8 @@ class SourceTable:
         self._forms = forms
         self._identity = identity
         self._era = era
-        self._key = sql_digest(forms.key, forms.options) if forms.key else ""
-        self._row = sql_digest(forms.columns, forms.options)
+        self._key = sql_digest(forms.key, forms.options, forms.how) if forms.key else ""
+        self._row = sql_digest(forms.columns, forms.options, forms.how)
 
     def part(self) -> Parting:
         """Look for ranges and their number; sizes are estimates, which nothing relies on."""
@@ -61,7 +76,7 @@ class SourceTable:
     def _estimate(self, session: Session) -> int:
         where = "table_schema = %s AND table_name = %s"
         name = [self._table.id.database, self._table.id.name]
-        return int(session.value(f"SELECT table_rows FROM information_schema.tables WHERE {where}", name) or 0)
+        return session.value(f"SELECT table_rows FROM information_schema.tables WHERE {where}", name, kind=number_or_none) or 0
 
     def sums(self, parting: Parting, watch: Callable[[int, int], None]) -> tuple[Sums, list[Mark]]:
         """The sums of all classes, by one short exact read for each range."""
@@ -87,14 +102,16 @@ class SourceTable:
             f"SELECT {named} % {parting.remainders} AS class, COUNT(*), SUM({_number(self._row)}) "
             f"FROM {from_table(session, self._table)} WHERE {where} GROUP BY class"
         )
-        for remainder, count, total in session.query(sql):
+        for remainder, count, total in session.query(sql, columns=(number_or_none, number, number_or_none)):
             if remainder is None:
                 hint = "raise max_allowed_packet"
                 raise InvalidConfig("the server can't hash a row", detail=str(self._table.id), hint=hint)
-            at = index * parting.remainders + int(remainder)
-            sums.counts[at] = int(count)
+            if not 0 <= remainder < parting.remainders or not 0 <= count < 2**63:
+                raise unexpected("a sum of no class of rows, or of more rows than there are")
+            at = index * parting.remainders + remainder
+            sums.counts[at] = count
             # Rows that the server can't hash have no share in its sum, so that they differ, and are looked at.
-            sums.sums[at] = np.uint64(int(total or 0) % 2**64)
+            sums.sums[at] = np.uint64((total or 0) % 2**64)
 
     def rows(self, parting: Parting, classes: Classes) -> Reading:
         """The rows of some classes, by one exact read."""
@@ -119,8 +136,8 @@ class SourceTable:
         """Some rows by name, as far as they are there."""
         forms, found = self._forms, {}
         summed = [column for column in forms.columns if is_summed(column)]
-        items = [f"UNHEX({sql_digest([column], forms.options)})" for column in summed]
-        items += [f"CAST({sql_text(column, forms.options)} AS BINARY)" for column in forms.named if is_summed(column)]
+        items = [f"UNHEX({sql_digest([column], forms.options, forms.how)})" for column in summed]
+        items += [f"CAST({sql_text(column, forms.options, forms.how)} AS BINARY)" for column in forms.named if is_summed(column)]
         columns = [MySqlColumn(name=f"d{index}", base="varbinary") for index in range(len(items))]
         where = "TRUE"
         if not any(not is_summed(column) for column in forms.key or forms.columns):
@@ -167,9 +184,9 @@ class SourceTable:
         sql = f"SELECT {', '.join(selected)} FROM {from_table(session, self._table)} WHERE {where}"
         for batch in select(session, sql, [*described, *floats, *columns], _PLAIN, counters=Counters()):
             bits = {column.name: float_bits(batch.column(f"f{index}")) for index, column in enumerate(forms.floats)}
-            row = hashes(with_floats(from_raw(batch.column("h0")), list(bits.values())))
+            row = hashes(forms.with_floats(from_raw(batch.column("h0")), list(bits.values())))
             of_key = [bits[column.name] for column in forms.key if column.name in bits]
-            key = hashes(with_floats(from_raw(batch.column("h1")), of_key)) if forms.key else row
+            key = hashes(forms.with_floats(from_raw(batch.column("h1")), of_key)) if forms.key else row
             yield batch, Rows.of(key, row)
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from snowmelt.databases.mysql.answers import anything, number, number_or_none
 from snowmelt.databases.mysql.charsets import canonical_charset
 from snowmelt.databases.mysql.columns import (
     BINARY_TYPES,
@@ -157,10 +158,11 @@ class _Steps:
     def _estimate(self, low: Bound, high: Bound) -> int:
         """The optimizer's idea of a range's rows. It dives into the index at both ends and reads a few pages."""
         where = key_condition(self._table, low, high)
-        row = self._session.query(f"EXPLAIN SELECT 1 FROM {self._source} WHERE {where}")[0]
         # id, select_type, table, [partitions,] type, possible_keys, key, key_len, ref, rows, [filtered,] Extra
-        rows = row[9] if len(row) == 12 else row[8]
-        return int(rows or 0)
+        server = self._session.server
+        before = 9 if server.flavour == "mysql" and server.version >= (5, 7, 3) else 8
+        explain = f"EXPLAIN FORMAT=TRADITIONAL SELECT 1 FROM {self._source} WHERE {where}"
+        return self._session.row(explain, columns=(*before * (anything,), number_or_none))[-1] or 0
 
     def _walk(self, low: Bound, *, from_low: bool) -> Bound:
         """The key one chunk's length behind `low`, or the greatest if there are not so many.
@@ -177,7 +179,7 @@ class _Steps:
         forward = True
         if found:
             where = f"{key_equals(self._table, found[0])} AND {key_condition(self._table, low, None, from_low=from_low)}"
-            forward = bool(self._session.value(f"SELECT COUNT(*) FROM {self._source} WHERE {where}"))
+            forward = bool(self._session.value(f"SELECT COUNT(*) FROM {self._source} WHERE {where}", kind=number))
         self._session.execute("COMMIT")
         if not forward or (found and found[0] == low and not from_low):
             raise InvariantBroken("a key doesn't compare as itself", detail=f"{self._table.id} by {', '.join(self._table.key)}")

@@ -4,7 +4,8 @@
                  this thread                                      ◀── given back when written
 
 States of a connection, and what is forbidden in each:
-- *connecting*: the server must be the one that the segments came from; else `SourceDrift`, before a byte is asked for.
+- *connecting*: the server must be the one that the segments came from; else `SourceDrift`, before a byte is asked for. Where it
+  purged the file that capture is in, its oldest one must begin with exactly what was captured (`failover.nothing_lost`).
 - *streaming*: a segment is sealed only at a cut point and never spans two log files. Nothing is sealed that was not checked.
 - *broken*: the part of an event that came in is taken back; the next connection goes on with that very event, so also inside
   a transaction of any size. Tries are counted since the last event or heartbeat and end with `Unavailable`.
@@ -43,8 +44,10 @@ import numpy as np
 import pymysql
 
 from snowmelt.databases.mysql import framing
+from snowmelt.databases.mysql.answers import number, text
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session, log_is_off, translate
 from snowmelt.databases.mysql.events import Event, MySqlGtid, read_gtid
+from snowmelt.databases.mysql.failover import gtids_at, nothing_lost
 from snowmelt.databases.mysql.framing import Bytes, Framer
 from snowmelt.databases.mysql.segments import PAGE, Cut, Segment, SegmentWriter, list_segments, remove_torn
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check
@@ -61,10 +64,15 @@ FIRST_OFFSET: Final = 4
 _ADDRESSABLE: Final = 1 << 32
 _FATAL_READ: Final = 1236
 """ER_MASTER_FATAL_ERROR_READING_BINLOG: all that can be wrong with what was asked for; the text says what."""
+_SAME_SERVER_ID: Final = 4052
+"""MariaDB's ER_SLAVE_SAME_ID: who had our server id before us hears it since 11.6, and was cut off without a word before."""
 _COM_BINLOG_DUMP: Final = 0x12
 _COM_REGISTER_SLAVE: Final = 0x15
+_SEND_ANNOTATE: Final = 2
+"""MariaDB leaves no event of a transaction out, so that places can be counted where it doesn't tell them."""
 _GTID_LIST_BYTES_MAX: Final = 64 << 20
 _ENCRYPTION_HEADER_BYTES: Final = 512
+_ANSWER_BYTES_MAX: Final = 1 << 16
 _BEFORE_LISTS: Final = (Event.ROTATE, Event.FORMAT_DESCRIPTION, Event.START_ENCRYPTION)
 _IDLE_MS: Final = 50
 """How long a stop or an overdue seal may go unnoticed while the server is silent."""
@@ -223,7 +231,7 @@ class _Log:
         self._begin = start.offset
         self._told = False
         self.seal_due = float("inf")
-        # MariaDB keeps some events to itself, so there the next one may begin later than the last one ended.
+        # MariaDB keeps events of its encryption to itself, so there the next one may begin later than the last one ended.
         self._framer = Framer(exact=server.flavour == "mysql", segment_bytes=segment_bytes)
         self._framer.log_name = str(file)
         self._framer.state["offset"] = start.offset
@@ -255,6 +263,17 @@ class _Log:
         self._announced = False
         self._told = False
         return begin
+
+    def skip_purged(self, session: Session) -> None:
+        """Where the server purged the file that we are in, go on with its oldest one, if nothing lies in between."""
+        logs = _list_logs(session)
+        if any(file.number == self.file.number for file in logs):
+            return
+        self._take_back()
+        self._add_gtids(self._framer.gtids())
+        file = _oldest_if_nothing_lost(session, logs, self.file, self._gtids if self._framer.at_cut else None)
+        self.seal()
+        self._begin_file(file)
 
     def take(self, source: Bytes, held: int) -> int:
         """Take in what was received. How much of it is done with."""
@@ -364,11 +383,14 @@ class _Log:
             framer.back_to_cut()
             self._take_back()
         self.seal()
-        framer.rotate(name)
+        self._begin_file(file)
+
+    def _begin_file(self, file: LogFile) -> None:
+        self._framer.rotate(str(file))
         self.file = file
         self._start = FIRST_OFFSET
         self._format = b""
-        self._scan = False
+        self._scan = self._rotated = False
 
     def _read_format(self, raw: bytes, artificial: bool) -> None:
         # The header's time is the file's birth; a file of this name that was born at another time is another file.
@@ -573,10 +595,11 @@ class Capture:
     def _file_bytes(self, file: LogFile) -> int | None:
         """Where one of the server's log files ends; None where it has none of that name."""
         with Session(self._options) as session:
-            for row in session.query("SHOW BINARY LOGS"):
-                if str(row[0]) == str(file):
+            may_encrypt = session.server.flavour == "mysql" and session.server.version >= (8, 0, 14)
+            for name, size, *encrypted in session.query("SHOW BINARY LOGS", columns=(text, number, *may_encrypt * (text,))):
+                if name == str(file):
                     # MySQL counts the header of an encrypted file, which positions leave out.
-                    return int(row[1]) - (_ENCRYPTION_HEADER_BYTES if row[2:] and str(row[2]) == "Yes" else 0)
+                    return int(size) - (_ENCRYPTION_HEADER_BYTES if encrypted == ["Yes"] else 0)
         return None
 
     def _is_durable(self, segment: Segment) -> None:
@@ -616,7 +639,7 @@ class Capture:
         self._check_server(server, self._identity or server.identity)
         scan = False
         if isinstance(self._start, Position):
-            file, start = _find_log(session, self._start.file), self._start
+            file, start = _find_start(session, self._start)
         elif self._start == "earliest":
             file = _list_logs(session)[0]
             start = Position(file.number, FIRST_OFFSET)
@@ -624,8 +647,7 @@ class Capture:
             file, start = _find_end(session)
         if start.gtids is None and start.offset > FIRST_OFFSET:
             if server.flavour == "mariadb":
-                found = session.value("SELECT BINLOG_GTID_POS(%s, %s)", [str(file), start.offset])
-                start = replace(start, gtids=MariaDbGtidSet.parse(str(found)) if found is not None else None)
+                start = replace(start, gtids=gtids_at(session, file, start.offset))
             else:
                 # Only the file itself tells, if it is read from its beginning.
                 scan = session.variable("gtid_mode") not in (None, "OFF")
@@ -656,9 +678,11 @@ class Capture:
             name = uuid.uuid5(uuid.UUID(int=0), f"snowmelt/{self._server_id}")
             words.append(f"@slave_uuid = '{name}', @replica_uuid = '{name}'")
         session.execute("SET " + ", ".join(words))
+        captured.skip_purged(session)
         self._register(session)
         begin = captured.connect()
-        command = struct.pack("<BIHI", _COM_BINLOG_DUMP, begin, 0, self._server_id) + str(captured.file).encode()
+        flags = _SEND_ANNOTATE if server.flavour == "mariadb" else 0
+        command = struct.pack("<BIHI", _COM_BINLOG_DUMP, begin, flags, self._server_id) + str(captured.file).encode()
         try:
             session.sock.sendall(struct.pack("<I", len(command)) + command)
         except OSError as error:
@@ -670,19 +694,24 @@ class Capture:
         if self._registered:
             new_words = server.flavour == "mysql" and server.version >= (8, 0, 22)
             try:
-                replicas = session.query("SHOW REPLICAS" if new_words else "SHOW SLAVE HOSTS")
+                replicas = session.query("SHOW REPLICAS" if new_words else "SHOW SLAVE HOSTS", columns=(number, text))
             except (InvalidConfig, SourceDrift):
                 # Newer MariaDB asks for a privilege that capturing doesn't need otherwise.
                 replicas = []
-            for replica in replicas:
-                if int(replica[0]) == self._server_id and replica[1] != self._name:
-                    raise _taken_over(str(replica[1]))
-        name = self._name.encode()
+            for server_id, name in replicas:
+                if server_id == self._server_id and name != self._name:
+                    raise _taken_over(name)
+        ours = self._name.encode()
         # What follows the name: user, password, port, rank and source, all of which only a real replica has.
-        command = struct.pack("<BIB", _COM_REGISTER_SLAVE, self._server_id, len(name)) + name + bytes(12)
+        command = struct.pack("<BIB", _COM_REGISTER_SLAVE, self._server_id, len(ours)) + ours + bytes(12)
+        # What is said here belongs to the handshake, and has the time of one.
+        deadline = time.monotonic() + session.options.connect_timeout_s
         try:
             session.sock.sendall(struct.pack("<I", len(command)) + command)
-            answer = _receive(session.sock, int.from_bytes(_receive(session.sock, 4)[:3], "little"))
+            size = int.from_bytes(_receive(session.sock, 4, deadline)[:3], "little")
+            if size > _ANSWER_BYTES_MAX:
+                raise Corrupt("the server's answer can't be read", detail=f"{size:,} bytes for a yes or no")
+            answer = _receive(session.sock, size, deadline)
         except OSError as error:
             raise translate(error) from None
         if answer[:1] != b"\0":
@@ -750,9 +779,14 @@ def owned(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _receive(sock: socket.socket, count: int) -> bytes:
+def _receive(sock: socket.socket, count: int, deadline: float) -> bytes:
+    """Just as many bytes, by a moment of the monotonic clock, however they trickle in."""
     got = b""
     while len(got) < count:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Unavailable("the server's answer does not end", detail="its time is over")
+        sock.settimeout(left)
         part = sock.recv(count - len(got))
         if not part:
             raise Unavailable("the server closed the connection")
@@ -766,7 +800,7 @@ def _taken_over(detail: str) -> Fenced:
 
 def _list_logs(session: Session) -> list[LogFile]:
     try:
-        found = [LogFile.parse(str(row[0])) for row in session.query("SHOW BINARY LOGS")]
+        found = [LogFile.parse(name) for (name,) in session.query("SHOW BINARY LOGS", columns=(text,))]
     except SourceDrift as error:
         raise log_is_off(error.detail) from None
     if not found:
@@ -774,12 +808,22 @@ def _list_logs(session: Session) -> list[LogFile]:
     return found
 
 
-def _find_log(session: Session, number: int) -> LogFile:
+def _find_start(session: Session, start: Position) -> tuple[LogFile, Position]:
+    """The file that capture begins in, and where; that is the oldest one where the server purged what lies before, all of which we have."""
     logs = _list_logs(session)
     for found in logs:
-        if found.number == number:
-            return found
-    raise _purged(f"file {number}; the server has {logs[0]} to {logs[-1]}")
+        if found.number == start.file:
+            return found, start
+    oldest = _oldest_if_nothing_lost(session, logs, replace(logs[0], number=start.file), start.gtids)
+    return oldest, replace(start, file=oldest.number, offset=FIRST_OFFSET)
+
+
+def _oldest_if_nothing_lost(session: Session, logs: list[LogFile], file: LogFile, captured: GtidSet | None) -> LogFile:
+    oldest = logs[0]
+    if why := nothing_lost(session, captured, file, oldest):
+        raise _purged(f"{file}; the server has {oldest} to {logs[-1]}: {why}")
+    log.info("the server purged its log up to %s, all of which was captured", oldest)
+    return oldest
 
 
 def _purged(detail: str) -> SourceDrift:
@@ -822,7 +866,7 @@ def _server_error(payload: bytes, place: str) -> SnowmeltError:
     text = payload[2:]
     message = (text[6:] if text[:1] == b"#" else text).decode("utf-8", "replace")
     lower = message.lower()
-    if "same server_uuid/server_id" in lower:
+    if code == _SAME_SERVER_ID or "same server_uuid/server_id" in lower:
         return _taken_over(message)
     if code != _FATAL_READ:
         return translate(pymysql.err.OperationalError(code, message))

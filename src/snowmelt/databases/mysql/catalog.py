@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import translate as glob_to_regex
 from typing import Any, Literal
 
+from snowmelt.databases.mysql.answers import Kind, number, number_or_none, text, text_or_none
 from snowmelt.databases.mysql.columns import IMPLICIT_PERIOD, MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote_table
@@ -46,6 +47,9 @@ from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
 from snowmelt.model.table import TableId
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+
+NAME_CHARACTERS_MAX = 256
+"""Servers have a limit of 64."""
 
 LISTINGS = 6
 LISTING_PAUSE_S = 0.01
@@ -97,8 +101,8 @@ def _compile(pattern: str, ignore_case: bool) -> TablePredicate:
 def row_bytes(session: Session, table: TableId) -> int:
     """About how long a row of a table is, as the server has last counted; 0 where it does not know."""
     where = "WHERE table_schema = %s AND table_name = %s"
-    found = _rows(session, "SELECT avg_row_length FROM information_schema.tables", where, [table.database, table.name])
-    return int(found[0][0] or 0) if found else 0
+    arguments = [table.database, table.name]
+    return session.value(f"SELECT avg_row_length FROM information_schema.tables {where}", arguments, kind=number_or_none) or 0
 
 
 def read_tables(session: Session, wanted: TablePredicate | Iterable[TableId]) -> dict[TableId, MySqlTable]:
@@ -144,7 +148,10 @@ def _find(session: Session, wanted: TablePredicate | Iterable[TableId]) -> Itera
 
 
 def _list(session: Session, where: str, arguments: Sequence[str]) -> set[TableId]:
-    rows = _rows(session, "SELECT table_schema, table_name, table_type FROM information_schema.tables", where, arguments)
+    select = "SELECT table_schema, table_name, table_type FROM information_schema.tables"
+    rows = _rows(session, select, where, arguments, (text, text, text))
+    if any(max(len(database), len(name)) > NAME_CHARACTERS_MAX for database, name, _ in rows):
+        raise Corrupt("the server names a table as no server can", detail=f"longer than {NAME_CHARACTERS_MAX} characters")
     tables = (TableId(database, name) for database, name, kind in rows if kind in ("BASE TABLE", "SYSTEM VERSIONED"))
     return {table for table in tables if table.database.lower() not in SYSTEM_DATABASES}
 
@@ -175,6 +182,7 @@ def _read_some(session: Session, database: str, names: Sequence[str]) -> dict[Ta
         "SELECT table_name, table_type, engine, table_collation, table_comment FROM information_schema.tables",
         where,
         arguments,
+        (text, text, text_or_none, text_or_none, text_or_none),
     )
     columns: dict[str, list[tuple[int, MySqlColumn]]] = defaultdict(list)
     for name, ordinal, *rest in _rows(
@@ -184,16 +192,18 @@ def _read_some(session: Session, database: str, names: Sequence[str]) -> dict[Ta
         "column_comment FROM information_schema.columns",
         where,
         arguments,
+        (text, number, text, text, text, *4 * (number_or_none,), text_or_none, text_or_none, text, *3 * (text_or_none,)),
     ):
-        columns[name].append((int(ordinal), _column(rest, quoted_defaults=_quotes_defaults(session))))
+        columns[name].append((ordinal, _column(rest, quoted_defaults=_quotes_defaults(session))))
     indexes: dict[str, dict[str, list[_IndexPart]]] = defaultdict(lambda: defaultdict(list))
     for name, index, ordinal, column, prefix in _rows(
         session,
         "SELECT table_name, index_name, seq_in_index, column_name, sub_part FROM information_schema.statistics",
         where + " AND non_unique = 0",
         arguments,
+        (text, text, number, text_or_none, number_or_none),
     ):
-        indexes[name][index].append((int(ordinal), column, prefix is not None))
+        indexes[name][index].append((ordinal, column, prefix is not None))
     wanted = set(names)
     tables: dict[TableId, MySqlTable] = {}
     for name, kind, engine, collation, comment in described:
@@ -224,11 +234,11 @@ _IndexPart = tuple[int, str | None, bool]
 def _is_implicitly_versioned(session: Session, table: TableId) -> bool:
     """Whether one of MariaDB's system-versioned tables declares no period columns, so that the server adds them."""
     where = "WHERE table_schema = %s AND table_name = %s AND generation_expression = 'ROW END'"
-    return not _rows(session, "SELECT column_name FROM information_schema.columns", where, [table.database, table.name])
+    return not _rows(session, "SELECT column_name FROM information_schema.columns", where, [table.database, table.name], (text,))
 
 
-def _rows(session: Session, select: str, where: str, arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
-    return session.query(f"{select} {where}", list(arguments) or None)
+def _rows(session: Session, select: str, where: str, arguments: Sequence[Any], columns: Sequence[Kind]) -> list[tuple[Any, ...]]:
+    return session.query(f"{select} {where}", list(arguments) or None, columns=columns)
 
 
 def _in_order(table: TableId, columns: list[tuple[int, MySqlColumn]]) -> tuple[MySqlColumn, ...]:
@@ -270,9 +280,9 @@ def _key(
         return next(iter(usable.values())), False
     # Several are as good; the server's first one stays the first as long as it exists. Only this statement tells the
     # order on every version, and such tables are few.
-    for row in session.query(f"SHOW INDEX FROM {quote_table(table)}"):
-        if str(row[2]) in usable:
-            return usable[str(row[2])], False
+    for _, _, index in session.query(f"SHOW INDEX FROM {quote_table(table)}", columns=(text, number, text)):
+        if index in usable:
+            return usable[index], False
     raise Unavailable(f"{table} is changed while its catalogue entry is read", detail="its unique indexes are gone")
 
 
@@ -283,16 +293,16 @@ def _quotes_defaults(session: Session) -> bool:
 
 def _column(row: Sequence[Any], *, quoted_defaults: bool) -> MySqlColumn:
     name, base, column_type, length, precision, scale, fsp, charset, collation, nullable, default, extra, comment = row
-    base, extra = str(base).lower(), str(extra or "").upper()
-    labels = parse_labels(str(column_type)) if base in ("enum", "set") else ()
+    base, extra = base.lower(), (extra or "").upper()
+    labels = parse_labels(column_type) if base in ("enum", "set") else ()
     return MySqlColumn(
-        name=str(name),
+        name=name,
         base=base,
-        unsigned=_unsigned(str(column_type), base),
-        length=_length(base, str(column_type), length, precision),
-        precision=int(precision) if base == "decimal" else None,
-        scale=int(scale) if base == "decimal" else None,
-        fsp=int(fsp or 0) if base in ("datetime", "timestamp", "time") else 0,
+        unsigned=_unsigned(column_type, base),
+        length=_length(base, column_type, length, precision),
+        precision=number(precision) if base == "decimal" else None,
+        scale=number(scale) if base == "decimal" else None,
+        fsp=(fsp or 0) if base in ("datetime", "timestamp", "time") else 0,
         charset=charset,
         collation=collation,
         labels=labels,
@@ -300,8 +310,8 @@ def _column(row: Sequence[Any], *, quoted_defaults: bool) -> MySqlColumn:
         generated=_generated(extra),
         invisible="INVISIBLE" in extra,
         auto_increment="AUTO_INCREMENT" in extra,
-        default=None if default is None or (quoted_defaults and default == "NULL") else str(default),
-        comment=str(comment or ""),
+        default=None if default is None or (quoted_defaults and default == "NULL") else default,
+        comment=comment or "",
     )
 
 
@@ -312,11 +322,11 @@ def _unsigned(column_type: str, base: str) -> bool:
     return base in _NUMERIC and ("unsigned" in column_type.lower() or "zerofill" in column_type.lower())
 
 
-def _length(base: str, column_type: str, length: Any, precision: Any) -> int | None:
+def _length(base: str, column_type: str, length: int | None, precision: int | None) -> int | None:
     if base in ("char", "varchar", "binary", "varbinary"):
-        return int(length)
+        return number(length)
     if base == "bit":
-        return int(precision)
+        return number(precision)
     if base == "vector":
         dimensions = re.search(r"\((\d+)\)", column_type)
         return int(dimensions[1]) if dimensions else None

@@ -1,8 +1,10 @@
 """Connections to MySQL and MariaDB.
 
-PyMySQL speaks the handshake (every authentication plugin, TLS) and the ordinary queries; what is hot takes over its socket
-and speaks the protocol itself. A session is set up by us and inherits nothing that would change values or cut a result
-short: time zone UTC, utf8mb4, REPEATABLE READ, a plain sql_mode, no limit of rows or time.
+PyMySQL speaks the handshake and the ordinary queries, under the rules of `handshake`: to whom the password is given, how much a server may
+send, and for how long. What is hot takes over its socket and speaks the protocol itself. A session is set up by us and inherits nothing
+that would change values or cut a result short: time zone UTC, utf8mb4, REPEATABLE READ, a plain sql_mode, no limit of rows or time.
+
+Nothing that a server sends is believed to be well made: whatever PyMySQL raises on it becomes an error of ours, and the session is closed.
 """
 
 from __future__ import annotations
@@ -10,18 +12,22 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import pymysql
-from pymysql.constants import CLIENT
 
+from snowmelt.databases.mysql.answers import Kind, anything, number, take, text, unexpected
 from snowmelt.databases.mysql.columns import Flavour
-from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.databases.mysql.handshake import Connection
+from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, SourceDrift, Unavailable, printable
 from snowmelt.model.position import LogFile
 from snowmelt.secrets import Secret
+
+_VERSION_CHARACTERS_MAX: Final = 200
+_STATEMENT_CHARACTERS_MAX: Final = 80
 
 
 class Tls(StrEnum):
@@ -32,6 +38,11 @@ class Tls(StrEnum):
     REQUIRED = "required"
     VERIFY_CA = "verify-ca"
     VERIFY_IDENTITY = "verify-identity"
+
+    @property
+    def verifies(self) -> bool:
+        """Whether only a server with a certificate of our authority gets past the handshake."""
+        return self in (Tls.VERIFY_CA, Tls.VERIFY_IDENTITY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +59,30 @@ class MySqlOptions:
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    allow_password_to_unverified_server: bool = False
+    """Whether a server that nothing proves to be the right one may get the password itself, and not only a hash of it."""
     connect_timeout_s: float = 10.0
+    """For the connection itself, and once more for the whole handshake."""
     read_timeout_s: float = 300.0
     """How long a single receive may wait. Chunk reads send rows all the time; capture sets its own by the heartbeat."""
 
     def __post_init__(self) -> None:
         if not 0 < self.port < 65536:
             raise InvalidConfig("the port must be between 1 and 65535", detail=str(self.port))
-        if self.tls in (Tls.VERIFY_CA, Tls.VERIFY_IDENTITY) and not self.tls_ca:
+        if self.tls.verifies and not self.tls_ca:
             raise InvalidConfig(f"tls: {self.tls} needs tls_ca", hint="name the file of the certificate authority")
+
+    @property
+    def password_may_be_sent(self) -> bool:
+        """Whether the server may get the password itself. A socket is on this machine, where its path is the server's."""
+        return self.socket is not None or self.tls.verifies or self.allow_password_to_unverified_server
 
     def context(self) -> ssl.SSLContext | None:
         if self.tls is Tls.DISABLED or self.socket:
             return None
         try:
-            context = ssl.create_default_context(cafile=self.tls_ca)
+            # Who is verified is verified by `tls_ca`; to read the system's authorities for nothing takes longer than to connect.
+            context = ssl.create_default_context(cafile=self.tls_ca) if self.tls_ca else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             if self.tls_cert:
                 context.load_cert_chain(self.tls_cert, self.tls_key)
         except OSError as error:
@@ -70,7 +90,7 @@ class MySqlOptions:
             reason = error.strerror or str(error)
             raise InvalidConfig("a file for TLS can't be used", detail=f"{files}: {reason}", hint="PEM files are needed") from None
         context.check_hostname = self.tls is Tls.VERIFY_IDENTITY
-        context.verify_mode = ssl.CERT_REQUIRED if self.tls in (Tls.VERIFY_CA, Tls.VERIFY_IDENTITY) else ssl.CERT_NONE
+        context.verify_mode = ssl.CERT_REQUIRED if self.tls.verifies else ssl.CERT_NONE
         # The authority that MySQL makes for itself lacks what the strict reading of RFC 5280 asks for.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return context
@@ -116,39 +136,55 @@ class Session:
             self.execute("SET SESSION max_execution_time = 0")
         self.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
-    def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement and fetch all of its (few) rows."""
+    def query(self, sql: str, args: Sequence[Any] | None = None, *, columns: Sequence[Kind] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement and fetch all of its (few) rows. `columns`: what each of them holds, as far as the caller reads them; None:
+        rows as they come, for who looks at none of their values."""
+        statement = self._connection.cursor().mogrify(sql, args)
         try:
+            self._connection.begin_answer()
             with self._connection.cursor() as cursor:
-                cursor.execute(sql, args)
-                return list(cursor.fetchall())
+                cursor.execute(statement)
+                rows = list(cursor.fetchall())
+            return rows if columns is None else take(rows, columns)
         except (pymysql.Error, OSError) as error:
             raise translate(error) from None
-        except UnicodeDecodeError:
+        except SnowmeltError as error:
+            self.close()
+            # What follows may be a key's value.
+            asked = printable(sql.partition(" WHERE ")[0], _STATEMENT_CHARACTERS_MAX)
+            raise type(error)(error.fact, detail=f"{error.detail}: {asked}", hint=error.hint) from None
+        except Exception as error:
             # The rest of the answer is still on its way and would be taken for the answer to the next statement.
             self.close()
-            raise Corrupt("the server's answer can't be read", detail="it holds text that is not UTF-8") from None
+            raise _unreadable(error) from None
 
     def execute(self, sql: str, args: Sequence[Any] | None = None) -> None:
         self.query(sql, args)
 
-    def value(self, sql: str, args: Sequence[Any] | None = None) -> Any:
-        """The first column of the first row, or None."""
-        rows = self.query(sql, args)
+    def row(self, sql: str, args: Sequence[Any] | None = None, *, columns: Sequence[Kind]) -> tuple[Any, ...]:
+        """The only row."""
+        rows = self.query(sql, args, columns=columns)
+        if len(rows) != 1:
+            raise unexpected(f"rows: {len(rows)}, not 1")
+        return rows[0]
+
+    def value(self, sql: str, args: Sequence[Any] | None = None, *, kind: Kind = anything) -> Any:
+        """The first column of the first row, or None where there is no row."""
+        rows = self.query(sql, args, columns=(kind,))
         return rows[0][0] if rows else None
 
     def variable(self, name: str) -> str | None:
         """A global variable, or None where this server has no such variable."""
-        rows = self.query("SHOW GLOBAL VARIABLES LIKE %s", [name.replace("_", r"\_")])
-        return str(rows[0][1]) if rows else None
+        rows = self.query("SHOW GLOBAL VARIABLES LIKE %s", [name.replace("_", r"\_")], columns=(text, text))
+        return rows[0][1] if rows else None
 
     def log_end(self) -> tuple[LogFile, int]:
         """The file that the server writes its log to, and where it ends as of now."""
         renamed = self.server.flavour == "mysql" and self.server.version >= (8, 2, 0)
-        rows = self.query("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+        rows = self.query("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS", columns=(text, number))
         if not rows:
             raise log_is_off(str(self.server))
-        return LogFile.parse(str(rows[0][0])), int(rows[0][1])
+        return LogFile.parse(rows[0][0]), rows[0][1]
 
     @property
     def sock(self) -> socket.socket:
@@ -173,16 +209,28 @@ class Session:
         self.close()
 
 
-def _open(options: MySqlOptions) -> Any:
+def _open(options: MySqlOptions) -> Connection:
     context = options.context()
+    connection = Connection(
+        host=options.host,
+        port=options.port,
+        unix_socket=options.socket,
+        user=options.username,
+        # As bytes: PyMySQL would encode text as latin1, where the server has UTF-8.
+        password=options.password.reveal().encode(),
+        context=context,
+        plain_will_do=options.tls is Tls.PREFERRED,
+        password_may_be_sent=options.password_may_be_sent,
+        connect_timeout_s=options.connect_timeout_s,
+        read_timeout_s=options.read_timeout_s,
+    )
     try:
-        return _handshake(options, context)
-    except (pymysql.Error, OSError, RuntimeError) as error:
-        # PREFERRED means plain when there is no TLS to be had, as with MySQL's own clients: the server has none, or none
-        # that is new enough for us.
-        if options.tls is Tls.PREFERRED and context is not None and _tls_failed(error):
-            return _open(replace(options, tls=Tls.DISABLED))
+        connection.connect()
+    except (pymysql.Error, OSError, SnowmeltError) as error:
         raise translate(error, options) from None
+    except Exception as error:
+        raise _unreadable(error, options) from None
+    return connection
 
 
 def _tls_failed(error: Exception) -> bool:
@@ -193,46 +241,31 @@ def _tls_failed(error: Exception) -> bool:
     return bool(error.args) and error.args[0] == 2026
 
 
-def _handshake(options: MySqlOptions, context: ssl.SSLContext | None) -> Any:
-    connection: Any = pymysql.connect(
-        host=options.host,
-        port=options.port,
-        unix_socket=options.socket,
-        user=options.username,
-        # As bytes: PyMySQL would encode text as latin1, where the server has UTF-8.
-        password=options.password.reveal().encode(),
-        charset="utf8mb4",
-        autocommit=True,
-        connect_timeout=max(1, int(options.connect_timeout_s)),
-        read_timeout=options.connect_timeout_s,
-        write_timeout=options.connect_timeout_s,
-        ssl=context,
-        ssl_disabled=context is None,
-        client_flag=CLIENT.MULTI_RESULTS,
-        init_command=None,
-        local_infile=False,
-        program_name="snowmelt",
-    )
-    if context is not None and not isinstance(connection._sock, ssl.SSLSocket) and options.tls is not Tls.PREFERRED:
-        connection._force_close()
-        raise InvalidConfig("the server offers no TLS", detail=f"{options.host}:{options.port}", hint="tls: preferred or disabled")
-    # The handshake has the time of a connect: who accepts and then says nothing is not there. Queries may take longer.
-    connection._read_timeout = connection._write_timeout = options.read_timeout_s
-    return connection
+def _unreadable(error: Exception, options: MySqlOptions | None = None) -> Corrupt:
+    """What PyMySQL trips over in an answer, in whichever way: it trusts a server to be one."""
+    detail = "it holds text that is not UTF-8" if isinstance(error, UnicodeDecodeError) else type(error).__name__
+    if isinstance(error, RuntimeError) and "LOAD_LOCAL" in str(error):
+        detail = "it asks for a file of this machine, which is not sent"
+    where = f"{_where(options)}: " if options else ""
+    return Corrupt("the server's answer can't be read", detail=f"{where}{detail}", hint="is it a MySQL or MariaDB server?")
+
+
+def _where(options: MySqlOptions) -> str:
+    return f"{options.username}@{options.socket or f'{options.host}:{options.port}'}"
 
 
 def _identify(session: Session) -> Server:
-    text = str(session.value("SELECT VERSION()"))
-    flavour: Flavour = "mariadb" if "mariadb" in text.lower() else "mysql"
-    numbers = text.removeprefix("5.5.5-").split("-")[0].split(".")
+    told = printable(str(session.value("SELECT VERSION()")), _VERSION_CHARACTERS_MAX)
+    flavour: Flavour = "mariadb" if "mariadb" in told.lower() else "mysql"
+    numbers = told.removeprefix("5.5.5-").split("-")[0].split(".")
     try:
         version = (int(numbers[0]), int(numbers[1]), int(numbers[2]))
     except (ValueError, IndexError):
-        raise SourceDrift("the server's version can't be read", detail=text) from None
+        raise SourceDrift("the server's version can't be read", detail=told) from None
     identity = session.variable("server_uuid")
     if identity is None:
-        row = session.query("SELECT @@server_id, @@hostname, @@port, @@datadir")[0]
-        identity = "/".join(str(part) for part in row)
+        parts = session.row("SELECT @@server_id, @@hostname, @@port, @@datadir", columns=4 * (anything,))
+        identity = "/".join(str(part) for part in parts)
     return Server(flavour, version, identity)
 
 
@@ -254,12 +287,16 @@ def translate(error: Exception, options: MySqlOptions | None = None) -> Snowmelt
     """An error of PyMySQL, the socket or the server, by the caller's next step. The password is in none of their texts."""
     if isinstance(error, SnowmeltError):
         return error
-    where = f"{options.username}@{options.socket or f'{options.host}:{options.port}'}" if options else ""
+    where = _where(options) if options else ""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = f"error {code}" if code in _QUOTING else f"{code} {error.args[1]}" if code and len(error.args) > 1 else str(error)
     detail = f"{where}: {text}" if where else text
     if _tls_failed(error):
-        return InvalidConfig("TLS to the database failed", detail=detail, hint="see tls, tls_ca, tls_cert and tls_key")
+        hint = "see tls, tls_ca, tls_cert and tls_key"
+        if options is not None and options.tls is Tls.PREFERRED:
+            # Whoever can break a handshake could have the rest in plain by doing so.
+            hint = "the server offers TLS, so the connection is not made without it; if its TLS is too old, set tls: disabled"
+        return InvalidConfig("TLS to the database failed", detail=detail, hint=hint)
     if isinstance(error, OSError | pymysql.err.InterfaceError) or code in _GONE:
         return Unavailable("the database can't be reached", detail=detail)
     if code in _DENIED:

@@ -1,11 +1,13 @@
 """The log as Arrow: a range of raw events in, batches of changes per table and schema changes out, in the order of the log.
 
 The range is read in windows (`windows`). A transaction that ends in its window is decoded there; one that does not is begun again
-in a window of its own; and if that does not hold it either, its end is looked for first, and then its rows come out window by window.
+in a window of its own; and if that does not hold it either, its end is looked for first, and what it undid if it undid anything, and then
+its rows come out window by window.
 
 Laws:
 - Rows come out only once their transaction has ended, and each carries the end of its commit as `_position`. A group that was
   rolled back gives nothing; an XA group that was prepared is held aside until its COMMIT, whose position it then gets.
+- What a transaction undid by ROLLBACK TO never comes, but for rows of tables without transactions: these stay (`savepoints`).
 - Rows before a schema change are read with the schema before it, rows behind with the one behind.
 - Batches of one table come in the order of the log; rows inside too. Batches of different tables may overtake each other
   between two schema changes.
@@ -19,19 +21,20 @@ range or with a transaction (`relay.limits`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from snowmelt.columnar import kernels
 from snowmelt.columnar.arena import Arena, ArenaPool, Bytes, Layout, Longs, Storage
 from snowmelt.columnar.memory import valid_utf8
-from snowmelt.databases.mysql import kinds
+from snowmelt.databases.mysql import kinds, scan
 from snowmelt.databases.mysql import rows as kernel
 from snowmelt.databases.mysql.charsets import transcode
 from snowmelt.databases.mysql.columns import Flavour, MySqlTable, TypeOptions
@@ -42,6 +45,7 @@ from snowmelt.databases.mysql.ddl import (
     DropDatabase,
     DropTable,
     Ignored,
+    Merged,
     NotUnderstood,
     RenameTable,
     Rewrites,
@@ -51,16 +55,18 @@ from snowmelt.databases.mysql.ddl import (
     Truncate,
     read_statement,
 )
+from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
 from snowmelt.databases.mysql.ddl.reader import ROWS
 from snowmelt.databases.mysql.events import Gtid, Xid, read_gtid, read_incident, read_query, read_xa_end, read_xa_prepare
 from snowmelt.databases.mysql.json import apply_diffs, text_of
 from snowmelt.databases.mysql.rowplan import Finish, PlannedColumn, RowPlan, plan_rows
+from snowmelt.databases.mysql.savepoints import NOTHING, WITHOUT_TRANSACTIONS, Savepoints, Undone, Written, rolled_back_to, savepoint_set
 from snowmelt.databases.mysql.scan import Places, S, Stop, Walk, whole_events
 from snowmelt.databases.mysql.sets import set_lists
-from snowmelt.databases.mysql.tablemap import TableMap, read_table_map
+from snowmelt.databases.mysql.tablemap import TableMap, mapped_table, read_table_map
 from snowmelt.databases.mysql.unpack import Unpacker, inflate
 from snowmelt.databases.mysql.windows import InMemory, Log, Windows
-from snowmelt.errors import BEGIN_ANEW, Corrupt, SourceDrift, check
+from snowmelt.errors import BEGIN_ANEW, RECOPY, Corrupt, SourceDrift, check
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
@@ -189,6 +195,7 @@ class _Long:
     """Its number in the walk."""
     at: int
     """Where it begins in the range."""
+    undone: Undone = NOTHING
 
     def transactions(self) -> Transactions:
         return Transactions.one(self.position, self.time_s, self.gtid)
@@ -299,6 +306,8 @@ class LogReader:
     def _walked(self, walk: Walk, windows: Windows, file: int) -> Iterator[LogItem]:
         # Statements of the open group: how many this walk through it has seen, and how many were acted on, perhaps by an earlier one.
         group, seen, acted = -1, 0, 0
+        # The group whose savepoints are followed.
+        followed, savepoints = -1, Savepoints()
         long: _Long | None = None
         there = windows.next()
         while there:
@@ -311,9 +320,13 @@ class LogReader:
                 raise _refusal(walk, stop, position)
             ended = self._ended(walk)
             self.counters.transactions += len(ended)
-            if long is not None and not (walk.in_group and int(walk.state[S.GROUP_NUMBER]) == long.group):
-                long.check(ended, position)
-                long = None
+            if long is not None:
+                over = not (walk.in_group and int(walk.state[S.GROUP_NUMBER]) == long.group)
+                if over:
+                    long.check(ended, position)
+                if long.undone:
+                    self._remove_undone(walk, long, position, over=over)
+                long = None if over else long
             yield from self._rows(walk, file, ended)
             if stop in (Stop.END, Stop.PACKED) and long is not None:
                 # Rows go with their window.
@@ -326,7 +339,7 @@ class LogReader:
                 case Stop.END:
                     if walk.in_group and long is None:
                         # It is begun again, in a window that begins with it. Nothing of it was handed out.
-                        seen = 0
+                        seen, followed = 0, -1
                         at, alone = windows.back_to_group()
                         if alone:
                             long = self._look_ahead(walk, windows, at, file)
@@ -334,9 +347,32 @@ class LogReader:
                 case Stop.PACKED:
                     if walk.in_group and long is None:
                         # It is walked again in its plain form.
-                        seen = 0
+                        seen, followed = 0, -1
                         walk.back()
                     windows.unpack()
+                case Stop.SAVEPOINT:
+                    if int(walk.state[S.GROUP_NUMBER]) == followed:
+                        self._set_savepoint(walk, savepoints, position)
+                    else:
+                        walk.state[S.FOLLOWS] = 0
+                case Stop.STATEMENT if walk.in_group and (name := self._rolled_back_to(walk)) is not None:
+                    if long is not None:
+                        # What it undoes was looked for before.
+                        continue
+                    if int(walk.state[S.GROUP_NUMBER]) != followed:
+                        # Only now anybody asks for savepoints: once more from its beginning.
+                        seen, followed, savepoints = 0, int(walk.state[S.GROUP_NUMBER]), Savepoints()
+                        walk.back()
+                        walk.state[S.FOLLOWS] = 1
+                        continue
+                    row = int(walk.state[S.GROUP_ROW])
+                    rows = slice(row, int(walk.state[S.ROWS]))
+                    self._check_told(walk, savepoints, name, self._spans(walk, rows, position), position)
+                    first = savepoints.roll_back(name, walk.group_events, str(position))
+                    if first is not None:
+                        walk.remove(row, (walk.row_ordinal[rows] >= first) & self._undoes(walk, rows, position))
+                    elif self._touched(walk, rows):
+                        raise _no_savepoint(name, position)
                 case Stop.STATEMENT | Stop.LOGGED_AS_STATEMENT:
                     if walk.in_group:
                         if int(walk.state[S.GROUP_NUMBER]) != group:
@@ -372,8 +408,10 @@ class LogReader:
 
     def _look_ahead(self, walk: Walk, windows: Windows, at: int, file: int) -> _Long:
         """How the group ends that begins at `at` and that no window holds. The walk is before it, and is so again afterwards."""
+        walk.state[S.FOLLOWS] = 0
         state = walk.state.copy()
         there = windows.next()
+        rolls_back = False
         while True:
             stop = walk.go_on(look=True)
             position = int(walk.state[S.STOP_POSITION])
@@ -383,7 +421,9 @@ class LogReader:
                 there = windows.next(look=True)
             elif stop is Stop.PACKED:
                 windows.unpack_alone()
-            elif stop is not Stop.LOGGED_AS_STATEMENT and not (stop is Stop.STATEMENT and walk.in_group):
+            elif stop is Stop.STATEMENT and walk.in_group:
+                rolls_back |= self._rolled_back_to(walk) is not None
+            elif stop is not Stop.LOGGED_AS_STATEMENT:
                 break
         if stop is Stop.XA_PREPARE:
             fate = _Fate.PREPARED
@@ -393,7 +433,114 @@ class LogReader:
         found = _Long(fate, position, walk.event_time_s(), gtid, group=int(state[S.GROUP_NUMBER]) + 1, at=at)
         windows.go_to(at)
         walk.state[:] = state
+        if rolls_back and fate is not _Fate.ROLLED_BACK:
+            found = replace(found, undone=self._look_for_undone(walk, windows, file))
+            windows.go_to(at)
+            walk.restore(state)
         return found
+
+    def _look_for_undone(self, walk: Walk, windows: Windows, file: int) -> Undone:
+        """Which row events the group undoes that the walk is before, by a walk to its end. Nothing is handed out."""
+        savepoints, group, touched = Savepoints(), int(walk.state[S.GROUP_NUMBER]) + 1, False
+        spans: dict[TableId, tuple[int, int]] = {}
+        walk.state[S.FOLLOWS] = 1
+        there = windows.next()
+        while there:
+            stop = walk.go_on()
+            position = Position(file, int(walk.state[S.STOP_POSITION]), self._era)
+            if stop is Stop.MAPS_FULL:
+                walk.grow_maps()
+                continue
+            if not walk.in_group or int(walk.state[S.GROUP_NUMBER]) != group or stop is Stop.XA_PREPARE:
+                break
+            if _refused(stop):
+                raise _refusal(walk, stop, position)
+            rows = slice(int(walk.state[S.GROUP_ROW]), int(walk.state[S.ROWS]))
+            touched = touched or self._touched(walk, rows)
+            for table, (first, last) in self._spans(walk, rows, position).items():
+                spans[table] = (spans.get(table, (first, last))[0], last)
+            walk.forget_open()
+            if stop is Stop.END:
+                there = windows.next()
+            elif stop is Stop.PACKED:
+                windows.unpack()
+            elif stop is Stop.SAVEPOINT:
+                self._set_savepoint(walk, savepoints, position)
+            elif stop is Stop.STATEMENT and (name := self._rolled_back_to(walk)) is not None:
+                self._check_told(walk, savepoints, name, spans, position)
+                found = savepoints.roll_back(name, walk.group_events, str(position))
+                if found is None and touched:
+                    raise _no_savepoint(name, position)
+        return savepoints.undone()
+
+    def _set_savepoint(self, walk: Walk, savepoints: Savepoints, position: Position) -> None:
+        savepoints.went_on(_written(walk, S.NEXT_HASH, S.NEXT_LACKS))
+        savepoints.set(self._savepoint(walk), walk.group_events, str(position), _written(walk, S.LAST_HASH, S.LAST_LACKS))
+        walk.state[S.NEXT_HASH] = 0
+
+    def _check_told(
+        self, walk: Walk, savepoints: Savepoints, name: str, spans: Mapping[TableId, tuple[int, int]], position: Position
+    ) -> None:
+        """The log must tell what a ROLLBACK TO undid of captured tables, of which `spans` has the first and the last row event."""
+        savepoints.went_on(_written(walk, S.NEXT_HASH, S.NEXT_LACKS))
+        doubtful = savepoints.hidden(name, str(position), inside=int(walk.state[S.ROWED]) > 0)
+        if doubtful is None:
+            return
+        for table, (first, last) in sorted(spans.items()):
+            if first < doubtful[1] and last >= doubtful[0] and self._captured(table) and position.offset > self.low(table):
+                raise table.stuck(
+                    "what a ROLLBACK TO undid can't be told: a function or trigger has set a savepoint of the same name",
+                    detail=f"{name} at {position}",
+                    hint=f"give savepoints in functions and triggers names of their own; then {RECOPY}",
+                )
+
+    def _spans(self, walk: Walk, rows: slice, position: Position) -> dict[TableId, tuple[int, int]]:
+        """The first and the last of these row events of each table with transactions."""
+        undone = self._undoes(walk, rows, position)
+        maps, ordinals = walk.row_map[rows][undone], walk.row_ordinal[rows][undone]
+        found: dict[TableId, tuple[int, int]] = {}
+        for index in np.unique(maps).tolist():
+            of_map = ordinals[maps == index]
+            table, first, last = mapped_table(walk.map_body(index)), int(of_map[0]), int(of_map[-1])
+            before = found.get(table, (first, last))
+            found[table] = (min(before[0], first), max(before[1], last))
+        return found
+
+    def _savepoint(self, walk: Walk) -> str:
+        sql = read_query(walk.body(), self._flavour).sql
+        name = savepoint_set(sql)
+        if name is None:
+            raise SourceDrift("a statement can't be understood", detail=sql[:500], hint=BEGIN_ANEW)
+        return name
+
+    def _rolled_back_to(self, walk: Walk) -> str | None:
+        return rolled_back_to(read_query(walk.body(), self._flavour).sql)
+
+    def _remove_undone(self, walk: Walk, long: _Long, position: Position, *, over: bool) -> None:
+        """Forget what the group undid of its rows that the walk has, whether it is open still or `over`."""
+        state = walk.state
+        first, last = (0, int(state[S.FLUSHED])) if over else (int(state[S.GROUP_ROW]), int(state[S.ROWS]))
+        rows = slice(first, last)
+        gone = long.undone.holds(walk.row_ordinal[rows]) & self._undoes(walk, rows, position)
+        if over:
+            # Rows of others may follow.
+            gone &= walk.row_commit[rows] == long.position
+        walk.remove(first, gone)
+
+    def _undoes(self, walk: Walk, rows: slice, position: Position) -> npt.NDArray[np.bool_]:
+        """Which of these rows a ROLLBACK TO undoes: all but those of tables without transactions."""
+        stays = [
+            index
+            for index in np.unique(walk.row_map[rows]).tolist()
+            if (schema := self._schemas.find(read_table_map(walk.map_body(index), self._flavour).table, position)) is not None
+            and schema.engine.lower() in WITHOUT_TRANSACTIONS
+        ]
+        return np.isin(walk.row_map[rows], stays, invert=True)
+
+    def _touched(self, walk: Walk, rows: slice) -> bool:
+        """Whether any of these rows is of a captured table."""
+        tables = (read_table_map(walk.map_body(index), self._flavour).table for index in np.unique(walk.row_map[rows]).tolist())
+        return any(self._captured(table) for table in tables)
 
     def _rows(self, walk: Walk, file: int, ended: Transactions) -> Iterator[ChangeBatch]:
         """All rows of groups that have ended since the last call, table by table."""
@@ -444,7 +591,7 @@ class LogReader:
         try:
             return plan_rows(shape, schema, self._options)
         except SourceDrift as error:
-            raise SourceDrift(error.fact, detail=f"{error.detail} at {position}".strip(), hint=error.hint) from None
+            raise shape.table.stuck(error.fact, detail=f"{error.detail} at {position}".strip(), hint=error.hint) from None
 
     def _table_rows(self, walk: Walk, file: int, chosen: Longs, plan: RowPlan, ended: Transactions) -> Iterator[ChangeBatch]:
         position = Position(file, int(walk.row_commit[chosen[0]]), self._era)
@@ -492,7 +639,7 @@ class LogReader:
     def _need(self, plan: RowPlan, column: int, need: int, position: Position) -> int:
         """Room for a value that didn't fit an empty arena."""
         if need > self._limits.row_bytes_max:
-            raise SourceDrift(
+            raise plan.table.id.stuck(
                 f"a row of {plan.table.id} is larger than the limit",
                 detail=f"column {plan.columns[column].name}, {need} bytes at {position}",
                 hint="exclude the table",
@@ -511,7 +658,8 @@ class LogReader:
             # A column that an image may lack is never promised to be there.
             nullable = bool(absent) or column.nullable
             if not nullable and array.null_count:
-                raise SourceDrift(f"a NOT NULL column of {plan.table.id} holds NULL in the log", detail=f"{column.name} at {position}")
+                fact = f"a NOT NULL column of {plan.table.id} holds NULL in the log"
+                raise plan.table.id.stuck(fact, detail=f"{column.name} at {position}", hint=RECOPY)
             arrays.append(array)
             fields.append(pa.field(column.name, array.type, nullable=nullable))
         for offset, system in enumerate(SYSTEM_FIELDS):
@@ -583,12 +731,6 @@ class LogReader:
         if xa:
             yield from self._xa_ended(*xa, position, Transactions.one(position.offset, time, gtid))
             return
-        if _ROLLBACK_TO.match(query.sql):
-            raise SourceDrift(
-                "a transaction rolled back to a savepoint with changes that can't be undone",
-                detail=f"at {position}",
-                hint="it mixes transactional and other tables; snapshot them again",
-            )
         if self._step_over or not walk.takes_effect():
             return
         rules = Rules.of_event(
@@ -596,7 +738,7 @@ class LogReader:
             version=self._version,
             sql_mode=query.sql_mode,
             explicit_timestamps=query.explicit_timestamps,
-            utf8mb4=query.utf8mb4,
+            collations=query.collations,
             lower_case_names=self._lower_case_names,
         )
         changes = read_statement(
@@ -606,6 +748,7 @@ class LogReader:
             captured=self._captured,
             defaults=lambda name: self._collations.get(name, rules.default_collation("utf8mb4")),
             rules=rules,
+            temporary=walk.used_temporary(),
         )
         for change in changes:
             if isinstance(change, Rewrites) and change.statement in ROWS:
@@ -643,6 +786,8 @@ class LogReader:
                     detail=f"{reason} at {position}: {statement[:500]}",
                     hint=BEGIN_ANEW,
                 )
+            case Merged(table=name):
+                raise name.stuck(MERGED, detail=f"at {position}", hint=f"{SEPARATE}; then {RECOPY}")
             case Truncate() | Ignored() | RowsAsText():
                 pass
 
@@ -680,15 +825,21 @@ class LogReader:
         walk = Walk(window_bytes=log.window_bytes, position=held.position)
         unpacker = Unpacker(gaps=True, limits=self._limits)
         windows = Windows(log, walk, unpacker, checksum_bytes=held.checksum_bytes, places=Places.UNPACKED, where=str(position))
+        found = self._look_ahead(walk, windows, 0, position.file)
         there = windows.next()
         while there:
-            match walk.go_on(commit_as=position.offset):
+            stop = walk.go_on(commit_as=position.offset)
+            if found.undone and stop in (Stop.END, Stop.PACKED):
+                first = 0 if not walk.in_group else int(walk.state[S.GROUP_ROW])
+                rows = slice(first, int(walk.state[S.ROWS]))
+                walk.remove(first, found.undone.holds(walk.row_ordinal[rows]) & self._undoes(walk, rows, position))
+            match stop:
                 case Stop.STATEMENT | Stop.LOGGED_AS_STATEMENT:
                     continue
                 case Stop.MAPS_FULL:
                     walk.grow_maps()
                     continue
-                case (Stop.END | Stop.PACKED) as stop:
+                case Stop.END | Stop.PACKED:
                     if walk.in_group:
                         walk.commit_open(position.offset, int(ended.time_s[0]))
                     walk.row_time[: int(walk.state[S.FLUSHED])] = ended.time_s[0]
@@ -697,7 +848,7 @@ class LogReader:
                         windows.unpack()
                     else:
                         there = windows.next()
-                case stop:
+                case _:
                     raise Corrupt("a held XA group reads otherwise than when it was prepared", detail=stop.name, position=str(position))
         if walk.in_group:
             raise Corrupt("a held XA group has no end", position=str(position))
@@ -721,8 +872,13 @@ def _in_turns(parts: list[tuple[Longs, RowPlan]]) -> Iterator[tuple[Longs, RowPl
         yield chosen, parts[int(part[first])][1]
 
 
-def warm() -> None:
-    """Compile the kernels, or load them from the cache on disk, before the first batch waits for them."""
+def warm(tell: kernels.Progress = kernels.silent) -> None:
+    """Compile the kernels, or load them from the cache on disk, before the first batch waits for them. `tell`: how far compiling is."""
+    entries = (scan.walk, scan.gtid_ends, scan.gather_gtids, scan.whole_events, kernel.fill)
+    kernels.compile_kernels(entries, _call_kernels, tell)
+
+
+def _call_kernels() -> None:
     walk = Walk.over(np.zeros(0, np.uint8), position=4, checksum_bytes=4)
     check(walk.go_on() is Stop.END, "an empty range has nothing in it")
     walk.gtids()
@@ -734,9 +890,6 @@ def warm() -> None:
         none, none, none, layout.valid_at, layout.fixed_at, layout.heap_at, layout.heap_room, arena.heap_used,
         arena.memory, 2, 0, 0, np.zeros(kernel.STATE_SLOTS, np.int64),
     )  # fmt: skip
-
-
-_ROLLBACK_TO = re.compile(r"^\s*ROLLBACK\s+TO\b", re.IGNORECASE)
 
 
 def _refused(stop: Stop) -> bool:
@@ -768,6 +921,18 @@ _CORRUPT_TEXT = {
     Stop.OPEN_GROUP: "a transaction is not ended",
     Stop.GAP: "events are missing",
 }
+
+
+def _written(walk: Walk, tables: S, lacks: S) -> Written | None:
+    return Written(int(walk.state[tables]), bool(walk.state[lacks])) if walk.state[tables] else None
+
+
+def _no_savepoint(name: str, position: Position) -> SourceDrift:
+    return SourceDrift(
+        "a transaction rolled back to a savepoint that the log does not hold",
+        detail=f"{name} at {position}",
+        hint=f"does a filter (binlog_do_db, binlog_ignore_db) leave statements out of the log? {BEGIN_ANEW}",
+    )
 
 
 def _logged_as_statement(what: str, position: Position) -> SourceDrift:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -19,6 +20,8 @@ from snowmelt.errors import Corrupt
 
 HEADER_BYTES = 19
 CHECKSUM_BYTES = 4
+FLAG_TEMPORARY = 0x04
+"""The statement used a temporary table of its session, or something else that is the session's own."""
 FLAG_ARTIFICIAL = 0x20
 FLAG_IGNORABLE = 0x80
 
@@ -157,14 +160,23 @@ class Query:
     """Collation id of the client's text."""
     explicit_timestamps: bool | None = None
     """explicit_defaults_for_timestamp; None where the server doesn't log it."""
-    utf8mb4: str | None = None
-    """The collation of utf8mb4 where a statement names none; None where the server doesn't log it."""
+    collations: Mapping[str, str] = field(default_factory=dict)
+    """The session's default collations of character sets where a statement names none, as far as the server logs them."""
 
 
 _STATUS_BYTES = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 17: 8, 19: 1, 20: 1, 128: 3, 129: 8}
 """Status variables of fixed size that don't matter here."""
 _UTF8MB4 = {45: "utf8mb4_general_ci", 255: "utf8mb4_0900_ai_ci"}
 """What default_collation_for_utf8mb4 can be."""
+_GENERAL = {"utf8mb3": 33, "ucs2": 35, "utf8mb4": 45, "utf16": 54, "utf32": 60}
+"""Character sets whose default collation a session of MariaDB can choose (character_set_collations), by the one that it is else."""
+_CHOSEN = {
+    2048: "utf8mb3_uca1400_ai_ci", 2560: "ucs2_uca1400_ai_ci", 2304: "utf8mb4_uca1400_ai_ci", 2816: "utf16_uca1400_ai_ci",
+    3072: "utf32_uca1400_ai_ci", 192: "utf8mb3_unicode_ci", 128: "ucs2_unicode_ci", 224: "utf8mb4_unicode_ci",
+    101: "utf16_unicode_ci", 160: "utf32_unicode_ci", 83: "utf8mb3_bin", 90: "ucs2_bin", 46: "utf8mb4_bin", 55: "utf16_bin",
+    61: "utf32_bin", **{number: f"{charset}_general_ci" for charset, number in _GENERAL.items()},
+}  # fmt: skip
+"""What they usually choose. A collation changes neither a value nor a type, so one that is not here is taken for the default."""
 _EXPLICIT_TIMESTAMPS = 1 << 24
 """MariaDB's bit of explicit_defaults_for_timestamp among a session's flags."""
 
@@ -179,7 +191,8 @@ def read_query(body: bytes, flavour: Flavour) -> Query:
     database = reader.text(database_bytes)
     reader.take(1)
     raw = reader.rest()
-    sql_mode, charset, explicit, utf8mb4 = 0, None, None, None
+    sql_mode, charset, explicit = 0, None, None
+    collations: dict[str, str] = {}
     while status.left:
         code = status.number(1)
         if code == 0:
@@ -211,12 +224,17 @@ def read_query(body: bytes, flavour: Flavour) -> Query:
         elif code == 16:
             explicit = bool(status.number(1))
         elif code == 18:
-            utf8mb4 = _UTF8MB4.get(status.number(2))
+            if chosen := _UTF8MB4.get(status.number(2)):
+                collations["utf8mb4"] = chosen
+        elif code == 131 and flavour == "mariadb":
+            # Only where a statement names a character set without a collation.
+            pairs = {status.number(2): status.number(2) for _ in range(status.number(1))}
+            collations = {name: _CHOSEN[one] for name, number in _GENERAL.items() if (one := pairs.get(number, number)) in _CHOSEN}
         elif code in _STATUS_BYTES:
             status.take(_STATUS_BYTES[code])
         else:
             break
-    return Query(database, _statement_text(raw, charset, flavour), sql_mode, charset, explicit, utf8mb4)
+    return Query(database, _statement_text(raw, charset, flavour), sql_mode, charset, explicit, collations)
 
 
 def _statement_text(raw: bytes, collation: int | None, flavour: Flavour) -> str:

@@ -1,4 +1,4 @@
-"""Where another server's log goes on from what was captured of the first one's.
+"""Where another server's log goes on from what was captured of the first one's, and whether a log that begins later lacks anything.
 
 Law: the place is a cut at which this server's log holds exactly the transactions that were captured, by their GTIDs, not one less or more.
 So nothing is lost or doubled whatever the files of the two are called. A log in which others lie between those that were captured
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
+from snowmelt.databases.mysql.answers import anything, number, text, text_or_none
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.errors import Corrupt, SourceDrift, Unavailable
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, gtid_within
@@ -20,6 +21,10 @@ from snowmelt.model.position import LogFile, Position
 
 _FIRST_OFFSET: Final = 4
 _PAGE_EVENTS: Final = 10_000
+_EVENT: Final = (anything, number, text, anything, anything, text)
+"""What SHOW BINLOG EVENTS tells: file, where the event begins, its kind, the server's id, where it ends, and what is in it."""
+_NAMES: Final = ("Gtid", "Gtid_tagged_log_event")
+"""Events that name a transaction, as servers list them; the second one is MySQL's where the name has a tag."""
 _MARIADB: Final = re.compile(r"GTID ([0-9]+-[0-9]+-[0-9]+)")
 _MYSQL: Final = re.compile(r"'([0-9A-Fa-f-]{36}:[^']+)'")
 
@@ -32,7 +37,7 @@ def find_place(session: Session, captured: GtidSet, *, era: int) -> Position:
     if not str(captured):
         raise SourceDrift("another server answers, and what was captured has no GTIDs", detail=str(session.server))
     end_file, end_offset = session.log_end()
-    files = [LogFile.parse(str(row[0])) for row in session.query("SHOW BINARY LOGS")]
+    files = [LogFile.parse(name) for (name,) in session.query("SHOW BINARY LOGS", columns=(text,))]
     for file in reversed(files):
         held = _before(session, file)
         if not gtid_within(held, captured):
@@ -55,14 +60,42 @@ def find_place(session: Session, captured: GtidSet, *, era: int) -> Position:
     )
 
 
+def nothing_lost(session: Session, captured: GtidSet | None, file: LogFile, oldest: LogFile) -> str:
+    """Why it can't be proven that the server purged nothing but what was captured; empty: it is proven.
+
+    What was captured ends in `file`, which the server purged; `oldest` is the first that it has. That one begins with the transactions
+    of all files before it: they are those that were captured, not one more or less. Of MySQL, where transactions may have no GTIDs, this
+    tells of one file only: whoever changes gtid_mode begins another one, and one that was purged since would not tell.
+    """
+    if captured is None or not str(captured):
+        return "what was captured has no GTIDs"
+    if oldest.base != file.base or oldest.number <= file.number:
+        return "the server's log has other names"
+    if session.server.flavour == "mysql":
+        if session.variable("gtid_mode") != "ON":
+            return "gtid_mode is not ON"
+        if oldest.number > file.number + 1:
+            return f"{oldest.number - file.number} files were purged, and only of one GTIDs tell"
+    held = _before(session, oldest)
+    return "" if held == captured else f"captured is {captured}, {oldest} begins behind {held}"
+
+
+def gtids_at(session: Session, file: LogFile, offset: int) -> GtidSet | None:
+    """The transactions up to a place of the log; None where the server does not tell: of MySQL only the file itself does."""
+    if session.server.flavour != "mariadb":
+        return None
+    found = session.value("SELECT BINLOG_GTID_POS(%s, %s)", [str(file), offset], kind=text_or_none)
+    return MariaDbGtidSet.parse(found) if found is not None else None
+
+
 def _before(session: Session, file: LogFile) -> GtidSet:
     """The transactions of all files before this one."""
     if session.server.flavour == "mariadb":
-        found = session.value("SELECT BINLOG_GTID_POS(%s, %s)", [str(file), _FIRST_OFFSET])
-        return MariaDbGtidSet.parse(str(found or ""))
-    for row in session.query("SHOW BINLOG EVENTS IN %s LIMIT 5", [str(file)]):
-        if str(row[2]) == "Previous_gtids":
-            return MySqlGtidSet.parse(str(row[5]))
+        found = session.value("SELECT BINLOG_GTID_POS(%s, %s)", [str(file), _FIRST_OFFSET], kind=text_or_none)
+        return MariaDbGtidSet.parse(found or "")
+    for _, _, kind, _, _, told in session.query("SHOW BINLOG EVENTS IN %s LIMIT 5", [str(file)], columns=_EVENT):
+        if kind == "Previous_gtids":
+            return MySqlGtidSet.parse(told)
     raise SourceDrift("another server answers, and keeps no GTIDs", detail=str(session.server), hint="set gtid_mode to ON")
 
 
@@ -70,22 +103,21 @@ def _groups(session: Session, file: LogFile) -> Iterator[tuple[int, GtidSet]]:
     """Where each transaction of a file begins, and its name."""
     offset, known = _FIRST_OFFSET, 0
     while True:
-        rows = session.query("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", [str(file), offset, _PAGE_EVENTS])
-        for row in rows[known:]:
-            if str(row[2]) == "Gtid":
-                yield int(row[1]), _name(row)
-            elif str(row[2]) == "Anonymous_Gtid":
+        rows = session.query("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", [str(file), offset, _PAGE_EVENTS], columns=_EVENT)
+        for _, begins, kind, _, _, told in rows[known:]:
+            if kind in _NAMES:
+                yield begins, _name(told)
+            elif kind == "Anonymous_Gtid":
                 raise SourceDrift("another server answers, and some of its transactions have no GTID", detail=str(file))
         if len(rows) < _PAGE_EVENTS:
             return
         # Where an event ends is told in 32 bits, where it begins in 64: a page begins with the last event of the one before.
-        offset, known = int(rows[-1][1]), 1
+        offset, known = rows[-1][1], 1
 
 
-def _name(row: tuple[Any, ...]) -> GtidSet:
-    text = str(row[5])
-    if (found := _MARIADB.search(text)) is not None:
+def _name(told: str) -> GtidSet:
+    if (found := _MARIADB.search(told)) is not None:
         return MariaDbGtidSet.parse(found[1])
-    if (found := _MYSQL.search(text)) is not None:
+    if (found := _MYSQL.search(told)) is not None:
         return MySqlGtidSet.parse(found[1])
-    raise Corrupt("the name of a transaction can't be read", detail=text[:100])
+    raise Corrupt("the name of a transaction can't be read", detail=told[:100])

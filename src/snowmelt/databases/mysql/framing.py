@@ -7,7 +7,11 @@
 
 Laws:
 - Bytes are copied as the server sent them; nothing is stored that was not checked: sequence number, sizes, CRC-32, and that
-  the event begins where the one before it ended. MariaDB doesn't send ANNOTATE_ROWS, so there it may begin later.
+  the event begins where the one before it ended. Outside of transactions MariaDB leaves events of its encryption out.
+- Since 11.4 MariaDB writes 0 as the next position of events inside a transaction. Places are counted from sizes, and checked
+  against each event that tells its own.
+- The text of a statement whose rows follow (ANNOTATE_ROWS) is received, because places could not be counted without it, and not
+  stored, unless a transaction has so much of it that a reader of the stored bytes could not tell how far the log has come.
 - An event may be cut anywhere. One that is whole in the receive buffer is taken at once; a larger one is streamed, so that no
   buffer has to hold it.
 - The offset has 64 bits and is counted here, because the header's wraps at 4 GiB.
@@ -49,6 +53,8 @@ CUT_EVERY_BYTES: Final = 1 << 20
 """Cut points that are remembered lie at least this far apart, but for those of statements."""
 STATEMENTS_MAX: Final = 4096
 """Groups of one segment that are marked. It ends when it has no room for another."""
+LEFT_OUT_BYTES_MAX: Final = 1 << 30
+"""What is left out of a transaction's stored bytes. Told places have 32 bits, so a reader needs it to be well below 4 GiB."""
 _RUNS_MAX: Final = 1024
 _WRAP: Final = 1 << 32
 
@@ -339,16 +345,21 @@ def _begin(s: Any, source: Any, event: Any, size: Any) -> Any:
     if s.artificial:
         return 0
 
-    end = s.offset // _WRAP * _WRAP + next_position
-    if end < s.offset + size:
-        end += _WRAP
+    end = s.offset + size
+    if next_position != 0 and end % _WRAP != next_position:
+        # It begins later, which has its limits.
+        end = s.offset // _WRAP * _WRAP + next_position
+        if end < s.offset + size:
+            end += _WRAP
+        if s.exact or s.group != OUTSIDE or end - size - s.offset > _WRAP // 2:
+            return BAD_PLACE
     begins = end - size
-    if begins < s.offset or (s.exact and begins != s.offset) or begins - s.offset > _WRAP // 2:
-        return BAD_PLACE
     if begins < s.skip_until < end:
         return BAD_START
     s.end = end
     s.stored = begins >= s.skip_until
+    if s.kind == ANNOTATE and end - s.cut_offset - (s.segment_bytes - s.cut_bytes) < LEFT_OUT_BYTES_MAX:
+        s.stored = 0
 
     body = event + HEADER_BYTES
     body_end = event + size - 4 * s.checksummed

@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,17 +18,20 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from snowmelt.databases.mysql.answers import Kind, anything, number, text, text_or_none, unexpected
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions, ZeroDates, arrow_type
-from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.connect import Session, Tls
+from snowmelt.databases.mysql.ddl import Rules, merged_tables
+from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.reads import Method, read_method
-from snowmelt.errors import InvalidConfig, SourceDrift
+from snowmelt.errors import TEXT_MAX, InvalidConfig, SourceDrift, printable
 from snowmelt.model.table import SYSTEM_COLUMNS, TableId
 
 RETENTION_SECONDS_MIN = 24 * 3600
 
-KNOWN_VERSIONS = {"mysql": ((5, 6), (9, 99)), "mariadb": ((10, 2), (11, 99))}
-"""First and last version known to work."""
+TESTED_VERSIONS = {"mysql": ((5, 6), (5, 7), (8, 0), (8, 4), (9, 7)), "mariadb": ((10, 11), (11, 4), (11, 8))}
+"""Versions that the tests run on, the oldest first."""
 
 FOREIGN_ENGINES = frozenset({"blackhole", "connect", "federated", "mrg_myisam", "ndbcluster", "oqgraph", "s3", "sphinx", "spider"})
 """Their rows lie elsewhere and change, or vanish, without row events of this server."""
@@ -61,6 +65,11 @@ class Finding:
     remedy: str = ""
     tables: tuple[TableId, ...] = ()
 
+    def __post_init__(self) -> None:
+        # Some of it is what the server says.
+        object.__setattr__(self, "fact", printable(self.fact, TEXT_MAX))
+        object.__setattr__(self, "remedy", printable(self.remedy, TEXT_MAX))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightOptions:
@@ -80,6 +89,17 @@ def inspect(session: Session, tables: Iterable[MySqlTable], options: PreflightOp
     return gravest_first(check.findings())
 
 
+def unfit_tables(session: Session, tables: Iterable[MySqlTable], options: PreflightOptions) -> dict[TableId, str]:
+    """Of these tables those that can't be captured, and why: for one that is made while a pipeline runs, which must not stop the others."""
+    check = _Inspection(session, sorted(tables, key=lambda table: table.id), options)
+    return {
+        table: f"{finding.fact}; {finding.remedy}"
+        for finding in (*check.columns(), *check.cascades(), *check.hidden_columns(), *check.merged())
+        if finding.level is Level.ERROR
+        for table in finding.tables
+    }
+
+
 def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
     order = list(Level)
     return sorted(findings, key=lambda finding: order.index(finding.level))
@@ -97,12 +117,13 @@ class _Inspection:
         self.options = options
         self.mariadb = session.server.flavour == "mariadb"
         self.version = session.server.version
-        self.settings = {str(name): str(value) for name, value in session.query("SHOW GLOBAL VARIABLES")}
-        user, _, host = str(session.value("SELECT CURRENT_USER()")).replace("'", "''").rpartition("@")
+        self.settings: dict[str, str] = dict(session.query("SHOW GLOBAL VARIABLES", columns=(text, text)))
+        user, _, host = str(session.value("SELECT CURRENT_USER()", kind=text)).replace("'", "''").rpartition("@")
         self.user = f"'{user}'@'{host}'"
 
     def findings(self) -> Findings:
         yield from self.server_version()
+        yield from self.transport()
         yield from self.log()
         if self.setting("log_bin") == "ON":
             yield from self.row_images()
@@ -119,6 +140,7 @@ class _Inspection:
         yield from self.keys()
         yield from self.columns()
         yield from self.cascades()
+        yield from self.merged()
         if self.mariadb:
             yield from self.hidden_columns()
 
@@ -126,10 +148,17 @@ class _Inspection:
         """A global setting, None where this server has none of that name."""
         return self.settings.get(name)
 
-    def ask(self, *statements: str) -> list[tuple[Any, ...]] | None:
+    def amount(self, name: str) -> float:
+        """A global setting that is a number, 0 where this server has none of that name."""
+        try:
+            return float(self.setting(name) or 0)
+        except ValueError:
+            raise unexpected(f"{name} is no number") from None
+
+    def ask(self, *statements: str, columns: Sequence[Kind] | None = None) -> list[tuple[Any, ...]] | None:
         """The answer to the first of these statements that this server understands; None where it answers to none."""
         for statement in statements:
-            if (rows := _ask(self.session, statement)) is not None:
+            if (rows := _ask(self.session, statement, columns)) is not None:
                 return rows
         return None
 
@@ -139,15 +168,45 @@ class _Inspection:
     # -- the server and its log
 
     def server_version(self) -> Findings:
-        first, last = KNOWN_VERSIONS[self.session.server.flavour]
-        if not first <= self.version[:2] <= last:
-            newest = f"{last[0]}.x"
-            yield Finding(
-                "version",
-                Level.WARNING,
-                f"{self.session.server} is not known to work",
-                f"known are {'.'.join(map(str, first))} to {newest}; try it with tables that can be copied again",
+        server = self.session.server
+        tested = TESTED_VERSIONS[server.flavour]
+        if self.version[:2] in tested:
+            return
+        between = tested[0] <= self.version[:2] <= tested[-1]
+        names = ", ".join(f"{major}.{minor}" for major, minor in tested)
+        yield Finding(
+            "version",
+            Level.INFO if between else Level.WARNING,
+            f"{server} is {'between' if between else 'beyond'} the versions that snowmelt is tested on",
+            f"tested are {names}; try it with tables that can be copied again",
+        )
+
+    def transport(self) -> Findings:
+        """What the connection protects against, and what not."""
+        options = self.session.options
+        if options.socket is not None:
+            return
+        # Between this machine and itself there is nobody.
+        level = Level.INFO if _is_loopback(options.host) else Level.WARNING
+        remedy = "set tls: verify-identity, and tls_ca with the file of the certificate authority"
+        if not self.session.encrypted:
+            why = "the server offers no TLS" if options.tls is not Tls.DISABLED else "tls is disabled"
+            fact = f"{why}: the network can read every row and change it, and can guess the password from its hash"
+            yield Finding("tls", level, fact, remedy if options.tls is Tls.DISABLED else f"give the server a certificate; then {remedy}")
+        elif not options.tls.verifies:
+            fact = (
+                f"tls: {options.tls} protects against who reads along, not against who comes between: the server's certificate is not "
+                "verified, so any other would do as well"
             )
+            if options.tls is Tls.PREFERRED:
+                fact += ", and a connection on which TLS is not offered is made without"
+            yield Finding("tls", level, fact, remedy)
+        elif options.tls is Tls.VERIFY_CA:
+            fact = "tls: verify-ca accepts every certificate of the authority, also that of another server"
+            yield Finding("tls", Level.INFO, fact, "set tls: verify-identity, if the certificate names the host")
+        if options.allow_password_to_unverified_server and not options.tls.verifies:
+            fact = "allow_password_to_unverified_server is set: who comes between gets the password by asking for it"
+            yield Finding("password-unverified", level, fact, f"{remedy}; then take the setting away")
 
     def log(self) -> Findings:
         if self.setting("log_bin") != "ON":
@@ -163,7 +222,7 @@ class _Inspection:
             yield Finding(
                 "log-format-session",
                 Level.INFO,
-                "a privileged session can still choose another binlog_format for itself; its changes would stop the pipeline",
+                "a privileged session can still choose another binlog_format for itself; tables that it changes would be set aside",
             )
 
     def row_images(self) -> Findings:
@@ -229,7 +288,7 @@ class _Inspection:
 
     def retention(self) -> Findings:
         if self.setting("binlog_expire_logs_auto_purge") != "OFF":
-            seconds = float(self.setting("binlog_expire_logs_seconds") or 0) or float(self.setting("expire_logs_days") or 0) * 86400
+            seconds = self.amount("binlog_expire_logs_seconds") or self.amount("expire_logs_days") * 86400
             if 0 < seconds < RETENTION_SECONDS_MIN:
                 modern = self.setting("binlog_expire_logs_seconds") is not None
                 yield Finding(
@@ -239,23 +298,23 @@ class _Inspection:
                     f"SET GLOBAL {'binlog_expire_logs_seconds = 259200' if modern else 'expire_logs_days = 3'}",
                 )
         for name in ("max_binlog_total_size", "binlog_space_limit"):
-            limit = int(self.setting(name) or 0)
+            limit = self.amount(name)
             if limit:
                 yield Finding(
                     "retention-size",
                     Level.WARNING,
-                    f"the server keeps at most {limit} bytes of its log, however short a time that is",
+                    f"the server keeps at most {limit:.0f} bytes of its log, however short a time that is",
                     f"{name} = 0, or large enough for a day of changes",
                 )
 
     def filters(self) -> Findings:
-        rows = self.ask("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
+        rows = self.ask("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", columns=(anything, anything, text_or_none, text_or_none))
         if rows is None:
             yield self.unchecked("filters", "whether databases are kept out of the log", self.monitor_privilege())
             return
         if not rows:
             return
-        only, without = (_names(str(text or "")) for text in rows[0][2:4])
+        only, without = (_names(names or "") for names in rows[0][2:])
         hidden = self.among(lambda table: (bool(only) and table.id.database not in only) or table.id.database in without)
         setting = "binlog_do_db" if only else "binlog_ignore_db"
         if hidden:
@@ -289,11 +348,11 @@ class _Inspection:
     # -- what this user may do
 
     def grants(self) -> Findings:
-        lines = self.ask("SHOW GRANTS")
+        lines = self.ask("SHOW GRANTS", columns=(text,))
         if lines is None:
             yield self.unchecked("grants", "the user's grants", "a user that may run SHOW GRANTS")
             return
-        grants = Grants.parse([str(line) for (line,) in lines], wildcards=self.setting("partial_revokes") != "ON")
+        grants = Grants.parse([line for (line,) in lines], wildcards=self.setting("partial_revokes") != "ON")
         if not grants.anywhere("REPLICATION SLAVE"):
             remedy = f"GRANT REPLICATION SLAVE ON *.* TO {self.user}"
             yield Finding("grant-replication", Level.ERROR, "the user may not read the log", remedy)
@@ -420,11 +479,12 @@ class _Inspection:
                 "SELECT DISTINCT table_name FROM information_schema.key_column_usage "
                 "WHERE table_schema = %s AND referenced_table_name IS NOT NULL",
                 [database],
+                columns=(text,),
             )
             # MariaDB and MySQL 5.6 keep referential_constraints, which has the rules, from a user who may only SELECT.
             for table in (TableId(database, name) for name in sorted(names.intersection(name for (name,) in rows))):
-                ((_, text),) = self.session.query(f"SHOW CREATE TABLE {quote_table(table)}")
-                if _SILENT_KEY.search(str(text)):
+                _, definition = self.session.row(f"SHOW CREATE TABLE {quote_table(table)}", columns=(text, text))
+                if _SILENT_KEY.search(definition):
                     children.append(table)
         if children:
             level = Level.ERROR if self.options.cascades is Cascades.REFUSE else Level.WARNING
@@ -445,11 +505,13 @@ class _Inspection:
             typed = self.session.query(
                 "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_type = 'SYSTEM VERSIONED'",
                 [database],
+                columns=(text,),
             )
             indexed = self.session.query(
                 "SELECT DISTINCT table_name FROM information_schema.statistics "
                 "WHERE table_schema = %s AND non_unique = 0 AND index_type = 'HASH'",
                 [database],
+                columns=(text,),
             )
             versioned += [TableId(database, name) for (name,) in typed if name in names]
             hashed += [TableId(database, name) for (name,) in indexed if name in names]
@@ -471,11 +533,42 @@ class _Inspection:
                 tuple(sorted(hashed)),
             )
 
+    def merged(self) -> Findings:
+        """Tables that a MERGE table names, of whatever database."""
+        children = set(self.among(lambda table: table.engine.lower() == "myisam"))
+        if not children:
+            return
+        rules = Rules(
+            flavour=self.session.server.flavour, version=self.version, lower_case_names=self.setting("lower_case_table_names") == "1"
+        )
+        named: dict[TableId, set[TableId]] = {}
+        broken: list[TableId] = []
+        select = "SELECT table_schema, table_name FROM information_schema.tables WHERE UPPER(engine) = 'MRG_MYISAM'"
+        for merge in sorted(TableId(database, name) for database, name in self.session.query(select, columns=(text, text))):
+            shown = self.ask(f"SHOW CREATE TABLE {quote_table(merge)}", columns=(text, text))
+            if not shown:
+                broken.append(merge)
+            elif found := children.intersection(merged_tables(shown[0][1], merge.database, rules)):
+                named[merge] = found
+        if named:
+            fact = f"{MERGED}: {_few(str(merge) for merge in named)}"
+            yield Finding("merge", Level.ERROR, fact, f"{SEPARATE}, or exclude it", tuple(sorted(set().union(*named.values()))))
+        if broken:
+            fact = f"which tables these MERGE tables name can't be told, because the server can't open them: {_few(map(str, broken))}"
+            yield Finding("merge-unchecked", Level.WARNING, fact, "drop them, unless they name no captured table")
+
     def by_database(self) -> dict[str, set[str]]:
         names: dict[str, set[str]] = defaultdict(set)
         for table in self.tables:
             names[table.id.database].add(table.id.name)
         return names
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _transactional(table: MySqlTable) -> bool:
@@ -498,33 +591,36 @@ def _names(text: str) -> set[str]:
     return {name.strip() for name in text.split(",") if name.strip()}
 
 
-def _ask(session: Session, statement: str) -> list[tuple[Any, ...]] | None:
+def _ask(session: Session, statement: str, columns: Sequence[Kind] | None) -> list[tuple[Any, ...]] | None:
     """What the server answers; None where it does not."""
     try:
-        return session.query(statement)
+        return session.query(statement, columns=columns)
     except (InvalidConfig, SourceDrift):
         return None
 
 
 def prepared_transactions(session: Session) -> list[str] | None:
     """The XA transactions that are prepared and wait, as XA COMMIT takes them; None where the user may not ask."""
+    columns = (number, number, number, anything)
     if session.server.flavour == "mysql" and session.server.version >= (5, 7, 5):
-        rows = _ask(session, "XA RECOVER CONVERT XID")
+        rows = _ask(session, "XA RECOVER CONVERT XID", columns)
     else:
         # This form sends the identifier's bytes as if they were text.
         session.execute("SET SESSION character_set_results = binary")
-        rows = _ask(session, "XA RECOVER")
+        rows = _ask(session, "XA RECOVER", columns)
         session.execute("SET SESSION character_set_results = utf8mb4")
     return None if rows is None else [_xid(row) for row in rows]
 
 
 def _xid(row: tuple[Any, ...]) -> str:
     """A row of XA RECOVER as the identifier that XA COMMIT takes."""
-    form, global_length, branch_length, data = row
-    if isinstance(data, str):
-        data = bytes.fromhex(data[2:]) if data.startswith("0x") else data.encode()
-    split = int(global_length)
-    return f"X'{data[:split].hex()}',X'{data[split : split + int(branch_length)].hex()}',{form}"
+    form, split, branch_length, data = row
+    try:
+        if not isinstance(data, bytes):
+            data = bytes.fromhex(text(data)[2:]) if text(data).startswith("0x") else data.encode()
+    except ValueError:
+        raise unexpected("the name of a prepared transaction can't be read") from None
+    return f"X'{data[:split].hex()}',X'{data[split : split + branch_length].hex()}',{form}"
 
 
 _NAME = r"\*|`(?:[^`]|``)*`|[^`.\s]+"

@@ -29,6 +29,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from snowmelt.columnar.arena import ArenaPool
+from snowmelt.databases.mysql.answers import number, text, text_or_none
 from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, from_table, key_equals, read_keys
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
@@ -96,7 +97,7 @@ def shown_place(session: Session, era: int, *, seconds_max: float = 30.0) -> Pos
 def _owned(session: Session) -> set[str]:
     """The GTIDs of transactions that are under way, each with its thread: `uuid:7#31:8#32,uuid2:3#33`."""
     owned = set()
-    for part in str(session.value("SELECT @@GLOBAL.gtid_owned") or "").replace("\n", "").split(","):
+    for part in (session.value("SELECT @@GLOBAL.gtid_owned", kind=text_or_none) or "").replace("\n", "").split(","):
         source = ""
         for piece in part.strip().split(":"):
             if "#" in piece:
@@ -138,7 +139,7 @@ def read_extent(session: Session, table: MySqlTable, *, identity: str, era: int,
         greatest = read_keys(session, table, source, f"ORDER BY {down} LIMIT 1")
         for key in least + greatest:
             # A key that is not itself when it is said would leave out all that lies beyond what it became.
-            if not session.value(f"SELECT COUNT(*) FROM {source} WHERE {key_equals(table, key)}"):
+            if not session.value(f"SELECT COUNT(*) FROM {source} WHERE {key_equals(table, key)}", kind=number):
                 raise InvariantBroken("a key doesn't compare as itself", detail=f"{table.id} by {', '.join(table.key)}")
         read.finish()
     check(bool(least) == bool(greatest), "a snapshot has both ends or none", str(table.id))
@@ -185,6 +186,7 @@ def read_chunk(
             rows_max=rows_max,
             batch_bytes_max=batch_bytes_max,
             row_bytes_max=row_bytes_max,
+            table=table.id,
         )
     except BaseException:
         exact.close()
@@ -341,15 +343,16 @@ class ExactRead:
 
 
 def _snapshot_position(session: Session, era: int) -> Position:
-    status = {str(name).lower(): str(value) for name, value in session.query("SHOW STATUS LIKE 'binlog\\_snapshot\\_%'")}
+    shown = session.query("SHOW STATUS LIKE 'binlog\\_snapshot\\_%'", columns=(text, text))
+    status = {name.lower(): value for name, value in shown}
     file = status.get("binlog_snapshot_file", "")
     if not file:
         raise log_is_off(str(session.server))
-    return Position(LogFile.parse(file).number, int(status["binlog_snapshot_position"]), era)
+    return Position(LogFile.parse(file).number, number(status.get("binlog_snapshot_position")), era)
 
 
 def _executed(session: Session) -> MySqlGtidSet:
-    return MySqlGtidSet.parse(str(session.value("SELECT @@GLOBAL.gtid_executed")))
+    return MySqlGtidSet.parse(session.value("SELECT @@GLOBAL.gtid_executed", kind=text) or "")
 
 
 def _lock(session: Session, table: MySqlTable) -> Session:

@@ -42,6 +42,7 @@ from snowmelt.databases.mysql.columns import (
 )
 from snowmelt.databases.mysql.connect import Session, translate
 from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable, check
+from snowmelt.model.table import TableId
 
 ROWS_MAX = 65_536
 BATCH_BYTES_MAX = 64 << 20
@@ -87,16 +88,17 @@ def select(
     rows_max: int = ROWS_MAX,
     batch_bytes_max: int = BATCH_BYTES_MAX,
     row_bytes_max: int = ROW_BYTES_MAX,
+    table: TableId | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Run a SELECT that gives exactly `columns` and hand out its rows, batch by batch, while they come in.
 
     A batch ends at `rows_max` rows or when its memory, `batch_bytes_max` in all but for a single larger row, is full. The
     session must not be used for anything else before the iterator is exhausted; if it is dropped earlier, or fails, the
-    session is closed.
+    session is closed. `table`: the one that is read; a row of it that is too large sets aside that table alone.
     """
     check(0 < rows_max < 1 << 24, "rows_max is out of its range", str(rows_max))
     check(RECEIVE_BYTES <= row_bytes_max < HEAP_BYTES_MAX, "row_bytes_max is out of its range", str(row_bytes_max))
-    wire = _Wire(session, counters, row_bytes_max)
+    wire = _Wire(session, counters, row_bytes_max, table)
     finished = False
     try:
         statement = _prepare(wire, sql)
@@ -116,13 +118,14 @@ def select(
 class _Wire:
     """The packets of one connection, received into one buffer."""
 
-    def __init__(self, session: Session, counters: Counters, row_bytes_max: int) -> None:
+    def __init__(self, session: Session, counters: Counters, row_bytes_max: int, table: TableId | None = None) -> None:
         self._socket = session.sock
         self._socket.settimeout(session.options.read_timeout_s)
         # What TLS has decrypted already the system knows nothing of, so there only plain connections wait for more.
         self._plain = isinstance(self._socket, socket.socket) and not isinstance(self._socket, ssl.SSLSocket)
         self._counters = counters
         self._row_bytes_max = row_bytes_max
+        self._table = table
         self.buffer: Bytes = np.empty(RECEIVE_BYTES + kernel.SLACK, np.uint8)
         self.at = 0
         self.fill = 0
@@ -142,7 +145,10 @@ class _Wire:
         capacity = self.buffer.shape[0] - kernel.SLACK
         if need > capacity:
             if need > self._row_bytes_max:
-                raise InvalidConfig("a row is larger than row_bytes_max", detail=f"{need} bytes", hint="exclude the table")
+                detail = f"{need:,} bytes, and a read takes {self._row_bytes_max:,}"
+                if self._table is not None:
+                    raise self._table.stuck(f"a row of {self._table} is larger than the limit", detail=detail, hint="exclude the table")
+                raise InvalidConfig("a row is larger than row_bytes_max", detail=detail, hint="exclude the table")
             grown = np.empty(min(max(need, 2 * capacity), self._row_bytes_max) + kernel.SLACK, np.uint8)
             grown[: self.fill - self.at] = self.buffer[self.at : self.fill]
             self.buffer, self.at, self.fill = grown, 0, self.fill - self.at

@@ -223,8 +223,9 @@ def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options
             size = column.length if column.length is not None else 1
             return planned(kinds.PADDED, size, _string_length_bytes(wire), HEAP)
         case Wire.STRING | Wire.VARCHAR | Wire.VAR_STRING | Wire.VARCHAR_COMPRESSED if column.base in (
-            "char", "varchar", "varbinary", "binary",
+            "char", "varchar", "varbinary", "binary", "vector",
         ):  # fmt: skip
+            # MariaDB's VECTOR is a VARBINARY in the log.
             long = wire.meta > 255 if wire.type is not Wire.STRING else _string_length_bytes(wire) == 2
             return _plan_text(wire, column, arrow, kinds.LONG_BYTES if long else kinds.SHORT_BYTES, 0)
         case Wire.BLOB | Wire.TINY_BLOB | Wire.MEDIUM_BLOB | Wire.LONG_BLOB | Wire.BLOB_COMPRESSED if (

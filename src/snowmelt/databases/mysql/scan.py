@@ -15,12 +15,13 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from snowmelt.columnar.arena import Bytes, Longs
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.columnar.memory import JIT, copy, kernel_view, load16, load32, load64
-from snowmelt.databases.mysql.events import FLAG_IGNORABLE, HEADER_BYTES, Event, Reader
+from snowmelt.databases.mysql.events import FLAG_IGNORABLE, FLAG_TEMPORARY, HEADER_BYTES, Event, Reader
 from snowmelt.errors import check
 
 ROW_EVENT_BYTES_MIN = 19 + 8
@@ -35,6 +36,7 @@ MAPS_FIRST = 1 << (_HASH_BITS - 1)
 _MAP_BYTES_FIRST = 1 << 16
 _KEPT = -2
 """In the place of an offset: what was there is of an earlier window, and was kept."""
+_NOTHING: Bytes = np.empty(0, np.uint8)
 
 
 class Places(IntEnum):
@@ -43,7 +45,7 @@ class Places(IntEnum):
     EXACT = 0
     """Where the one before it ended."""
     GAPS = 1
-    """There or later: MariaDB doesn't send ANNOTATE_ROWS events unless it is asked to."""
+    """There or later: MariaDB's ANNOTATE_ROWS events are not stored."""
     UNPACKED = 2
     """Events that came out of one have its end; what they came out of was checked."""
 
@@ -65,6 +67,8 @@ class Stop(IntEnum):
     MAPS_FULL = 7
     GROUP_ENDED = 8
     """Only where the walk looks for just that."""
+    SAVEPOINT = 9
+    """Only where they are followed."""
     # What follows is corrupt.
     CUT_SHORT = 16
     BAD_SIZE = 17
@@ -108,22 +112,36 @@ class S(IntEnum):
     ROLLED_BACK = 16
     """How the group ended that the walk looked for."""
     GROUP_NUMBER = 17
+    FOLLOWS = 18
+    """Whether the walk stops at savepoints: nobody asks for them until one is rolled back to."""
+    MAPPED = 19
+    """How many tables the open statement has mapped."""
+    MAPPED_HASH = 20
+    ROWED = 21
+    """Of how many of them it has rows."""
+    LAST_HASH = 22
+    """Of the tables that the last statement mapped that has ended in the open group; 0: there is none."""
+    LAST_LACKS = 23
+    """Whether it has no rows of one of them."""
+    NEXT_HASH = 24
+    """The same of the first statement that has ended since this was set to 0."""
+    NEXT_LACKS = 25
 
 
-STATE_SLOTS = 18
+STATE_SLOTS = 26
 
 
 class Walk:
     """The arrays that a walk fills, and its state between stops and from window to window.
 
-    Made for windows of up to `window_bytes`; one that is larger may hold a single event. A window begins with `enter`, when the rows
-    of the one before are handed out.
+    Made for windows of up to `window_bytes`; one that is larger may hold a single event. A window begins with `enter` and ends with
+    `leave`, when its rows are handed out. Behind that its bytes are not looked at: others may lie there.
     """
 
     def __init__(self, *, window_bytes: int, position: int) -> None:
         self._places = int(Places.GAPS)
         self._window_bytes = window_bytes
-        self.data: Bytes = np.empty(0, np.uint8)
+        self.data = _NOTHING
         self.checksum_bytes = 0
         rows_max = window_bytes // ROW_EVENT_BYTES_MIN + 2
         self.row_at: Longs = np.empty(rows_max, np.int64)
@@ -138,6 +156,8 @@ class Walk:
         self.map_at: Longs = np.zeros(MAPS_FIRST + 1, np.int64)
         self.map_id: Longs = np.empty(MAPS_FIRST, np.int64)
         self.map_statement: Longs = np.empty(MAPS_FIRST, np.int64)
+        self.map_rows: Longs = np.full(MAPS_FIRST, -1, np.int64)
+        """The last statement that had rows of it."""
         self.map_slots = np.full(1 << _HASH_BITS, -1, np.int32)
         # The shortest group is a statement: a header, 13 bytes, a database's and a statement's first bytes.
         transactions_max = window_bytes // 32 + 2
@@ -147,7 +167,7 @@ class Walk:
         self.state: Longs = np.zeros(STATE_SLOTS, np.int64)
         self.state[S.POSITION] = position
         self.state[S.GTID_AT] = -1
-        self._first = np.empty(0, np.uint8)
+        self._first = _NOTHING
 
     @staticmethod
     def over(data: Bytes, *, position: int, checksum_bytes: int, places: Places = Places.GAPS) -> Walk:
@@ -157,16 +177,10 @@ class Walk:
         return walk
 
     def enter(self, data: Bytes, *, checksum_bytes: int, places: Places) -> None:
-        """Go on with the events in `data`, which is valid as long as the walk is in it."""
+        """Go on with the events in `data`, which is valid until the walk leaves it."""
         check(checksum_bytes in (0, 4), "a checksum has no or four bytes")
+        self.leave()
         state = self.state
-        check(int(state[S.ROWS]) == 0, "a window begins while rows of the last one are not handed out")
-        if state[S.IN_GROUP] and state[S.GROUP_AT] >= 0:
-            at = int(state[S.GROUP_AT])
-            self._first = self.data[at : at + self._size(at) - self.checksum_bytes].copy()
-            state[S.GROUP_AT] = _KEPT
-            if state[S.GTID_AT] >= 0:
-                state[S.GTID_AT] = _KEPT
         if state[S.MAPS] > MAPS_FIRST // 2:
             self._drop_maps()
         self.data = kernel_view(data)
@@ -175,6 +189,18 @@ class Walk:
         check(fits, "a window is larger than the walk was made for", f"{data.shape[0]} bytes, not {self._window_bytes}")
         self.checksum_bytes = checksum_bytes
         self._places = int(places)
+
+    def leave(self) -> None:
+        """Keep what the open group still needs of the window, which may then be used for other bytes. Harmless if the walk is in none."""
+        state = self.state
+        check(int(state[S.ROWS]) == 0, "a window is left while rows of it are not handed out")
+        if state[S.IN_GROUP] and state[S.GROUP_AT] >= 0:
+            at = int(state[S.GROUP_AT])
+            self._first = self.data[at : at + self._size(at) - self.checksum_bytes].copy()
+            state[S.GROUP_AT] = _KEPT
+            if state[S.GTID_AT] >= 0:
+                state[S.GTID_AT] = _KEPT
+        self.data = _NOTHING
         state[S.AT] = 0
 
     def go_on(self, *, commit_as: int = -1, look: bool = False) -> Stop:
@@ -199,6 +225,7 @@ class Walk:
                 self.map_at,
                 self.map_id,
                 self.map_statement,
+                self.map_rows,
                 self.map_slots,
                 self.txn_commit,
                 self.txn_time,
@@ -221,7 +248,7 @@ class Walk:
 
     def grow_maps(self) -> None:
         """Room for twice as many tables, and for the map that the walk stopped at."""
-        for name in ("map_id", "map_statement", "map_data"):
+        for name in ("map_id", "map_statement", "map_rows", "map_data"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.empty_like(old)]))
         self.map_at = np.concatenate([self.map_at, np.zeros(self.map_at.shape[0] - 1, np.int64)])
@@ -240,6 +267,7 @@ class Walk:
         bodies = [self.map_body(int(index)) for index in kept]
         self.map_id[: len(kept)] = self.map_id[kept]
         self.map_statement[: len(kept)] = self.map_statement[kept]
+        self.map_rows[: len(kept)] = self.map_rows[kept]
         self.map_at[1 : len(kept) + 1] = np.cumsum([len(body) for body in bodies], dtype=np.int64)
         joined = b"".join(bodies)
         self.map_data[: len(joined)] = np.frombuffer(joined, np.uint8)
@@ -297,6 +325,11 @@ class Walk:
         at = int(self.state[S.EVENT_AT])
         return int.from_bytes(self.data[at : at + 4].tobytes(), "little")
 
+    def used_temporary(self) -> bool:
+        """Whether the statement that the walk stopped at says that it used a temporary table."""
+        at = int(self.state[S.EVENT_AT])
+        return bool(int.from_bytes(self.data[at + 17 : at + 19].tobytes(), "little") & FLAG_TEMPORARY)
+
     def back(self) -> int:
         """Forget the open group as if the walk had stopped before it; where it begins in the window."""
         state = self.state
@@ -321,6 +354,36 @@ class Walk:
         """The rows of the open group, so far, are not to be handed out."""
         self.state[S.GROUP_EVENTS] += self.state[S.ROWS] - self.state[S.GROUP_ROW]
         self.state[S.ROWS] = self.state[S.GROUP_ROW]
+
+    @property
+    def group_events(self) -> int:
+        """How many row events of the open group were walked, with those that were undone or handed out."""
+        return int(self.state[S.GROUP_EVENTS] + self.state[S.ROWS] - self.state[S.GROUP_ROW])
+
+    def remove(self, first: int, gone: npt.NDArray[np.bool_]) -> None:
+        """Forget some of the rows from `first` on, which are of one group: they were undone. Others keep their ordinals."""
+        state = self.state
+        count = int(gone.sum())
+        if not count:
+            return
+        behind, last = first + gone.shape[0], int(state[S.ROWS])
+        for array in (
+            self.row_at, self.row_end, self.row_type, self.row_map, self.row_partial, self.row_commit, self.row_ordinal, self.row_time
+        ):  # fmt: skip
+            kept = np.concatenate([array[first:behind][~gone], array[behind:last]])
+            array[first : first + kept.shape[0]] = kept
+        state[S.ROWS] -= count
+        if first >= state[S.GROUP_ROW] and state[S.IN_GROUP]:
+            state[S.GROUP_EVENTS] += count
+        else:
+            state[S.GROUP_ROW] -= count
+            state[S.FLUSHED] -= count
+
+    def restore(self, state: Longs) -> None:
+        """Be before the group that the walk was before when `state` was copied. It has no maps then that any row refers to."""
+        self.state[:] = state
+        self.state[S.MAPS] = 0
+        self._hash_maps()
 
     def drop_group(self) -> None:
         """Forget the open group's rows: they were prepared, not committed."""
@@ -495,7 +558,7 @@ def gather_gtids(data, gtid_at, kept, ends, events):  # type: ignore[no-untyped-
 def walk(  # type: ignore[no-untyped-def]
     data, checksum, places, commit_as, look,
     row_at, row_end, row_type, row_map, row_partial, row_commit, row_ordinal, row_time,
-    map_data, map_at, map_id, map_statement, map_slots,
+    map_data, map_at, map_id, map_statement, map_rows, map_slots,
     txn_commit, txn_time, txn_gtid_at, state,
 ):  # fmt: skip
     """Walk events from state[AT] on; returns a `Stop`."""
@@ -538,9 +601,13 @@ def walk(  # type: ignore[no-untyped-def]
             stop = 18
             break
         before = position
-        # The header's end position has 32 bits; ours goes on counting. Zero marks an event that is in no file.
+        # The header's end position has 32 bits; ours goes on counting. Where it is zero it is not told, and sizes are counted; an
+        # event that came out of another then has no place yet. A commit always tells: it ends at a multiple of 4 GiB.
         low = np.int64(load32(data, at + 13))
-        if low != 0 or (position & 0xFFFFFFFF) + size == 0x100000000:
+        if low == 0 and not (kind == 16 and places == 1):
+            if places < 2:
+                position += size
+        else:
             new = (position & ~np.int64(0xFFFFFFFF)) | low
             if new < position:
                 new += np.int64(0x100000000)
@@ -583,10 +650,13 @@ def walk(  # type: ignore[no-untyped-def]
                     copy(map_data, map_at[maps], data, at + 19, length)
                     map_at[maps + 1] = map_at[maps] + length
                     map_id[maps] = table
+                    map_rows[maps] = -1
                     maps += 1
                 map_statement[found] = statement
                 last_id = table
                 last_map = found
+                state[19] += 1
+                state[20] = state[20] * 1000003 + table + 1
             else:
                 flags = load16(data, at + 25)
                 if table != 0xFFFFFF or flags & 1 == 0:
@@ -609,7 +679,18 @@ def walk(  # type: ignore[no-untyped-def]
                     row_partial[rows] = _partial(data, at, stop_at, kind)
                     row_ordinal[rows] = group_events + rows - group_row
                     rows += 1
+                    if map_rows[found] != statement:
+                        map_rows[found] = statement
+                        state[21] += 1
                 if flags & 1:
+                    state[22] = state[20] | 1
+                    state[23] = state[19] > state[21]
+                    if state[24] == 0:
+                        state[24] = state[22]
+                        state[25] = state[23]
+                    state[19] = 0
+                    state[20] = 0
+                    state[21] = 0
                     statement += 1
         elif kind == 16:
             ended = 1
@@ -633,6 +714,8 @@ def walk(  # type: ignore[no-untyped-def]
             gtid_at = at
             # What was mapped before is not this group's.
             statement += 1
+            for slot in range(19, 26):
+                state[slot] = 0
         elif kind == 2:
             if stop_at - at < 19 + 13:
                 stop = 22
@@ -650,12 +733,19 @@ def walk(  # type: ignore[no-untyped-def]
                     group_position = before
                     state[17] += 1
                     statement += 1
+                    for slot in range(19, 26):
+                        state[slot] = 0
                 in_group = 2
             elif length == 6 and _starts(data, text, stop_at, _COMMIT):
                 ended = 1
             elif length == 8 and _starts(data, text, stop_at, _ROLLBACK):
                 ended = 2
-            elif in_group >= 2 and (_starts(data, text, stop_at, _SAVEPOINT) or _starts(data, text, stop_at, _XA_END)):
+            elif in_group >= 2 and _starts(data, text, stop_at, _SAVEPOINT):
+                if state[18]:
+                    at += size
+                    stop = 9
+                    break
+            elif in_group >= 2 and _starts(data, text, stop_at, _XA_END):
                 pass
             elif _starts(data, text, stop_at, _XA_START):
                 if in_group == 0:
@@ -665,6 +755,8 @@ def walk(  # type: ignore[no-untyped-def]
                     group_position = before
                     state[17] += 1
                     statement += 1
+                    for slot in range(19, 26):
+                        state[slot] = 0
                 in_group = 3
             else:
                 if in_group == 1 and group_events + rows > group_row:

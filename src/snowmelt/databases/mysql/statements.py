@@ -3,8 +3,9 @@
 Laws:
 - Capture marks each group that holds a statement (`Cut.kind`), and has a cut right before it. Only these groups are walked here, by
   the walk that the decoder uses, so that both find the same statements at the same places.
-- It marks likewise each group that prepares an XA transaction or decides it. Of these only the last event is read, which says so; what
-  MySQL has compressed is told by its first, and only if that is of XA by its last.
+- It marks likewise each group that prepares an XA transaction or decides it. Of these only the last event is read, which says so, and
+  the names of tables; what MySQL has compressed is told by its first, and only if that is of XA by its last. A server that compresses
+  keeps its locks for what is prepared, so its tables need no names.
 - Nothing is decided here. What a statement does is said by `ddl`; what can't be followed stops whoever asked for it.
 - Bytes are not trusted: sizes, places and checksums are checked as in the decoder, and what unpacks is bounded.
 - Of savepoints nothing comes out.
@@ -27,6 +28,7 @@ from snowmelt.databases.mysql.ddl import Rules, SchemaChange, read_statement
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event, Xid, read_query, read_xa_end, read_xa_prepare
 from snowmelt.databases.mysql.scan import Places, S, Stop, Walk
 from snowmelt.databases.mysql.segments import Cut, Segment
+from snowmelt.databases.mysql.tablemap import mapped_table
 from snowmelt.databases.mysql.unpack import first_of_payload, unpack
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.table import TableId
@@ -56,8 +58,10 @@ class LoggedStatement:
     sql_mode: int
     explicit_timestamps: bool | None
     """explicit_defaults_for_timestamp; None where the server doesn't log it."""
-    utf8mb4: str | None
-    """The collation of utf8mb4 where the statement names none; None where the server doesn't log it."""
+    collations: Mapping[str, str]
+    """The session's default collations of character sets, as far as the server logs them."""
+    temporary: bool = False
+    """Whether it says that it used a temporary table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,8 @@ class LoggedXa:
     xid: Xid
     committed: bool | None
     """None: it is prepared."""
+    tables: tuple[TableId, ...] = ()
+    """Of one that is prepared: the tables that it names."""
 
 
 def read_marked(segment: Segment, *, unpacked_bytes_max: int | None = None) -> tuple[list[LoggedStatement], list[LoggedXa]]:
@@ -113,8 +119,10 @@ def _read_xa(segment: Segment, data: Bytes, before: Cut, cut: Cut) -> LoggedXa:
     """What a group that is marked as of XA says: its last event alone tells."""
     where = f"{segment.log}:{before.offset}"
     at, end, kind = 0, 0, 0
-    for at, end, kind in _events(segment, data, before.at, cut.at):  # noqa: B007
-        pass
+    tables: set[TableId] = set()
+    for at, end, kind in _events(segment, data, before.at, cut.at):
+        if kind == Event.TABLE_MAP:
+            tables.add(mapped_table(data[at + HEADER_BYTES : end].tobytes()))
     if segment.crc_length and int(crc32(data, at, end, np.uint32(0))) != int.from_bytes(data[end : end + 4].tobytes(), "little"):
         raise Corrupt("an event's checksum is wrong", position=where)
     body = data[at + HEADER_BYTES : end].tobytes()
@@ -125,7 +133,15 @@ def _read_xa(segment: Segment, data: Bytes, before: Cut, cut: Cut) -> LoggedXa:
         told = read_xa_end(read_query(body, segment.server.flavour).sql)
     if told is None:
         raise Corrupt("a group is not of XA as the segment's index says", detail=f"it ends with type {kind}", position=where)
-    return LoggedXa(begins=before.offset, offset=cut.offset, at=before.at, bytes=cut.at - before.at, xid=told[1], committed=told[0])
+    return LoggedXa(
+        begins=before.offset,
+        offset=cut.offset,
+        at=before.at,
+        bytes=cut.at - before.at,
+        xid=told[1],
+        committed=told[0],
+        tables=tuple(sorted(tables)),
+    )
 
 
 def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int | None) -> list[LoggedXa]:
@@ -169,8 +185,17 @@ def _read_group(
     rows = 0
 
     def tell(xid: Xid, committed: bool | None) -> None:
+        tables = {mapped_table(walk.map_body(index)) for index in range(int(walk.state[S.MAPS]))}
         of_xa.append(
-            LoggedXa(begins=before.offset, offset=cut.offset, at=before.at, bytes=cut.at - before.at, xid=xid, committed=committed)
+            LoggedXa(
+                begins=before.offset,
+                offset=cut.offset,
+                at=before.at,
+                bytes=cut.at - before.at,
+                xid=xid,
+                committed=committed,
+                tables=tuple(sorted(tables)),
+            )
         )
 
     while True:
@@ -236,7 +261,8 @@ def _statement(segment: Segment, walk: Walk, body: bytes, before: Cut, cut: Cut)
             sql=query.sql,
             sql_mode=query.sql_mode,
             explicit_timestamps=query.explicit_timestamps,
-            utf8mb4=query.utf8mb4,
+            collations=query.collations,
+            temporary=walk.used_temporary(),
         )
     ]
 
@@ -257,7 +283,7 @@ def changes_of(
         version=server.version,
         sql_mode=statement.sql_mode,
         explicit_timestamps=statement.explicit_timestamps,
-        utf8mb4=statement.utf8mb4,
+        collations=statement.collations,
         lower_case_names=lower_case_names,
     )
     return read_statement(
@@ -267,4 +293,5 @@ def changes_of(
         captured=captured,
         defaults=lambda name: defaults.get(name, rules.default_collation("utf8mb4")),
         rules=rules,
+        temporary=statement.temporary,
     )

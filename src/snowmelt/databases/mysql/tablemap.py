@@ -75,9 +75,10 @@ _NUMERIC = frozenset(
 _CHARACTER = frozenset(
     {
         Wire.VARCHAR, Wire.VAR_STRING, Wire.STRING, Wire.BLOB, Wire.TINY_BLOB, Wire.MEDIUM_BLOB, Wire.LONG_BLOB,
-        Wire.BLOB_COMPRESSED, Wire.VARCHAR_COMPRESSED,
+        Wire.BLOB_COMPRESSED, Wire.VARCHAR_COMPRESSED, Wire.VECTOR,
     }
 )  # fmt: skip
+"""Types that have a charset in the log. MySQL gives one to VECTOR too: binary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +133,7 @@ _SEQUENCE_NAMES = (
 def read_table_map(body: bytes, flavour: Flavour) -> TableMap:
     """A TABLE_MAP event's body, the six bytes of table id and two of flags included."""
     reader = Reader(body, "TABLE_MAP")
-    reader.take(8)
-    database = reader.text(reader.number(1))
-    reader.take(1)
-    name = reader.text(reader.number(1))
-    reader.take(1)
+    table = _mapped(reader)
     count = reader.packed()
     if not 0 < count <= COLUMNS_MAX:
         raise Corrupt("TABLE_MAP holds an impossible number of columns", detail=str(count))
@@ -172,7 +169,21 @@ def read_table_map(body: bytes, flavour: Flavour) -> TableMap:
         )
         for i in range(count)
     )
-    return TableMap(TableId(database, name), columns, optional.key)
+    return TableMap(table, columns, optional.key)
+
+
+def mapped_table(body: bytes) -> TableId:
+    """The table of a TABLE_MAP event, and nothing more of it."""
+    return _mapped(Reader(body, "TABLE_MAP"))
+
+
+def _mapped(reader: Reader) -> TableId:
+    reader.take(8)
+    database = reader.text(reader.number(1))
+    reader.take(1)
+    name = reader.text(reader.number(1))
+    reader.take(1)
+    return TableId(database, name)
 
 
 @dataclass(slots=True)

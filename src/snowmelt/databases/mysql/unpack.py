@@ -122,6 +122,8 @@ class Unpacker:
                 raise Corrupt("an event's checksum is wrong", position=f"{where}+{at}")
             if position is not None:
                 position = event_end(position, header, self._gaps, where=f"{where}+{at}")
+                # What comes out of it has its end, also where it does not tell it itself.
+                header = header[:13] + (position & 0xFFFFFFFF).to_bytes(4, "little") + header[17:]
             first = out.size
             starts.append((first, at))
             room = self._limits.unpacked_bytes_max - out.size
@@ -166,11 +168,13 @@ class Unpacker:
 
 
 def event_end(position: int, header: bytes, gaps: bool, *, where: str) -> int:
-    """Where an event ends in the log, by the end of the one before it and the 32 bits that its header has of its own."""
+    """Where an event ends in the log, by the end of the one before it and the 32 bits that its header has of its own.
+
+    Where these are zero it is not told: MariaDB does so inside of transactions.
+    """
     size, low = int.from_bytes(header[9:13], "little"), int.from_bytes(header[13:17], "little")
-    if low == 0 and (position + size) & 0xFFFFFFFF:
-        # It is in no file.
-        return position
+    if low == 0:
+        return position + size
     forward = (low - position) & 0xFFFFFFFF
     if forward < size or (forward > size and not gaps):
         raise Corrupt("an event is not where the log says", position=where)

@@ -3,7 +3,8 @@
 Laws:
 - A window is what one piece of the range holds of whole events; an event that no piece holds is a window of its own. Only at the range's
   end something that is no whole event is laid before the walk, which refuses it.
-- One piece is out at a time, and is given back before the next is asked for.
+- One piece is out at a time, and is given back before the next is asked for. The walk leaves it first, with a copy of what it still
+  needs: behind that the piece's bytes may be any.
 - What is packed is made plain from a place of the window on, in parts that are bounded; the plain bytes are walked in windows too,
   and behind them the range goes on where they came from.
 
@@ -102,6 +103,7 @@ class Windows:
                 return True
             self._behind = self._from + self._plain.taken
             self._plain = None
+        self._walk.leave()
         while True:
             self._log.give_back()
             self._at = self._behind

@@ -19,8 +19,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from snowmelt.errors import OutcomeUnknown, SnowmeltError, Unavailable
-from snowmelt.fluss.client import FlussClient, connect_coordinator, parse_bootstrap
+from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.rpc import TIMEOUT_S
+from snowmelt.fluss.target import parse_bootstrap
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
 from snowmelt.tiering.leases import (

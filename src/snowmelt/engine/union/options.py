@@ -1,4 +1,7 @@
-"""What a union read is told, as Spark's options give it: texts by name, in any case."""
+"""The options of a union read, as Spark gives them: texts by name, in any case.
+
+It needs nothing of the extra `fluss`: `snowmelt.programs` takes its defaults from here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.client import parse_bootstrap
+from snowmelt.fluss.target import parse_bootstrap
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
 from snowmelt.tiering.leases import DURATION_MS_MIN

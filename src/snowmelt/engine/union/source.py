@@ -12,15 +12,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import __version__ as spark_version
 from pyspark.sql import types as spark
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from snowmelt.engine.union.datasource import DataSource, DataSourceReader, InputPartition
 from snowmelt.engine.union.options import parse_options
 from snowmelt.engine.union.plan import UnionTask, narrowed, plan_tasks, read_schema_of
 from snowmelt.engine.union.tasks import run_task
 from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.types import FlussType, Root
+from snowmelt.fluss.types import Column, Root
 
 FORMAT: Final = "snowmelt.fluss"
 
@@ -37,7 +38,6 @@ _SAME: Final[Mapping[Root, spark.DataType]] = {
     Root.BINARY: spark.BinaryType(),
     Root.BYTES: spark.BinaryType(),
     Root.DATE: spark.DateType(),
-    Root.TIME: spark.TimeType(3),
     Root.TIMESTAMP: spark.TimestampNTZType(),
     Root.TIMESTAMP_LTZ: spark.TimestampType(),
 }
@@ -53,7 +53,7 @@ class FlussSource(DataSource):
     def schema(self) -> Any:
         options = parse_options(self.options)
         columns = narrowed(read_schema_of(options), options.columns).columns
-        return spark.StructType([spark.StructField(column.name, _type(column.type), column.type.nullable) for column in columns])
+        return spark.StructType([spark.StructField(column.name, _type(column), column.type.nullable) for column in columns])
 
     def reader(self, schema: Any) -> UnionReader:
         return UnionReader(dict(self.options), schema)
@@ -68,7 +68,7 @@ class UnionReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = parse_options(self._options)
-        held = {column.name: _type(column.type) for column in narrowed(read_schema_of(options), options.columns).columns}
+        held = {column.name: _type(column) for column in narrowed(read_schema_of(options), options.columns).columns}
         for field in self._schema.fields:
             if held.get(field.name) != field.dataType:
                 found = held[field.name].simpleString() if field.name in held else "not there"
@@ -90,7 +90,16 @@ class UnionReader(DataSourceReader):
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _type(kind: FlussType) -> Any:
+def _type(column: Column) -> Any:
+    kind = column.type
+    if kind.root is Root.TIME:
+        if not hasattr(spark, "TimeType"):
+            raise InvalidConfig(
+                "Spark has a type for times of day since 4.1",
+                detail=f"column {column.name}, pyspark {spark_version}",
+                hint="name the other columns in the option columns, or pip install 'pyspark>=4.1,<4.4'",
+            )
+        return spark.TimeType(3)
     return spark.DecimalType(kind.precision, kind.scale) if kind.root is Root.DECIMAL else _SAME[kind.root]
 
 

@@ -33,6 +33,7 @@ from snowmelt.databases.mysql.ddl.changes import (
     DropDatabase,
     DropTable,
     Ignored,
+    Merged,
     NotUnderstood,
     RenameTable,
     Rewrites,
@@ -42,6 +43,7 @@ from snowmelt.databases.mysql.ddl.changes import (
 )
 from snowmelt.databases.mysql.ddl.reader import read_statement
 from snowmelt.databases.mysql.ddl.rules import Rules, SqlMode
+from snowmelt.databases.mysql.ddl.statement import merged_tables
 
 __all__ = [
     "AlterColumns",
@@ -50,6 +52,7 @@ __all__ = [
     "DropDatabase",
     "DropTable",
     "Ignored",
+    "Merged",
     "NotUnderstood",
     "RenameTable",
     "Rewrites",
@@ -58,5 +61,6 @@ __all__ = [
     "SchemaChange",
     "SqlMode",
     "Truncate",
+    "merged_tables",
     "read_statement",
 ]

@@ -48,9 +48,9 @@ def read_alter(statement: Statement) -> tuple[SchemaChange, ...]:
     table = statement.table()
     statement.skip_wait()
     if not statement.captured(table):
-        return _alter_of_another(statement, table)
+        return statement.with_merged(_alter_of_another(statement, table))
     statement.target = table
-    return statement.altered(table, _actions(statement, table, ignore))
+    return statement.with_merged(statement.altered(table, _actions(statement, table, ignore)))
 
 
 def _alter_of_another(statement: Statement, table: TableId) -> tuple[SchemaChange, ...]:

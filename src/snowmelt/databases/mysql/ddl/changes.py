@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.model.table import TableId
 
+MERGED = "what is changed through a MERGE table is logged under its name, and not under that of the table it belongs to"
+SEPARATE = "drop the MERGE table, or take the table out of its UNION"
+
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
@@ -73,6 +76,13 @@ class Rewrites:
 
 
 @dataclass(frozen=True, slots=True)
+class Merged:
+    """A MERGE table has it in its UNION from here on, so the log may lack changes of its rows (`MERGED`)."""
+
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
 class DropDatabase:
     name: str
 
@@ -117,6 +127,7 @@ SchemaChange = (
     | RenameTable
     | Truncate
     | Rewrites
+    | Merged
     | DropDatabase
     | DatabaseDefaults
     | Ignored

@@ -28,7 +28,7 @@ def read_create(statement: Statement) -> tuple[SchemaChange, ...]:
     if words.skip("DATABASE") or words.skip("SCHEMA"):
         return read_database(statement, created=True)
     if words.skip("TABLE"):
-        return _create_table(statement, replaces)
+        return statement.with_merged(_create_table(statement, replaces))
     if words.skip("TEMPORARY"):
         return _of_no_concern(statement, "a temporary table")
     words.skip_any("ONLINE", "OFFLINE")
@@ -60,7 +60,7 @@ def read_database(statement: Statement, *, created: bool) -> tuple[SchemaChange,
     while words.peek() is not END:
         if not read_charset_option(words, options, statement.rules):
             words.take()
-    name = name.lower() if statement.rules.lower_case_names else name
+    name = statement.rules.stored_name(name)
     if options.charset is None and options.collation is None:
         return (DatabaseDefaults(name, None),) if created else (Ignored("ALTER DATABASE"),)
     inherited = "utf8mb4_general_ci"

@@ -167,6 +167,8 @@ def _read_size(words: Words, column: Definition, rules: Rules) -> None:
         column.fsp = first or 0
     elif base == "bit":
         column.length = first or 1
+    elif base == "vector":
+        column.length = 2048 if first is None else first
     elif base in ("char", "binary"):
         column.length = 1 if first is None else first
     elif base in ("varchar", "varbinary"):

@@ -5,6 +5,8 @@ Laws:
 - A statement that names no captured table never fails, whatever its syntax: the kind and the target are read first, and the
   rest only where it matters.
 - A statement of a kind that we don't know concerns whatever captured table it names.
+- A session whose binlog_format is not ROW logs what it does to its temporary tables. One may have a captured table's name, so a
+  statement that says that it used one is not taken for a change of the captured table.
 """
 
 from __future__ import annotations
@@ -14,7 +16,18 @@ from collections.abc import Callable
 
 from snowmelt.databases.mysql.ddl.alter import read_alter
 from snowmelt.databases.mysql.ddl.alteration import Alteration
-from snowmelt.databases.mysql.ddl.changes import DropDatabase, DropTable, Ignored, Rewrites, RowsAsText, SchemaChange, Truncate
+from snowmelt.databases.mysql.ddl.changes import (
+    AlterColumns,
+    DropDatabase,
+    DropTable,
+    Ignored,
+    NotUnderstood,
+    RenameTable,
+    Rewrites,
+    RowsAsText,
+    SchemaChange,
+    Truncate,
+)
 from snowmelt.databases.mysql.ddl.create import read_create
 from snowmelt.databases.mysql.ddl.keys import Keys
 from snowmelt.databases.mysql.ddl.rules import Rules
@@ -45,14 +58,30 @@ def read_statement(
     captured: Callable[[TableId], bool],
     defaults: Callable[[str], str],
     rules: Rules,
+    temporary: bool = False,
 ) -> tuple[SchemaChange, ...]:
     """What a QUERY event does to captured tables, in order. `database` is the session's; `defaults` gives a database's
-    default collation. Never raises for what the text holds."""
+    default collation; `temporary` says that the statement used a temporary table. Never raises for what the text holds."""
     statement = Statement(sql, database, schemas, captured, defaults, rules)
     try:
-        return _read(statement)
+        changes = _read(statement)
     except Unreadable as why:
         return statement.not_understood(str(why))
+    # DROP names temporary tables as such, and CREATE TABLE is never about one.
+    doubtful = tuple(table for change in changes for table in _altered(change) if captured(table)) if temporary else ()
+    return (NotUnderstood(doubtful, sql, "it may be about a temporary table of that name"),) if doubtful else changes
+
+
+def _altered(change: SchemaChange) -> tuple[TableId, ...]:
+    """The tables that a statement may have changed as well if they were temporary."""
+    match change:
+        case Truncate(table) | AlterColumns(table):
+            return (table,)
+        case Rewrites(table, statement=statement) if statement not in ROWS:
+            return (table,)
+        case RenameTable(old, new):
+            return old, new
+    return ()
 
 
 def _read(statement: Statement) -> tuple[SchemaChange, ...]:
@@ -99,9 +128,11 @@ def _rows(statement: Statement, verb: str) -> tuple[SchemaChange, ...]:
         words.take()
         table = statement.table()
         words.skip(";")
-        # A server that starts anew logs this for each MEMORY table. Whatever else is emptied so may have triggers, or be a view.
-        shape = statement.shape(table)
-        if words.peek() is END and _BY_THE_SERVER.fullmatch(statement.sql) and (shape is None or shape.engine.upper() == "MEMORY"):
+        # A server that starts anew logs this for each MEMORY table, if it is as old as MySQL 5; newer ones log TRUNCATE. Whatever else is
+        # emptied so may have triggers, or be a view of a captured table.
+        shape, rules = statement.shape(table), statement.rules
+        emptied = shape.engine.upper() == "MEMORY" if shape is not None else not rules.mariadb and rules.version < (8, 0, 0)
+        if words.peek() is END and _BY_THE_SERVER.fullmatch(statement.sql) and emptied:
             return statement.for_captured([table], Truncate)
     reason = f"{verb} was logged as a statement, not as rows"
     return tuple(Rewrites(table, statement.shape(table), reason, verb) for table in statement.mentioned()) or (RowsAsText(verb),)
@@ -112,7 +143,7 @@ def _drop(statement: Statement) -> tuple[SchemaChange, ...]:
     if words.skip("DATABASE") or words.skip("SCHEMA"):
         words.skip("IF", "EXISTS")
         name = words.name()
-        return (DropDatabase(name.lower() if statement.rules.lower_case_names else name),)
+        return (DropDatabase(statement.rules.stored_name(name)),)
     if words.sees("TABLE") or words.sees("TABLES"):
         words.take()
         words.skip("IF", "EXISTS")
@@ -135,12 +166,12 @@ def _rename(statement: Statement) -> tuple[SchemaChange, ...]:
     words = statement.words
     if not words.skip_any("TABLE", "TABLES"):
         return (Ignored("RENAME of something that is no table"),)
-    words.skip("IF", "EXISTS")
+    if_exists = words.skip("IF", "EXISTS")
     changes: list[SchemaChange] = []
     while True:
         old = statement.table()
         statement.skip_wait()
         words.expect("TO")
-        changes += statement.renamed(old, statement.table())
+        changes += statement.renamed(old, statement.table(), if_exists=if_exists)
         if not words.skip(","):
             return tuple(changes) or (Ignored("not a captured table"),)

@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntFlag
@@ -48,7 +49,7 @@ class Rules:
         version: tuple[int, int, int],
         sql_mode: int,
         explicit_timestamps: bool | None,
-        utf8mb4: str | None,
+        collations: Mapping[str, str],
         lower_case_names: bool,
     ) -> Rules:
         """As a logged statement's event tells them. Where it does not tell `explicit_timestamps`, the server's own default holds."""
@@ -60,12 +61,16 @@ class Rules:
             sql_mode=sql_mode,
             explicit_timestamps=explicit_timestamps,
             lower_case_names=lower_case_names,
-            collations={} if utf8mb4 is None else {"utf8mb4": utf8mb4},
+            collations=collations,
         )
 
     @property
     def mariadb(self) -> bool:
         return self.flavour == "mariadb"
+
+    def stored_name(self, name: str) -> str:
+        """The name of a database or a table as this server's catalogue has it."""
+        return "".join(map(_lower, name)) if self.lower_case_names else name
 
     def mode(self, flag: SqlMode) -> bool:
         return bool(self.sql_mode & flag)
@@ -100,6 +105,17 @@ class Rules:
         if charset == "utf8mb4" and not self.mariadb and self.version >= (8, 0, 0):
             return "utf8mb4_0900_ai_ci"
         return "binary" if charset == "binary" else self.collation(f"{charset}_{_DEFAULT_COLLATIONS.get(charset, 'general_ci')}")
+
+
+_LATER = frozenset("\u0220\u03d8\u03f4\u048a\u04c5\u04c9\u04cd\u0500\u0502\u0504\u0506\u0508\u050a\u050c\u050e")
+"""Capitals that Unicode got between 3.0, which servers know, and 3.2, which Python can be asked about."""
+
+
+def _lower(letter: str) -> str:
+    """A letter by itself, so that no sigma is a final one, and as the servers' tables of Unicode 3.0 have it."""
+    lower = "i" if letter == "\u0130" else letter.lower()
+    known = letter not in _LATER and all(unicodedata.ucd_3_2_0.category(one) != "Cn" for one in letter + lower)
+    return lower if known else letter
 
 
 _DEFAULT_COLLATIONS = {

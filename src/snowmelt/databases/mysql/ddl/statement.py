@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.ddl.alteration import Alteration, apply
-from snowmelt.databases.mysql.ddl.changes import Ignored, NotUnderstood, RenameTable, Rewrites, SchemaChange
+from snowmelt.databases.mysql.ddl.changes import Ignored, Merged, NotUnderstood, RenameTable, Rewrites, SchemaChange
 from snowmelt.databases.mysql.ddl.rules import Rules
-from snowmelt.databases.mysql.ddl.words import IDENTIFIER, Words, lex
+from snowmelt.databases.mysql.ddl.words import END, IDENTIFIER, Unreadable, Words, lex
 from snowmelt.model.table import TableId
 
 Shapes = Callable[[TableId], MySqlTable | None]
@@ -56,15 +56,10 @@ class Statement:
         return self._shapes[table] if table in self._shapes else self._schemas(table)
 
     def table(self) -> TableId:
-        words = self.words
-        words.skip(".")
-        name = words.name()
-        if words.skip("."):
-            return self.table_id(name, words.name())
-        return self.table_id(self.database, name)
+        return _table(self.words, self.database, self.rules)
 
     def table_id(self, database: str, name: str) -> TableId:
-        return TableId(database.lower(), name.lower()) if self.rules.lower_case_names else TableId(database, name)
+        return _table_id(database, name, self.rules)
 
     def for_captured(self, tables: list[TableId], change: Callable[[TableId], SchemaChange]) -> tuple[SchemaChange, ...]:
         return tuple(change(table) for table in tables if self.captured(table)) or (Ignored("not a captured table"),)
@@ -79,12 +74,19 @@ class Statement:
             found |= {self.table_id(one, two) for one, two in itertools.pairwise(words)}
         return tuple(sorted(table for table in found if self.captured(table) and self.shape(table) is not None))
 
+    def with_merged(self, changes: tuple[SchemaChange, ...]) -> tuple[SchemaChange, ...]:
+        """These, and that a MERGE table takes captured ones, whether itself is captured or not."""
+        return *changes, *(Merged(table) for table in merged_tables(self.sql, self.database, self.rules) if self.captured(table))
+
     def not_understood(self, reason: str) -> tuple[SchemaChange, ...]:
         tables = (self.target,) if self.target is not None else self.mentioned()
         return (NotUnderstood(tables, self.sql, reason),) if tables else (Ignored(f"no captured table is named; {reason}"),)
 
-    def renamed(self, old: TableId, new: TableId) -> list[SchemaChange]:
+    def renamed(self, old: TableId, new: TableId, *, if_exists: bool = False) -> list[SchemaChange]:
         if not self.captured(old) and not self.captured(new):
+            return []
+        if if_exists and self.shape(new) is not None:
+            # A server lets no table take a name that another has, so there was none to rename.
             return []
         shape = self.shape(old)
         after = replace(shape, id=new) if shape is not None else None
@@ -117,3 +119,36 @@ class Statement:
         if alteration.new_name is not None and alteration.new_name != table:
             changes += self.renamed(table, alteration.new_name)
         return tuple(changes) or (Ignored("ALTER TABLE that changes no columns"),)
+
+
+def merged_tables(sql: str, database: str, rules: Rules) -> tuple[TableId, ...]:
+    """The tables that CREATE or ALTER TABLE names as those of a MERGE table, by `UNION = (…)`. All else of the text is stepped over."""
+    words = Words(lex(sql, rules))
+    found: list[TableId] = []
+    try:
+        while words.peek() is not END:
+            if not words.skip("UNION"):
+                words.take()
+                continue
+            words.skip("=")
+            words.expect("(")
+            listed: list[TableId] = []
+            while not words.skip(")"):
+                if listed:
+                    words.expect(",")
+                listed.append(_table(words, database, rules))
+            found += listed
+    except Unreadable:
+        # A UNION of queries.
+        pass
+    return tuple(dict.fromkeys(found))
+
+
+def _table(words: Words, database: str, rules: Rules) -> TableId:
+    words.skip(".")
+    name = words.name()
+    return _table_id(name, words.name(), rules) if words.skip(".") else _table_id(database, name, rules)
+
+
+def _table_id(database: str, name: str, rules: Rules) -> TableId:
+    return TableId(rules.stored_name(database), rules.stored_name(name))

@@ -1,0 +1,245 @@
+"""PyMySQL's connection under rules of ours: to whom the password is given, how much a server may send, and for how long.
+
+Laws:
+- The server proves itself before the password is given, not after. Only over a unix socket, over TLS with a certificate that was verified,
+  or where a setting says so, does the password itself leave: in clear (`mysql_clear_password`, `dialog`, the full authentication of
+  `caching_sha2_password` and `sha256_password` under TLS) or encrypted with a key that the server names (the same two without TLS).
+  Elsewhere a server gets a hash of it with a salt, and nothing if it asks for more. `mysql_old_password`, whose hash is as good as the
+  password, is refused everywhere.
+- What the greeting says is not authenticated. It decides about TLS, once: a server that offers none gets a plain connection where plain
+  will do, and one that offers it is spoken to by TLS or not at all. No connection is tried again with less.
+- LOCAL INFILE is not offered, and a request for a file is an error.
+- The handshake has the time of a connect, and its packets are small. An answer has a size and a time; each receive has a time, too.
+
+PyMySQL asks `auth_plugin_map` for who answers when the server switches to a plugin. A greeting, and in older versions what follows it, it
+answers by itself. So where the password must not be sent, a server that greets with one of the two plugins above has to switch to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from importlib.util import find_spec
+from ssl import SSLContext
+from typing import Any, Final
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from snowmelt.errors import Corrupt, InvalidConfig, Unavailable, printable
+
+HANDSHAKE_BYTES_MAX: Final = 1 << 20
+"""All that a server sends before it lets us in: a greeting, an error, a key; some hundred bytes."""
+ANSWER_BYTES_MAX: Final = 1 << 30
+"""Of one answer to a statement of ours, with what its rows take as Python objects."""
+ANSWER_S_MAX: Final = 3600.0
+"""From a statement to the end of its answer."""
+_PACKET_BYTES: Final = 256
+"""What a row takes in memory beside its bytes, roughly."""
+_PIECE_BYTES: Final = 1 << 16
+_SALT_BYTES: Final = 20
+_FAST_SUCCESS, _FULL_NEEDED = 3, 4
+_SPOKEN: Final = frozenset(
+    {
+        "", "mysql_native_password", "caching_sha2_password", "sha256_password", "mysql_clear_password", "dialog", "mysql_old_password",
+        *(["client_ed25519"] if find_spec("nacl") else []),
+    }
+)  # fmt: skip
+"""Plugins that PyMySQL or we have an answer to. It leaves MariaDB's ed25519 to PyNaCl, which is no dependency of ours."""
+
+Base: Any = pymysql.connections.Connection
+
+
+class Connection(Base):  # type: ignore[misc]
+    """Connects when `connect` is called. `begin_answer` is called before each statement."""
+
+    ssl: bool
+    client_flag: int
+    _auth_plugin_name: str
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        unix_socket: str | None,
+        user: str,
+        password: bytes,
+        context: SSLContext | None,
+        plain_will_do: bool,
+        password_may_be_sent: bool,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+    ) -> None:
+        plugins: dict[str, type[Any]] = {"mysql_old_password": _Refused}
+        if not password_may_be_sent:
+            plugins |= {
+                "mysql_clear_password": _Refused,
+                "dialog": _Refused,
+                "sha256_password": _Refused,
+                "caching_sha2_password": _CachingSha2,
+            }
+        self._plain_will_do = plain_will_do
+        self._password_may_be_sent = password_may_be_sent
+        self._connect_timeout_s = connect_timeout_s
+        self._query_timeout_s = read_timeout_s
+        self._bytes_left = 0
+        self._packet_bytes = 0
+        self._deadline = 0.0
+        super().__init__(
+            host=host,
+            port=port,
+            unix_socket=unix_socket,
+            user=user,
+            password=password,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=max(1, int(connect_timeout_s)),
+            read_timeout=connect_timeout_s,
+            write_timeout=connect_timeout_s,
+            ssl=context,
+            ssl_disabled=context is None,
+            client_flag=CLIENT.MULTI_RESULTS,
+            init_command=None,
+            local_infile=False,
+            program_name="snowmelt",
+            auth_plugin_map=plugins,
+            defer_connect=True,
+        )
+
+    def connect(self, sock: Any = None) -> None:
+        # Who accepts and then says nothing, or says it one byte at a time, is not there. Its time begins when it has accepted.
+        self._bytes_left, self._packet_bytes, self._deadline = HANDSHAKE_BYTES_MAX, 0, 0.0
+        super().connect(sock)
+        self._read_timeout = self._write_timeout = self._query_timeout_s
+
+    def begin_answer(self) -> None:
+        """What comes from now on, up to the next call, is one answer."""
+        self._bytes_left, self._packet_bytes, self._deadline = ANSWER_BYTES_MAX, _PACKET_BYTES, time.monotonic() + ANSWER_S_MAX
+
+    def _get_server_information(self) -> None:
+        self._deadline = time.monotonic() + self._connect_timeout_s
+        super()._get_server_information()
+        if self.ssl and not self.server_capabilities & CLIENT.SSL:
+            if not self._plain_will_do:
+                where = f"{self.host}:{self.port}"
+                raise InvalidConfig("the server offers no TLS", detail=where, hint="set tls: preferred or disabled")
+            self.ssl = False
+            self.client_flag &= ~CLIENT.SSL
+        if not self._password_may_be_sent and self._auth_plugin_name in ("caching_sha2_password", "sha256_password"):
+            self._auth_plugin_name = "mysql_native_password"
+
+    def _get_auth_plugin_handler(self, plugin_name: bytes | str) -> Any:
+        name = plugin_name.decode("ascii", "replace") if isinstance(plugin_name, bytes) else plugin_name
+        return super()._get_auth_plugin_handler(name) if name in _SPOKEN else _Unspoken(name)
+
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        # A header comes before each packet; what it announces is asked for, and refused before any of it is read.
+        self._bytes_left -= num_bytes + (self._packet_bytes if num_bytes == 4 else 0)
+        if self._bytes_left < 0:
+            self._force_close()
+            raise Corrupt("the server's answer has no end", detail="it is larger than any answer may be", hint="is it the right server?")
+        pieces: list[bytes] = []
+        left = num_bytes
+        while left:
+            piece = self._receive(min(left, _PIECE_BYTES))
+            pieces.append(piece)
+            left -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _receive(self, count: int) -> bytes:
+        if time.monotonic() > self._deadline:
+            self._force_close()
+            raise Unavailable("the server's answer does not end", detail="its time is over")
+        try:
+            piece: bytes = self._rfile.read1(count)
+        except OSError as error:
+            self._force_close()
+            raise pymysql.err.OperationalError(2013, f"lost connection to the server ({error})") from None
+        if not piece:
+            self._force_close()
+            raise pymysql.err.OperationalError(2013, "lost connection to the server")
+        return piece
+
+
+class _Unspoken:
+    """Answers to a plugin that neither PyMySQL nor we speak."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def authenticate(self, packet: Any) -> Any:
+        raise InvalidConfig(
+            "the server asks for an authentication plugin that snowmelt does not speak",
+            detail=printable(self._name, 64) or "without a name",
+            hint="give the user caching_sha2_password or, on MariaDB, mysql_native_password",
+        )
+
+
+class _Refused:
+    """Answers to a plugin that would give the password away."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def authenticate(self, packet: Any) -> Any:
+        raise _refusal(self._connection, printable(_plugin(packet), 64))
+
+
+class _CachingSha2:
+    """The short way of `caching_sha2_password`, for a server that has seen the password since its start: a salted hash. The long way is
+    refused."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def authenticate(self, packet: Any) -> Any:
+        connection = self._connection
+        if packet.is_auth_switch_request():
+            salt = packet.read_all().removesuffix(b"\0")
+            if len(salt) != _SALT_BYTES:
+                raise Corrupt("the server's handshake can't be read", detail="the salt of caching_sha2_password is not 20 bytes")
+            connection.write_packet(_hash(connection.password, salt))
+            packet = connection._read_packet()
+            if packet.is_ok_packet():
+                return packet
+        if not packet.is_extra_auth_data():
+            raise Corrupt("the server's handshake can't be read", detail="it goes on after caching_sha2_password in an unknown way")
+        packet.advance(1)
+        result = packet.read_uint8()
+        if result == _FAST_SUCCESS:
+            return connection._read_packet()
+        if result == _FULL_NEEDED and connection.password:
+            raise _refusal(connection, "caching_sha2_password")
+        raise Corrupt("the server's handshake can't be read", detail="caching_sha2_password gives an unknown result")
+
+
+def _hash(password: bytes, salt: bytes) -> bytes:
+    """What the server can check with what it stores, and what differs with each salt."""
+    if not password:
+        return b""
+    once = hashlib.sha256(password).digest()
+    mask = hashlib.sha256(hashlib.sha256(once).digest() + salt).digest()
+    return bytes(a ^ b for a, b in zip(once, mask, strict=True))
+
+
+def _plugin(packet: Any) -> str:
+    """The name in a request to switch, or none."""
+    data: bytes = packet.get_all_data()
+    return data[1:].split(b"\0", 1)[0].decode("ascii", "replace") if data[:1] == b"\xfe" else "authentication plugin"
+
+
+def _refusal(connection: Connection, plugin: str) -> InvalidConfig:
+    if plugin == "mysql_old_password":
+        return InvalidConfig(
+            "the server asks for the password in a form that is broken",
+            detail=f"{plugin}, of servers before 4.1",
+            hint="give the user another authentication plugin",
+        )
+    how = "over TLS whose certificate is not verified" if connection._secure else "without TLS"
+    return InvalidConfig(
+        "the server asks for the password itself, and nothing proves that it is the right server",
+        detail=f"{plugin}, {how}",
+        hint="set tls: verify-identity (or verify-ca) and tls_ca, with the file of the certificate authority, which MySQL has as ca.pem in "
+        "its data folder; or, where nobody can come between, allow_password_to_unverified_server: yes",
+    )

@@ -1,0 +1,227 @@
+"""Signs of life: what a driver says of itself in the pipeline's store, for `snowmelt status`.
+
+    sign/<k>    the newest two are kept
+
+No decision of a pipeline rests on them. A driver puts one every few seconds from its own loop, so a loop that hangs gives none, and
+one when it ends: as asked, or by an error. Each sign carries the last error, the tables that are left out, and the process that wrote it.
+
+Laws:
+- A driver says nothing once a newer one has.
+- Whoever puts sign k deletes sign k-2, so there are never more than a few.
+- A driver that has not taken its generation yet speaks only into a chain of its own pipeline, of which no driver is alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from snowmelt.errors import Fenced, OutcomeUnknown, SnowmeltError, Unavailable, printable
+from snowmelt.model.moment import TimeMs
+from snowmelt.store.contract import Store, numbered
+from snowmelt.store.generations import Generation
+from snowmelt.store.numbered import Lost
+from snowmelt.store.records import Kind, delete_records, get_record, settle_record
+
+PREFIX: Final = "sign"
+EVERY_S: Final = 15.0
+EVERY_S_IN_BUCKETS: Final = 30.0
+"""A request costs more there."""
+MISSED_MAX: Final = 3
+"""As many signs may be missing before a driver of another machine counts as dead."""
+_KEPT: Final = 2
+_TRIES_MAX: Final = 8
+_ERROR_CHARACTERS_MAX: Final = 1000
+_LEFT_OUT_MAX: Final = 100
+_WHY_CHARACTERS_MAX: Final = 200
+
+
+class Doing(StrEnum):
+    RUNS = "runs"
+    RETRIES = "retries"
+    """It met an error that may pass; its process starts another driver after a pause."""
+    ENDED = "ended"
+    """As asked, or because the lake was current."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A table that is not brought to the lake."""
+
+    table: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    pipeline: str
+    generation: int
+    nonce: str
+    """The driver's own, so that no two signs are equal."""
+    at_ms: TimeMs
+    """By the driver's clock."""
+    every_ms: int
+    """When the next one is due."""
+    host: str
+    process: str
+    """Number, start and namespace of the process, as this host knows it."""
+    doing: Doing
+    error: str = ""
+    """The last one, of this driver or of one before it."""
+    error_ms: TimeMs = 0
+    left_out: tuple[LeftOut, ...] = ()
+
+
+SIGN: Final = Kind("sign", 1, Sign)
+
+
+class Signs:
+    """Of one driver. Used by one thread. What a store that is away makes of them is lost, and no driver ends by it."""
+
+    def __init__(
+        self,
+        store: Store,
+        pipeline: str,
+        *,
+        every_s: float = EVERY_S,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._every_s = every_s
+        self._now = now
+        self._clock = clock
+        self._generation: Generation | None = None
+        self._number = 0
+        self._due = 0.0
+        self._error, self._error_ms = "", 0
+        self._left_out: Mapping[str, str] = {}
+        self._older = False
+
+    def begin(self, generation: Generation) -> None:
+        """From now on it speaks as this driver."""
+        self._generation = generation
+        with _lost():
+            numbers = sorted(self._store.numbers(PREFIX))
+            self._number = numbers[-1] if numbers else 0
+            delete_records(self._store, (numbered(PREFIX, number) for number in numbers[: 1 - _KEPT]))
+            if (last := read_sign(self._store)) is not None:
+                self._error, self._error_ms = last.error, last.error_ms
+        self._put(Doing.RUNS)
+
+    def beat(self, left_out: Mapping[str, str]) -> None:
+        """To be called often. Costs nothing until the next sign is due, or until other tables are left out."""
+        if self._generation is not None and (self._clock() >= self._due or left_out != self._left_out):
+            self._left_out = dict(left_out)
+            self._put(Doing.RUNS)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The driver's last word. Of an error that we don't know the kind alone is told: its text may hold anything."""
+        if isinstance(error, Fenced):
+            # The newer driver speaks now.
+            return
+        if isinstance(error, Exception):
+            text = str(error) if isinstance(error, SnowmeltError) else type(error).__name__
+            self._error, self._error_ms = printable(text, _ERROR_CHARACTERS_MAX), self._now_ms()
+        doing = Doing.ENDED
+        if isinstance(error, Unavailable | OutcomeUnknown):
+            doing = Doing.RETRIES
+        elif isinstance(error, Exception):
+            doing = Doing.FAILED
+        if self._generation is not None:
+            self._put(doing)
+        elif doing is not Doing.ENDED:
+            with _lost():
+                self._speak_for_the_last(doing)
+
+    def _speak_for_the_last(self, doing: Doing) -> None:
+        last = read_sign(self._store)
+        if last is None or last.pipeline != self._pipeline or is_alive(last, self._now()):
+            return
+        self._number = max(self._store.numbers(PREFIX))
+        self._generation = Generation(last.generation, last.nonce)
+        self._left_out = {one.table: one.why for one in last.left_out}
+        self._put(doing)
+
+    def _put(self, doing: Doing) -> None:
+        mine = self._generation
+        if mine is None or self._older:
+            return
+        self._due = self._clock() + self._every_s
+        shown = sorted(self._left_out.items())[:_LEFT_OUT_MAX]
+        sign = Sign(
+            pipeline=self._pipeline,
+            generation=mine.number,
+            nonce=mine.nonce,
+            at_ms=self._now_ms(),
+            every_ms=round(self._every_s * 1000),
+            host=platform.node(),
+            process=_process(os.getpid()) or "",
+            doing=doing,
+            error=self._error,
+            error_ms=self._error_ms,
+            left_out=tuple(LeftOut(table, printable(why, _WHY_CHARACTERS_MAX)) for table, why in shown),
+        )
+        with _lost():
+            for _ in range(_TRIES_MAX):
+                self._number += 1
+                result = settle_record(self._store, numbered(PREFIX, self._number), SIGN, sign)
+                if not isinstance(result, Lost):
+                    if self._number > _KEPT:
+                        delete_records(self._store, [numbered(PREFIX, self._number - _KEPT)])
+                    return
+                if result.value.generation > mine.number:
+                    self._older = True
+                    return
+
+    def _now_ms(self) -> int:
+        return round(self._now() * 1000)
+
+
+def _lost() -> contextlib.suppress:
+    return contextlib.suppress(Unavailable, OutcomeUnknown)
+
+
+def read_sign(store: Store) -> Sign | None:
+    """The newest driver's last word."""
+    found = [get_record(store, numbered(PREFIX, number), SIGN) for number in sorted(store.numbers(PREFIX))]
+    signs = [sign for sign in found if sign is not None]
+    # Of one driver the later: max takes the first of equals.
+    return max(reversed(signs), key=lambda sign: sign.generation, default=None)
+
+
+def is_alive(sign: Sign, now: float) -> bool:
+    """Whether the process that wrote it is there, where this can be seen from here; else whether its next sign is not overdue."""
+    if sign.doing not in (Doing.RUNS, Doing.RETRIES):
+        return False
+    pid, _, _ = sign.process.partition(":")
+    mine = _process(os.getpid())
+    if mine is not None and sign.host == platform.node() and sign.process.rpartition(":")[2] == mine.rpartition(":")[2]:
+        return _process(int(pid)) == sign.process
+    return now * 1000 - sign.at_ms < MISSED_MAX * sign.every_ms
+
+
+def last_words(sign: Sign, now: float) -> Doing | None:
+    """What became of the driver; None: it died without a word."""
+    if sign.doing is Doing.RETRIES and not is_alive(sign, now):
+        return Doing.FAILED
+    return None if sign.doing is Doing.RUNS and not is_alive(sign, now) else sign.doing
+
+
+def _process(pid: int) -> str | None:
+    """number:start:namespace. A number may be another process' later, which has another start; a container counts its own."""
+    try:
+        start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # Dead, and not yet collected by its parent.
+        return None if start[0] in "ZX" else f"{pid}:{start[19]}:{os.readlink(f'/proc/{pid}/ns/pid').strip('pid:[]')}"
+    except (OSError, IndexError):
+        return None

@@ -1,0 +1,44 @@
+"""Merging keeps the list of manifests short and costs each commit about the same."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snowmelt.lakes.paimon_manifests import run_to_merge
+
+COMMITS = 2_000
+
+
+def test_small_manifests_are_merged_once_there_are_sixteen_of_them() -> None:
+    assert run_to_merge([]) is None
+    assert run_to_merge([2] * 15) is None
+    assert run_to_merge([2] * 16) == 0
+    assert run_to_merge([300, 40, *[2] * 16]) == 2, "a larger one before them is left alone"
+
+
+def test_merged_ones_are_merged_again_with_what_is_newer() -> None:
+    assert run_to_merge([300, *[32] * 16, 2, 2]) == 1
+    assert run_to_merge([300, *[32] * 15, *[2] * 15]) is None
+
+
+def test_large_ones_are_never_merged_again() -> None:
+    assert run_to_merge([256] * 1_000) is None
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 300), st.integers(1, 15))
+def test_the_list_stays_short_and_a_commit_rewrites_no_more_than_a_bound(entries: int, mixed: int) -> None:
+    sizes: list[int] = []
+    rewritten = 0
+    for commit in range(COMMITS):
+        first = run_to_merge(sizes)
+        if first is not None:
+            together = sum(sizes[first:])
+            assert together <= 256 * 16 + 16 * 16
+            rewritten += together
+            sizes[first:] = [together]
+        sizes.append(entries if commit % mixed else 1)
+    total = sum(sizes)
+    assert rewritten <= 2.5 * total, "an entry is merged twice at most, and a little"
+    assert len(sizes) <= 16 * 3 + total // 256 + COMMITS * (entries >= 256)

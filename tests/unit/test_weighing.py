@@ -1,0 +1,59 @@
+"""What `check` finds of a table stops the first start, where a user is there to decide, and no later one."""
+
+from __future__ import annotations
+
+import pytest
+
+from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
+from snowmelt.databases.mysql.preflight import Finding, Level
+from snowmelt.model.table import TableId
+from snowmelt.preflight import OF_TABLES, lake_columns, weigh
+
+KEYLESS, LOGGED, ORDERS = (TableId("shop", name) for name in ("keyless", "logged", "orders"))
+NO_KEY = Finding("no-key", Level.WARNING, "tables without a key can only be appended to", "add one", (KEYLESS, LOGGED))
+
+
+def test_a_change_table_without_a_key_is_not_told_of_as_one_that_is_left_out() -> None:
+    """C10: it is live."""
+    plain, refused = weigh([NO_KEY], {LOGGED}, "; or exclude it", begun=False)
+    assert (plain.level, plain.tables, plain.fact) == (Level.WARNING, (LOGGED,), NO_KEY.fact)
+    assert (refused.level, refused.tables, refused.remedy) == (Level.ERROR, (KEYLESS,), "add one; or exclude it")
+    plain, later = weigh([NO_KEY], {LOGGED}, "", begun=True)
+    assert (plain.fact, later.level, later.tables) == (NO_KEY.fact, Level.WARNING, (KEYLESS,))
+    assert later.fact.startswith("tables are left out or set aside")
+
+
+@pytest.mark.parametrize("code", sorted(OF_TABLES - {"no-key"}))
+def test_one_table_stops_the_first_start_and_no_later_one(code: str) -> None:
+    """C10: a table that was made later with a column `_seq` was left out, and the next start refused."""
+    finding = Finding(code, Level.ERROR, "a column is named _seq", "rename it", (ORDERS,))
+    assert weigh([finding], set(), "", begun=False) == [finding]
+    (later,) = weigh([finding], set(), "", begun=True)
+    assert (later.level, later.tables) == (Level.WARNING, (ORDERS,))
+
+
+def test_what_is_of_all_tables_stops_every_start() -> None:
+    finding = Finding("grant-select", Level.ERROR, "the user may not read whole tables", "GRANT SELECT", (ORDERS,))
+    assert weigh([finding], set(), "", begun=True) == [finding]
+
+
+def test_columns_that_paimon_reserves_are_told_before_the_first_start() -> None:
+    """`check` said ready, and the first run ended at the first of them."""
+
+    def table(name: str, *columns: str) -> MySqlTable:
+        named = tuple(MySqlColumn(name=column, base="int", nullable=False) for column in columns)
+        return MySqlTable(id=TableId("shop", name), columns=named, key=("id",))
+
+    tables = [
+        table("a", "id", "_LEVEL"),
+        table("b", "id", "_key_id"),
+        table("c", "id", "v"),
+        table("d", "id", "_LEVEL"),
+        table("e", "_seq"),
+    ]
+    found = lake_columns(tables)
+    assert [(finding.code, [one.name for one in finding.tables]) for finding in found] == [
+        ("lake-column", ["a", "d"]),
+        ("lake-column", ["b"]),
+    ]
+    assert all(finding.level is Level.ERROR for finding in found)
