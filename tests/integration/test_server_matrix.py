@@ -24,6 +24,7 @@ from snowmelt.databases.mysql.failover import find_place
 from snowmelt.databases.mysql.preflight import TESTED_VERSIONS, inspect
 from snowmelt.databases.mysql.reads import log_end
 from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.databases.mysql.statements import read_marked
 from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.table import TableId
 from snowmelt.verify import Outcome, verify
@@ -242,3 +243,51 @@ def test_what_was_captured_is_what_the_server_executed(server: Server, database:
             assert (":a_tag:" in executed) == tags(server)
         if found.gtids is not None:
             assert find_place(session, found.gtids, era=1).offset <= end.offset
+
+
+def test_mysql_logs_which_databases_a_statement_changed_however_it_reached_them(server: Server, database: Database, tmp_path: Path) -> None:
+    """So tables of other databases go on when a statement was logged as text. MariaDB does not log them."""
+    near, far = database(server), database(server)
+    with open_session(server) as session:
+        options = session.options
+    with settings(server, log_bin_trust_function_creators=1), server.connect(database=near) as connection, connection.cursor() as cursor:
+        for statement in (
+            f"CREATE TABLE {far}.t (id INT PRIMARY KEY AUTO_INCREMENT, v INT)",
+            "CREATE TABLE own (id INT PRIMARY KEY AUTO_INCREMENT, v INT)",
+            f"CREATE VIEW by_view AS SELECT * FROM {far}.t",
+            "CREATE TABLE by_trigger (id INT PRIMARY KEY)",
+            f"CREATE TRIGGER i AFTER INSERT ON by_trigger FOR EACH ROW INSERT INTO {far}.t (v) VALUES (NEW.id)",
+            f"CREATE FUNCTION by_function(x INT) RETURNS INT BEGIN INSERT INTO {far}.t (v) VALUES (x); RETURN 1; END",
+            f"CREATE PROCEDURE by_procedure() INSERT INTO {far}.t (v) VALUES (1)",
+            "CREATE TABLE parent (id INT PRIMARY KEY)",
+            f"CREATE TABLE {far}.child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES {near}.parent (id) ON DELETE CASCADE)",
+            "INSERT INTO parent VALUES (1)",
+            f"INSERT INTO {far}.child VALUES (1, 1)",
+        ):
+            cursor.execute(statement)
+        cursor.execute("SET SESSION binlog_format = STATEMENT")
+        reached: list[bool] = []
+        for statement in (
+            "INSERT INTO by_view (v) VALUES (1)",
+            "INSERT INTO by_trigger VALUES (1)",
+            "DO by_function(1)",
+            "CALL by_procedure()",
+            "DELETE FROM parent",
+            f"UPDATE own, {far}.t SET own.v = 1, t.v = 2",
+            f"UPDATE {far}.t SET v = 3",
+            "INSERT INTO own (v) VALUES (1)",
+        ):
+            with open_session(server) as session:
+                start = log_end(session, era=0)
+                cursor.execute(statement)
+                end = log_end(session, era=0)
+            folder = tmp_path / str(len(reached))
+            capture_until(options, folder, start, end)
+            logged = [one for segment in list_segments(folder) for one in read_marked(segment)[0]]
+            assert logged, statement
+            changed = [one.databases for one in logged]
+            reached.append(any(names is None or far in names for names in changed))
+            if server.kind == "mariadb":
+                assert changed == [None] * len(changed)
+        cursor.execute(f"DROP TABLE {far}.child")
+    assert reached == [True] * 7 + [server.kind == "mariadb"]

@@ -30,7 +30,6 @@ TABLES = {
     "unkeyed": "id INT NOT NULL, v INT, UNIQUE KEY only_one (id)",
     "dated": "d DATE NOT NULL PRIMARY KEY, v INT",
     "named": "id INT NOT NULL PRIMARY KEY, v INT",
-    "worded": "id INT NOT NULL PRIMARY KEY, v INT",
     "child": "id INT NOT NULL PRIMARY KEY, v INT",
     "history": "id INT NOT NULL PRIMARY KEY, v VARCHAR(20)",
     "versioned": "id INT NOT NULL PRIMARY KEY, v INT",
@@ -74,7 +73,6 @@ TROUBLE: dict[str, tuple[tuple[str, ...], str]] = {
         "a key holds a date that does not exist",
     ),
     "named": (("ALTER TABLE shop.named ADD COLUMN _op INT",), "a column can't be brought to the lake"),
-    "worded": (("SET binlog_format = 'STATEMENT'", "UPDATE shop.worded SET v = v + 1"), "a statement that the log holds as text"),
     "child": (
         ("ALTER TABLE shop.child ADD CONSTRAINT up FOREIGN KEY (v) REFERENCES shop.kept (id) ON DELETE CASCADE",),
         "a foreign key was added that changes rows without a word in the log",
@@ -265,3 +263,44 @@ def test_whoever_dies_while_a_table_is_brought_back_leaves_it_aside_or_on_its_wa
                 assert why(running) == {}, dies.__name__
         for name in ("t", "healthy"):
             assert lake_rows(tmp_path, f"ods.shop_{name}") == source_rows(server, f"shop.{name}"), (dies.__name__, name)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["mariadb", "mysql8"])
+def test_a_statement_logged_as_text_sets_aside_every_table_that_it_may_have_changed(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, spark: Any
+) -> None:
+    """Of a trigger's changes the log has no row and its statement no word. MySQL logs which databases they are in."""
+    server: Server = request.getfixturevalue(f"fresh_{kind}")()
+    for database, table in (("shop", "worded"), ("shop", "audit"), ("shop", "bystander"), ("crm", "c"), ("ledger", "l")):
+        execute(server, f"CREATE DATABASE IF NOT EXISTS {database}", f"CREATE TABLE {database}.{table} (id INT PRIMARY KEY, v INT)")
+    execute(
+        server,
+        "INSERT INTO shop.worded VALUES (1, 1)",
+        "INSERT INTO crm.c VALUES (1, 1)",
+        "CREATE TRIGGER shop.near AFTER UPDATE ON shop.worded FOR EACH ROW INSERT INTO shop.audit VALUES (NEW.v, 0)",
+        "CREATE TRIGGER crm.far AFTER UPDATE ON crm.c FOR EACH ROW INSERT INTO ledger.l VALUES (NEW.v, 0)",
+    )
+    wanted = settings(server, tmp_path, tables=["shop.*", "crm.*", "ledger.*"])
+    of_shop = ["shop.audit", "shop.bystander", "shop.worded"]
+    everything = ["crm.c", "ledger.l", *of_shop]
+    with Running(spark, wanted) as running:
+        running.settled()
+        execute(server, "SET binlog_format = 'STATEMENT'", "UPDATE shop.worded SET v = v + 1")
+        execute(server, "INSERT INTO crm.c VALUES (2, 2)")
+        running.settled()
+        aside = running.pipeline.progress.aside
+        assert sorted(aside) == (everything if kind == "mariadb" else of_shop)
+        assert "UPDATE that names it" in aside["shop.worded"]
+        assert "UPDATE that may reach it by a view, trigger or function" in aside["shop.audit"]
+        assert all("--recopy" in why for why in aside.values())
+        if kind == "mysql8":
+            assert lake_rows(tmp_path, "ods.crm_c") == source_rows(server, "crm.c")
+        execute(server, "SET binlog_format = 'STATEMENT'", "UPDATE crm.c SET v = v + 10")
+        running.settled()
+        assert sorted(running.pipeline.progress.aside) == everything
+    with Running(spark, wanted, recopy=everything) as running:
+        running.settled()
+        assert running.pipeline.progress.aside == {}
+    for name in everything:
+        assert lake_rows(tmp_path, f"ods.{name.replace('.', '_')}") == source_rows(server, name), name

@@ -29,7 +29,7 @@ from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.rpc import Call, Connection, Gone
 from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.lakes.paimon_tiering import OFFSET, TieredLake
-from snowmelt.model.fluss import Bucket
+from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
 from snowmelt.tiering.leases import Leased
 from snowmelt.tiering.rounds import State
@@ -133,6 +133,15 @@ class Writing:
 SNAPSHOTS_PASSED = 10
 
 
+def newest_snapshots(client: FlussClient, path: TableId, wanted: set[Bucket]) -> dict[Bucket, KvSnapshot]:
+    """The newest snapshot of each wanted bucket, or nothing where the server lacks one.
+
+    Fluss 0.9.1 names no snapshot of a bucket while it deletes the one that it takes for the newest.
+    """
+    found = client.latest_snapshots(path).snapshots
+    return {bucket: found[bucket] for bucket in wanted} if wanted <= found.keys() else {}
+
+
 def slowly(bootstrap: str) -> Callable[[TieringSettings, SplitTask], SplitAnswer]:
     """A read of a KV snapshot that begins when many more were made than the server keeps."""
 
@@ -140,7 +149,8 @@ def slowly(bootstrap: str) -> Callable[[TieringSettings, SplitTask], SplitAnswer
         if isinstance(task.split, SnapshotSplit):
             bucket, snapshot = task.split.bucket, task.split.snapshot.snapshot
             client = connect_coordinator(bootstrap)
-            until(lambda: client.latest_snapshots(task.table.path).snapshots[bucket].snapshot >= snapshot + SNAPSHOTS_PASSED)
+            path, enough = task.table.path, snapshot + SNAPSHOTS_PASSED
+            until(lambda: any(found.snapshot >= enough for found in newest_snapshots(client, path, {bucket}).values()))
         return run_split(wanted, task)
 
     return run
@@ -148,7 +158,7 @@ def slowly(bootstrap: str) -> Callable[[TieringSettings, SplitTask], SplitAnswer
 
 def unleased(self: Leasing, lease: str, path: TableId, table: int, wanted: Any) -> dict[Bucket, Leased]:
     client = connect_coordinator(self._calls._bootstrap)
-    found = client.latest_snapshots(path).snapshots
+    found = until(lambda: newest_snapshots(client, path, set(wanted)))
     return {bucket: Leased(found[bucket], client.snapshot_files(bucket, found[bucket].snapshot)) for bucket in wanted}
 
 

@@ -132,8 +132,10 @@ class TestQuery:
         for flag in (0, 1):
             body = query_body(b"BEGIN", status=self.STATUS + before + b"\x10" + bytes([flag]))
             assert read_query(body, "mysql").explicit_timestamps is bool(flag)
+            assert read_query(body, "mysql").databases == {"one", "two"}
         too_many = query_body(b"BEGIN", status=b"\x0c\xfe" + b"\x10\1")
         assert read_query(too_many, "mysql").explicit_timestamps is True
+        assert read_query(too_many, "mysql").databases is None
         assert read_query(query_body(b"BEGIN", status=self.STATUS + before), "mysql").explicit_timestamps is None
 
     def test_mariadb_tells_of_timestamps_by_a_flag_of_the_session(self) -> None:

@@ -40,7 +40,6 @@ from snowmelt.databases.mysql.ddl import (
     Truncate,
 )
 from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
-from snowmelt.databases.mysql.ddl.reader import ROWS
 from snowmelt.databases.mysql.segments import Segment
 from snowmelt.databases.mysql.statements import LoggedStatement, changes_of
 from snowmelt.engine.state import Shape, State
@@ -200,8 +199,6 @@ class Shapes:
             case Truncate(name):
                 now = self._now.get(name)
                 yield _Outcome(name, Effect.DROPS) if now is None else _Outcome(name, Effect.EMPTIES, Shape(now, statement=text))
-            case Rewrites(name, after, reason, statement) if statement in ROWS:
-                yield self._as_text(name, f"{statement} that names it, at {where}")
             case Rewrites(name, after, reason):
                 # One that nobody has yet is copied for the first time.
                 if name in self._now:
@@ -219,10 +216,12 @@ class Shapes:
                 for name in tables:
                     log.warning("a statement can't be understood, and its table is copied again", extra={"table": str(name), "why": reason})
                     yield _Outcome(name, Effect.DROPS)
-            case RowsAsText(verb):
-                # A view, trigger or function of any database may lead to any table, and only the catalogue of that moment knew which.
+            case RowsAsText(verb, named):
+                # A view, trigger or function may lead to any table, and only the catalogue of that moment knew which.
                 for name in sorted(self.listed.union(self._now)):
-                    yield self._as_text(name, f"{verb} that may reach it by a view, trigger or function, at {where}")
+                    if change.may_change(name):
+                        how = "names it" if name in named else "may reach it by a view, trigger or function"
+                        yield self._as_text(name, f"{verb} that {how}, at {where}")
             case DatabaseDefaults() | Ignored():
                 pass
 

@@ -56,7 +56,6 @@ from snowmelt.databases.mysql.ddl import (
     read_statement,
 )
 from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
-from snowmelt.databases.mysql.ddl.reader import ROWS
 from snowmelt.databases.mysql.events import Gtid, Xid, read_gtid, read_incident, read_query, read_xa_end, read_xa_prepare
 from snowmelt.databases.mysql.json import apply_diffs, text_of
 from snowmelt.databases.mysql.rowplan import Finish, PlannedColumn, RowPlan, plan_rows
@@ -749,10 +748,11 @@ class LogReader:
             defaults=lambda name: self._collations.get(name, rules.default_collation("utf8mb4")),
             rules=rules,
             temporary=walk.used_temporary(),
+            databases=query.databases,
         )
         for change in changes:
-            if isinstance(change, Rewrites) and change.statement in ROWS:
-                raise _logged_as_statement(f"{change.statement} that names {change.table}", position)
+            if isinstance(change, RowsAsText) and change.named:
+                raise _logged_as_statement(f"{change.verb} that names {', '.join(map(str, change.named))}", position)
             if isinstance(change, RowsAsText) and not self._trust_statements:
                 raise _logged_as_statement(f"{change.verb} that may reach a captured table by a view, trigger or function", position)
             self._apply(change, position)

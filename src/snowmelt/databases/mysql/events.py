@@ -112,6 +112,15 @@ class Reader:
         except UnicodeDecodeError:
             raise Corrupt(f"{self._what} holds text that is not UTF-8") from None
 
+    def terminated(self) -> str:
+        """Text up to a zero byte, which is stepped over."""
+        end = self._body.find(0, self._at)
+        if end < 0:
+            raise Corrupt(f"{self._what} is cut short")
+        found = self.text(end - self._at)
+        self._at = end + 1
+        return found
+
     def rest(self) -> bytes:
         return self.take(len(self._body) - self._at)
 
@@ -162,6 +171,9 @@ class Query:
     """explicit_defaults_for_timestamp; None where the server doesn't log it."""
     collations: Mapping[str, str] = field(default_factory=dict)
     """The session's default collations of character sets where a statement names none, as far as the server logs them."""
+    databases: frozenset[str] | None = None
+    """The databases whose tables the statement changed, also by triggers, views, functions and foreign keys. None where the
+    server does not log them: on MariaDB, and on MySQL where they are too many."""
 
 
 _STATUS_BYTES = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 17: 8, 19: 1, 20: 1, 128: 3, 129: 8}
@@ -191,7 +203,7 @@ def read_query(body: bytes, flavour: Flavour) -> Query:
     database = reader.text(database_bytes)
     reader.take(1)
     raw = reader.rest()
-    sql_mode, charset, explicit = 0, None, None
+    sql_mode, charset, explicit, databases = 0, None, None, None
     collations: dict[str, str] = {}
     while status.left:
         code = status.number(1)
@@ -212,11 +224,10 @@ def read_query(body: bytes, flavour: Flavour) -> Query:
             status.take(status.number(1))
             status.take(status.number(1))
         elif code == 12:
-            # Names of the databases that it changes, each ended by a zero byte; 254 stands for too many to name.
+            # Each name is ended by a zero byte; 254 stands for too many to name.
             count = status.number(1)
-            for _ in range(0 if count == 254 else count):
-                while status.number(1):
-                    pass
+            if count != 254:
+                databases = frozenset(status.terminated() for _ in range(count))
         elif code == 130 and flavour == "mariadb":
             # The second byte of its GTID's flags, and where an ALTER ends that was logged when it began, that one's number.
             if status.number(1) & (0x04 | 0x08):
@@ -234,7 +245,7 @@ def read_query(body: bytes, flavour: Flavour) -> Query:
             status.take(_STATUS_BYTES[code])
         else:
             break
-    return Query(database, _statement_text(raw, charset, flavour), sql_mode, charset, explicit, collations)
+    return Query(database, _statement_text(raw, charset, flavour), sql_mode, charset, explicit, collations, databases)
 
 
 def _statement_text(raw: bytes, collation: int | None, flavour: Flavour) -> str:

@@ -62,6 +62,8 @@ class LoggedStatement:
     """The session's default collations of character sets, as far as the server logs them."""
     temporary: bool = False
     """Whether it says that it used a temporary table."""
+    databases: frozenset[str] | None = None
+    """The databases whose tables it says it changed; None where it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +265,7 @@ def _statement(segment: Segment, walk: Walk, body: bytes, before: Cut, cut: Cut)
             explicit_timestamps=query.explicit_timestamps,
             collations=query.collations,
             temporary=walk.used_temporary(),
+            databases=query.databases,
         )
     ]
 
@@ -294,4 +297,5 @@ def changes_of(
         defaults=lambda name: defaults.get(name, rules.default_collation("utf8mb4")),
         rules=rules,
         temporary=statement.temporary,
+        databases=statement.databases,
     )

@@ -105,10 +105,17 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class RowsAsText:
-    """Rows were changed by a statement that names no captured table. Whether it reaches one by a view, a trigger or a function
-    can't be seen from its text."""
+    """Rows were changed by a statement that the log holds as text. It may change tables that it does not name, by a view, a
+    trigger, a function or a foreign key."""
 
     verb: str
+    named: tuple[TableId, ...] = ()
+    """Captured tables that its text names."""
+    databases: frozenset[str] | None = None
+    """The databases whose tables it changed. MySQL logs them; None where the log does not say."""
+
+    def may_change(self, table: TableId) -> bool:
+        return table in self.named or self.databases is None or table.database in self.databases
 
 
 @dataclass(frozen=True, slots=True)

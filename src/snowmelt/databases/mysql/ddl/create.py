@@ -12,12 +12,13 @@ from dataclasses import replace
 
 from snowmelt.databases.mysql.columns import IMPLICIT_PERIOD, MySqlTable
 from snowmelt.databases.mysql.ddl.alteration import Alteration
-from snowmelt.databases.mysql.ddl.changes import CreateTable, DatabaseDefaults, DropTable, Ignored, RowsAsText, SchemaChange
+from snowmelt.databases.mysql.ddl.changes import CreateTable, DatabaseDefaults, DropTable, Ignored, SchemaChange
 from snowmelt.databases.mysql.ddl.definitions import Definition, complete, read_definition
 from snowmelt.databases.mysql.ddl.keys import Keys, at_key, first_key, key_parts, note_keys, read_key, with_key_not_null
 from snowmelt.databases.mysql.ddl.options import Options, read_charset_option, read_shape_option
 from snowmelt.databases.mysql.ddl.statement import Statement
-from snowmelt.databases.mysql.ddl.words import END, Unreadable
+from snowmelt.databases.mysql.ddl.words import END, Unreadable, Words, lex
+from snowmelt.model.table import TableId
 
 _DATABASE_OPTIONS = frozenset({"DEFAULT", "CHARSET", "CHARACTER", "COLLATE", "UPGRADE", "READ", "ENCRYPTION", "COMMENT"})
 
@@ -69,14 +70,17 @@ def read_database(statement: Statement, *, created: bool) -> tuple[SchemaChange,
 
 def _of_no_concern(statement: Statement, reason: str) -> tuple[SchemaChange, ...]:
     """A table that is not captured. The log has its query only as text, and that may call a function that changes others."""
-    words = statement.words
+    return (statement.rows_as_text("CREATE"),) if _goes_on_with_query(statement.words) else (Ignored(reason),)
+
+
+def _goes_on_with_query(words: Words) -> bool:
     while words.peek() is not END:
         word = words.take()
         query = word.text.upper() if word.kind == "word" else ""
         # VALUES IN and VALUES LESS THAN are of partitions.
         if query == "SELECT" or (query == "VALUES" and not words.sees("IN") and not words.sees("LESS")):
-            return (RowsAsText("CREATE"),)
-    return (Ignored(reason),)
+            return True
+    return False
 
 
 def _create_table(statement: Statement, replaces: bool) -> tuple[SchemaChange, ...]:
@@ -88,6 +92,16 @@ def _create_table(statement: Statement, replaces: bool) -> tuple[SchemaChange, .
     statement.target = table
     if known_to_stay and statement.shape(table) is not None:
         return (Ignored("the table existed already"),)
+    try:
+        return _captured_table(statement, table, replaces)
+    except Unreadable as why:
+        # A query of its own, which only logs of statements hold, may call a function that changes other tables.
+        by_query = _goes_on_with_query(Words(lex(statement.sql, rules)))
+        return *((statement.rows_as_text("CREATE"),) if by_query else ()), *statement.not_understood(str(why))
+
+
+def _captured_table(statement: Statement, table: TableId, replaces: bool) -> tuple[SchemaChange, ...]:
+    words, rules = statement.words, statement.rules
     gone: tuple[SchemaChange, ...] = (DropTable(table),) if replaces and statement.shape(table) is not None else ()
     if words.skip("LIKE") or words.skip("(", "LIKE"):
         model = statement.shape(statement.table())

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.ddl.alteration import Alteration, apply
-from snowmelt.databases.mysql.ddl.changes import Ignored, Merged, NotUnderstood, RenameTable, Rewrites, SchemaChange
+from snowmelt.databases.mysql.ddl.changes import Ignored, Merged, NotUnderstood, RenameTable, Rewrites, RowsAsText, SchemaChange
 from snowmelt.databases.mysql.ddl.rules import Rules
 from snowmelt.databases.mysql.ddl.words import END, IDENTIFIER, Unreadable, Words, lex
 from snowmelt.model.table import TableId
@@ -39,6 +39,7 @@ class Statement:
         captured: Callable[[TableId], bool],
         defaults: Callable[[str], str],
         rules: Rules,
+        databases: frozenset[str] | None = None,
     ) -> None:
         self.sql = sql
         self.database = database
@@ -46,6 +47,7 @@ class Statement:
         self.defaults = defaults
         self.rules = rules
         self.words = Words(lex(sql, rules))
+        self._databases = databases
         self._schemas = schemas
         # Shapes that earlier parts of this very statement left, as a RENAME of several tables does.
         self._shapes: dict[TableId, MySqlTable | None] = {}
@@ -73,6 +75,12 @@ class Statement:
             found |= {self.table_id(self.database, word) for word in words}
             found |= {self.table_id(one, two) for one, two in itertools.pairwise(words)}
         return tuple(sorted(table for table in found if self.captured(table) and self.shape(table) is not None))
+
+    def rows_as_text(self, verb: str) -> RowsAsText:
+        """That this statement changes rows, and the log has no row of them."""
+        known = self._databases
+        databases = None if known is None else frozenset(self.rules.stored_name(name) for name in known)
+        return RowsAsText(verb, self.mentioned(), databases)
 
     def with_merged(self, changes: tuple[SchemaChange, ...]) -> tuple[SchemaChange, ...]:
         """These, and that a MERGE table takes captured ones, whether itself is captured or not."""
