@@ -2,12 +2,14 @@
 
     SnowmeltError
     ├── Unavailable       nothing happened; try again, with back-off
+    │   └── Occupied      another session holds a lock on one table; try that table again until it is free
     ├── OutcomeUnknown    it may have happened; read back first
     ├── Fenced            somebody newer owns this; stop
     ├── SourceDrift       the source changed in a way that an operator must decide on
     │   └── TableStuck    in one table, which is set aside; the others go on
     ├── Corrupt           bytes are not what they must be; stop, never guess
     ├── InvalidConfig     the user's settings can't work; fix them
+    │   └── TableRefused  the database does not let the user read one table
     └── InvariantBroken   a bug of ours; stop
 
 The text of an error is a fact, its detail and, where one exists, a hint that tells the remedy. It never holds
@@ -87,6 +89,10 @@ class Unavailable(SnowmeltError):
     """Nothing happened; the same call may work later."""
 
 
+class Occupied(Unavailable):
+    """Another session holds a lock on what was asked for. It may do so for as long as it likes."""
+
+
 class OutcomeUnknown(SnowmeltError):
     """It may have happened; read back before doing it again."""
 
@@ -131,6 +137,10 @@ class InvalidConfig(SnowmeltError):
         error.fact = "\n".join(printable(fact, TEXT_MAX) for fact in facts)
         error.args = (error.fact,)
         return error
+
+
+class TableRefused(InvalidConfig):
+    """The user may not read one table."""
 
 
 class InvariantBroken(SnowmeltError):

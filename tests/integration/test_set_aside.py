@@ -5,15 +5,20 @@ from __future__ import annotations
 import itertools
 import logging
 import shutil
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from snowmelt.commit.records import Entry, Intent
+from snowmelt.engine import retries
 from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.splitting import Splitter
 from snowmelt.engine.state import State
 from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.model.table import TableId
 from snowmelt.source.facts import Reborn
 from snowmelt.status import read_status
 from tests.integration.running import Running, folded, lake_rows, settings, source_rows
@@ -304,3 +309,62 @@ def test_a_statement_logged_as_text_sets_aside_every_table_that_it_may_have_chan
         assert running.pipeline.progress.aside == {}
     for name in everything:
         assert lake_rows(tmp_path, f"ods.{name.replace('.', '_')}") == source_rows(server, name), name
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["mariadb", "mysql8"])
+def test_a_table_behind_an_alter_that_waits_for_a_transaction_is_waited_for_and_stops_no_other(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server: Server = request.getfixturevalue(f"fresh_{kind}")()
+    execute(server, "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)", "INSERT INTO shop.t VALUES (1), (2)")
+    execute(server, "CREATE TABLE shop.healthy (id INT PRIMARY KEY, v INT)")
+    # Anything that counts as a failure would end the driver.
+    monkeypatch.setattr(retries, "FAILED_MAX", 1)
+    with server.connect(autocommit=False) as holder, holder.cursor() as cursor:
+        cursor.execute("SELECT * FROM shop.t")
+        altering = threading.Thread(target=execute, args=(server, "ALTER TABLE shop.t ADD COLUMN n INT"))
+        altering.start()
+        with Running(spark, settings(server, tmp_path)) as running:
+            running.wait_for(lambda: TableId("shop", "t") in running.pipeline._retries.waiting)
+            write(server, 1)
+            running.wait_for(lambda: lake_rows(tmp_path, "ods.shop_healthy") == source_rows(server, "shop.healthy"))
+            holder.rollback()
+            altering.join()
+            running.settled()
+    assert lake_rows(tmp_path, "ods.shop_t") == source_rows(server, "shop.t")
+
+
+@pytest.mark.timeout(300)
+def test_a_table_that_the_user_may_not_read_any_more_is_set_aside(
+    fresh_mysql8: Fresh, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its bounds are looked for: the catalogue shows it still, for it may be written."""
+    server = fresh_mysql8()
+    execute(server, "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)", "INSERT INTO shop.t VALUES (1), (2)")
+    execute(server, "CREATE TABLE shop.healthy (id INT PRIMARY KEY, v INT)")
+    execute(
+        server,
+        f"CREATE USER melt@'127.0.0.1' IDENTIFIED WITH mysql_native_password BY '{server.password}'",
+        "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO melt@'127.0.0.1'",
+        "GRANT SELECT ON shop.healthy TO melt@'127.0.0.1'",
+        "GRANT SELECT, INSERT ON shop.t TO melt@'127.0.0.1'",
+    )
+    monkeypatch.setattr(retries, "FAILED_MAX", 2)
+    wanted = settings(server, tmp_path)
+    wanted = replace(wanted, source=replace(wanted.source, username="melt"))
+    look = Splitter._look
+
+    def refused(splitter: Splitter, sought: Any, *more: Any) -> Any:
+        if sought.incarnation.table.name == "t":
+            execute(server, "REVOKE SELECT ON shop.t FROM melt@'127.0.0.1'")
+        return look(splitter, sought, *more)
+
+    monkeypatch.setattr(Splitter, "_look", refused)
+    with Running(spark, wanted) as running:
+        running.wait_for(lambda: "t" in why(running))
+        write(server, 1)
+        running.settled()
+        assert "the database refuses access to a table" in why(running)["t"]
+        assert "grant SELECT" in why(running)["t"]
+    assert lake_rows(tmp_path, "ods.shop_healthy") == source_rows(server, "shop.healthy")

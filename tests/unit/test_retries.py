@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from snowmelt.engine.retries import FAILED_MAX, Retries
-from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, TableStuck, Unavailable
+from snowmelt.errors import Corrupt, InvalidConfig, Occupied, SourceDrift, TableStuck, Unavailable
 from snowmelt.model.table import TableId
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
@@ -53,6 +53,14 @@ def test_a_database_that_is_away_for_too_long_ends_the_driver_and_sets_nothing_a
         retries.failed(ORDERS, Unavailable("away"))
     with pytest.raises(Unavailable, match=rf"away: {FAILED_MAX} times in a row, shop.orders"):
         retries.failed(ORDERS, Unavailable("away"))
+    assert given_up == []
+
+
+def test_a_table_that_another_session_has_locked_is_waited_for_as_long_as_it_takes(retries: Retries, given_up: list[TableStuck]) -> None:
+    for _ in range(3 * FAILED_MAX):
+        retries.failed(ORDERS, Occupied("locked"))
+        assert not retries.may(ORDERS)
+        assert retries.may(ITEMS)
     assert given_up == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from snowmelt.errors import Corrupt, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, TableStuck, Unavailable
+from snowmelt.errors import Corrupt, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, TableRefused, TableStuck, Unavailable
 
 
 class Verdict(Enum):
@@ -21,10 +21,10 @@ class Verdict(Enum):
 
 def judge(error: BaseException, *, one_table: bool = False) -> Verdict:
     """`one_table`: nothing but one table was asked for. Settings (`InvalidConfig`) are of all tables, also there: a warehouse that lets
-    nobody in must not set one table aside after the other."""
+    nobody in must not set one table aside after the other. A table that the user may not read is its own trouble."""
     if isinstance(error, Unavailable | OutcomeUnknown):
         return Verdict.PASSES
-    if isinstance(error, TableStuck) or (one_table and isinstance(error, SourceDrift | Corrupt | InvariantBroken)):
+    if isinstance(error, TableStuck) or (one_table and isinstance(error, SourceDrift | Corrupt | InvariantBroken | TableRefused)):
         return Verdict.TABLE
     return Verdict.PIPELINE
 

@@ -1,7 +1,8 @@
 """Reads of a table that failed: when it is tried again, and when that is enough.
 
 A table that is not what it was when a read was planned is told of by the log as well, in a moment; a database may be away for a while.
-So a table whose reads fail waits, longer each time, while all others go on. One that never comes right is given up (`judging`).
+So a table whose reads fail waits, longer each time, while all others go on. One that never comes right is given up (`judging`). One that
+another session has locked is waited for, however long that takes: it is nobody's failure, and it passes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from snowmelt.engine.judging import Verdict, judge
-from snowmelt.errors import SnowmeltError, TableStuck
+from snowmelt.errors import Occupied, SnowmeltError, TableStuck
 from snowmelt.model.table import TableId
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,10 @@ class Retries:
         verdict = judge(error, one_table=True)
         if not isinstance(error, SnowmeltError) or verdict is Verdict.PIPELINE:
             raise error
+        if isinstance(error, Occupied):
+            log.warning("a table is locked by another session and waits", extra={"table": str(table), "why": error.detail})
+            self._not_before[table] = time.monotonic() + _PAUSE_S_MAX
+            return
         count = self._failed.get(table, 0) + 1
         if isinstance(error, TableStuck) or count >= FAILED_MAX:
             often = f"; {count} times in a row, {table}" if count > 1 else ""

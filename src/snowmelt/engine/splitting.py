@@ -17,6 +17,7 @@ from snowmelt.databases.mysql.bounds import Extent as Ends
 from snowmelt.databases.mysql.catalog import row_bytes
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.reads import LOCK_WAIT_S
 from snowmelt.engine.keys import pack_bound, unpack_bound
 from snowmelt.engine.retries import Retries
 from snowmelt.source.facts import Extent, Incarnation, Split
@@ -71,6 +72,8 @@ class Splitter:
 
     def _look(self, sought: _Sought, shape: MySqlTable, extent: Ends, after: Chunk | None) -> Split:
         with Session(self._options) as session:
+            # An ALTER that waits for an open transaction makes us wait behind it, and all tables wait for this thread.
+            session.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
             rows = min(self._rows, max(1, CHUNK_BYTES // max(1, row_bytes(session, shape.id))))
             chunks = list(islice(plan_chunks(session, shape, extent, rows_per_chunk=rows, after=after), BOUNDS_AT_ONCE))
         highs = [chunk.high for chunk in chunks if chunk.high is not None]

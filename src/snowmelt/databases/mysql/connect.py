@@ -22,7 +22,7 @@ import pymysql
 from snowmelt.databases.mysql.answers import Kind, anything, number, take, text, unexpected
 from snowmelt.databases.mysql.columns import Flavour
 from snowmelt.databases.mysql.handshake import Connection
-from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, SourceDrift, Unavailable, printable
+from snowmelt.errors import Corrupt, InvalidConfig, Occupied, SnowmeltError, SourceDrift, TableRefused, Unavailable, printable
 from snowmelt.model.position import LogFile
 from snowmelt.secrets import Secret
 
@@ -270,12 +270,14 @@ def _identify(session: Session) -> Server:
 
 
 _GONE = {
-    1040, 1042, 1053, 1077, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1317, 1927, 1969, 2002, 2003,
+    1040, 1042, 1053, 1077, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1213, 1317, 1927, 1969, 2002, 2003,
     2006, 2013, 2055, 3024, 4031,
 }  # fmt: skip
 _QUOTING = {1064, 1292, 1366, 1367, 1411, 1525, 3854}
 """Errors whose text repeats a piece of the statement, which may be a key's value."""
-_DENIED = {1044, 1045, 1142, 1143, 1227, 1698, 3118, 1130, 1862}
+_DENIED = {1044, 1045, 1227, 1698, 3118, 1130, 1862}
+_TABLE_DENIED = {1142, 1143}
+_LOCKED = 1205
 
 
 def log_is_off(detail: str) -> InvalidConfig:
@@ -297,10 +299,14 @@ def translate(error: Exception, options: MySqlOptions | None = None) -> Snowmelt
             # Whoever can break a handshake could have the rest in plain by doing so.
             hint = "the server offers TLS, so the connection is not made without it; if its TLS is too old, set tls: disabled"
         return InvalidConfig("TLS to the database failed", detail=detail, hint=hint)
+    if code == _LOCKED:
+        return Occupied("another session holds a lock for too long", detail=detail)
     if isinstance(error, OSError | pymysql.err.InterfaceError) or code in _GONE:
         return Unavailable("the database can't be reached", detail=detail)
     if code in _DENIED:
         return InvalidConfig("the database refuses access", detail=detail, hint="check username, password and grants")
+    if code in _TABLE_DENIED:
+        return TableRefused("the database refuses access to a table", detail=detail, hint="grant SELECT on it")
     if code in (1146, 1049, 1054, 1412):
         return SourceDrift("the database no longer has what was asked for", detail=detail)
     if isinstance(error, pymysql.err.InternalError) and not code:

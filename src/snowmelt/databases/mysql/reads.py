@@ -380,13 +380,13 @@ def _lock(session: Session, table: MySqlTable) -> Session:
 
 def _tried(table: MySqlTable, attempt: Callable[[], _Given]) -> _Given:
     """With a bound on how long writers queue behind us."""
-    refused = ""
+    kind, refused = Unavailable, ""
     for _ in range(LOCK_TRIES):
         try:
             return attempt()
         except Unavailable as error:
-            refused = error.detail or error.fact
-    raise Unavailable(
+            kind, refused = type(error), error.detail or error.fact
+    raise kind(
         f"{table.id} can't be locked for a moment",
         detail=refused,
         hint="a transaction that wrote to it stays open; on MySQL 5.7 or later GTIDs (gtid_mode=ON) make the lock unnecessary",
