@@ -147,6 +147,19 @@ class TestAuthentication:
         with Session(options(mysql8, monkeypatch, username="guest", password=Secret("${SNOWMELT_GUEST}"), **verified)) as session:
             assert session.value("SELECT CURRENT_USER()") == "guest@%"
 
+    def test_a_user_without_connections_left_for_the_hour_is_tried_again(self, any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.make_user(any_server, monkeypatch, "IDENTIFIED BY %s")
+        with any_server.connect() as connection, connection.cursor() as cursor:
+            if any_server.version[:2] >= (5, 7):
+                cursor.execute("ALTER USER guest WITH MAX_CONNECTIONS_PER_HOUR 1")
+            else:
+                cursor.execute("GRANT USAGE ON *.* TO guest WITH MAX_CONNECTIONS_PER_HOUR 1")
+        guest = options(any_server, monkeypatch, username="guest", password=Secret("${SNOWMELT_GUEST}"), socket=str(any_server.socket))
+        with Session(guest) as session:
+            assert session.value("SELECT 1") == 1
+        with pytest.raises(Unavailable, match="1226"):
+            Session(guest)
+
     def test_mysql_native_password_works(self, any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         plugin = "IDENTIFIED WITH mysql_native_password BY %s" if any_server.version[0] == 8 else "IDENTIFIED BY %s"
         self.make_user(any_server, monkeypatch, plugin)

@@ -137,6 +137,30 @@ def test_a_foreign_key_that_changes_rows_in_silence_sets_its_table_aside(stage: 
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_table_that_a_foreign_key_changes_in_silence_is_not_taken_under_another_name(stage: Stage, restart: bool) -> None:
+    stage.execute("CREATE TABLE {}.k (id INT NOT NULL PRIMARY KEY, p INT)", "CREATE TABLE {}.o (id INT NOT NULL PRIMARY KEY, p INT)")
+    stage.execute("INSERT INTO {}.k VALUES (1, 1)", "INSERT INTO {}.o VALUES (7, 7)")
+    k, o = f"{stage.name}.k", f"{stage.name}.o"
+    with ExitStack() as running_until:
+        running = running_until.enter_context(stage.run())
+        running.settled()
+        stage.execute("ALTER TABLE {}.k ADD CONSTRAINT f FOREIGN KEY (p) REFERENCES {}.s (id) ON DELETE CASCADE")
+        running.settled()
+        if restart:
+            running_until.pop_all().close()
+            running = running_until.enter_context(stage.run())
+            running.settled()
+        assert list(running.pipeline.progress.aside) == [k]
+        stage.execute(
+            "RENAME TABLE {}.k TO {}.swapped, {}.o TO {}.k, {}.swapped TO {}.o", "DELETE FROM {}.s", "INSERT INTO {}.k VALUES (8, 8)"
+        )
+        running.settled()
+        assert list(running.pipeline.progress.aside) == [o], "the rows that the cascade deleted are in no log"
+    stage.compare("s", "k")
+
+
+@pytest.mark.timeout(300)
 def test_tables_that_a_merge_table_names_are_set_aside_as_long_as_it_does(stage: Stage, elsewhere: str) -> None:
     """What is changed through it is in the log under its name, whether that is captured or not."""
     definition = "(id INT NOT NULL PRIMARY KEY, v INT) ENGINE = MyISAM"

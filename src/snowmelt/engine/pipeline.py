@@ -257,7 +257,8 @@ class Pipeline:
             refuse_cascades=settings.refuse_cascades,
         )
         schemas = {table.incarnation.table: table.schema for table in self.ledger.tables if table.phase is not Phase.GONE}
-        self._shapes.begin(schemas, relay.statements(self.ledger.upto, relay.end))
+        aside = [table.incarnation.table for table in self.ledger.tables if table.phase is Phase.SET_ASIDE]
+        self._shapes.begin(schemas, aside, relay.statements(self.ledger.upto, relay.end))
         self._discovery = Discovery(catalogue, self.ledger, relay, self._shapes, read, self._unfit)
         self._keeper = Keeper(
             self._state,

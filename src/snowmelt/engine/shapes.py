@@ -86,6 +86,8 @@ class Shapes:
         self._count = 0
         self._known: dict[int, Shape] = {}
         self._now: dict[TableId, MySqlTable] = {}
+        self._broken: set[TableId] = set()
+        """Tables of which the log lacks changes, or did when this driver started."""
         self._lower_case = lower_case_names
         self._refuse_cascades = refuse_cascades
         self.listed: frozenset[TableId] = frozenset()
@@ -120,9 +122,10 @@ class Shapes:
 
     # ---- where capture is
 
-    def begin(self, schemas: Mapping[TableId, int], statements: Iterable[Statement]) -> None:
-        """The tables of the ledger with their numbers, and what the chain says behind it."""
+    def begin(self, schemas: Mapping[TableId, int], aside: Iterable[TableId], statements: Iterable[Statement]) -> None:
+        """The tables of the ledger with their numbers, those that are set aside, and what the chain says behind it."""
         self._now = {table: self.of(number).table for table, number in schemas.items()}
+        self._broken = set(aside)
         self.follow(statements)
 
     def found(self, name: TableId, number: int, upto: int) -> None:
@@ -138,9 +141,12 @@ class Shapes:
             match statement.effect:
                 case Effect.DROPS:
                     self._now.pop(statement.table, None)
+                    self._broken.discard(statement.table)
                 case Effect.MAKES | Effect.RESHAPES | Effect.REWRITES:
                     self._now[statement.table] = self.of(statement.schema).table
-                case Effect.EMPTIES | Effect.BREAKS:
+                case Effect.BREAKS:
+                    self._broken.add(statement.table)
+                case Effect.EMPTIES:
                     pass
 
     def read(self, segment: Segment, statements: Iterable[LoggedStatement], first: int) -> tuple[Statement, ...]:
@@ -191,8 +197,11 @@ class Shapes:
             case RenameTable(old, new, after):
                 # One that is not captured is named too: what is prepared may have changes of it.
                 yield _Outcome(old, Effect.DROPS)
-                # Whether a MERGE table names it by its new name only the catalogue tells.
-                if after is None or after.engine.lower() == "myisam" or not self._captured(new):
+                if old in self._broken:
+                    # Whatever keeps changes out of the log, a foreign key for one, goes with the table.
+                    self._broken.add(new)
+                # Whether a MERGE table names it by its new name, or what broke it is over, only the catalogue tells.
+                if after is None or after.engine.lower() == "myisam" or old in self._broken or not self._captured(new):
                     yield _Outcome(new, Effect.DROPS)
                 else:
                     yield _Outcome(new, Effect.MAKES, Shape(after, statement=text))

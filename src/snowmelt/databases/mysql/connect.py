@@ -270,9 +270,10 @@ def _identify(session: Session) -> Server:
 
 
 _GONE = {
-    1040, 1042, 1053, 1077, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1213, 1317, 1927, 1969, 2002, 2003,
-    2006, 2013, 2055, 3024, 4031,
+    1021, 1037, 1038, 1040, 1041, 1042, 1053, 1077, 1135, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1213, 1226, 1317, 1927, 1969,
+    2002, 2003, 2006, 2013, 2055, 3024, 4031,
 }  # fmt: skip
+"""The server is away, or has no room, memory, threads or connections left for now."""
 _QUOTING = {1064, 1292, 1366, 1367, 1411, 1525, 3854}
 """Errors whose text repeats a piece of the statement, which may be a key's value."""
 _DENIED = {1044, 1045, 1227, 1698, 3118, 1130, 1862}
