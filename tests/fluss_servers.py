@@ -17,9 +17,10 @@ from typing import Any
 import fluss as pyfluss
 import pyarrow as pa
 
-from snowmelt.fluss.server import FlussServer, FlussSettings
+from snowmelt.fluss.server import HOST, FlussServer, FlussSettings, Part
 from snowmelt.model.table import TableId
 from tests.fluss_raw import make_led
+from tests.processes import free_port
 from tests.servers import bound_to_this_process, fetched
 
 FreshFluss = Callable[..., FlussServer]
@@ -34,6 +35,43 @@ def start_fluss(folder: Path, **settings: Any) -> FlussServer:
     server = FlussServer.make(folder, FlussSettings(**(SETTINGS | settings)), before=bound_to_this_process())
     server.start()
     return server
+
+
+USER, PASSWORD = "snow", "a pass with spaces, ünïcode and ="
+
+
+class SaslFluss(FlussServer):
+    """A server with a second listener, `sasl_bootstrap`, that asks for `USER` and `PASSWORD`. The first asks for nothing: it is for the
+    servers among themselves, and for the fixture."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        # Of the other listener: nobody else has a port so near.
+        self._sasl_ports = {part: free_port() for part in Part}
+
+    @classmethod
+    def begin(cls, folder: Path, **settings: Any) -> SaslFluss:
+        fetched("fluss", "Fluss 0.9.1")
+        security = (
+            ("internal.listener.name", "FLUSS"),
+            ("security.protocol.map", "CLIENT:SASL, FLUSS:PLAINTEXT"),
+            ("security.sasl.enabled.mechanisms", "PLAIN"),
+            (
+                "security.sasl.plain.jaas.config",
+                f'org.apache.fluss.security.auth.sasl.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
+            ),
+        )
+        server = cls.make(folder, FlussSettings(**(SETTINGS | settings), more=security), before=bound_to_this_process())
+        assert isinstance(server, SaslFluss)
+        server.start()
+        return server
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        return f"{HOST}:{self._sasl_ports[Part.COORDINATOR]}"
+
+    def _listeners(self, part: Part) -> str:
+        return f"{super()._listeners(part)},CLIENT://{HOST}:{self._sasl_ports[part]}"
 
 
 class Tables:
@@ -64,17 +102,19 @@ class Tables:
         partitioned_by: Iterable[str] = (),
         **properties: str,
     ) -> TableId:
-        """A new table. Properties are Fluss' own, with `__` for a dot and `_` for a hyphen."""
+        """A new table. Properties are Fluss' own if they begin with `table`, the user's else, with `__` for a dot and `_` for a hyphen."""
         if not self.databases:
             name = f"test_{next(_database_numbers)}"
             self._wait(lambda: self._admin.create_database(name, ignore_if_exists=False))
             self.databases.append(name)
         path = TableId(self.databases[0], f"t{next(self._numbers)}")
+        named = {name.replace("__", ".").replace("_", "-"): value for name, value in properties.items()}
         described = pyfluss.TableDescriptor(
             pyfluss.Schema(columns, primary_keys=list(key)),
             bucket_count=buckets,
             partition_keys=list(partitioned_by),
-            properties={name.replace("__", ".").replace("_", "-"): value for name, value in properties.items()},
+            properties={name: value for name, value in named.items() if name.startswith("table.")},
+            custom_properties={name: value for name, value in named.items() if not name.startswith("table.")},
         )
         # pyfluss' writer may wait for ever for a bucket that had no leader when it first asked.
         create = partial(self._admin.create_table, _path(path), described, ignore_if_exists=False)

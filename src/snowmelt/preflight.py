@@ -96,7 +96,7 @@ def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflig
     if (target := config.sink.fluss()) is not None:
         from snowmelt.fluss.client import connect_coordinator
 
-        connect_coordinator(target.bootstrap).connection.close()
+        connect_coordinator(target.bootstrap, target.login).connection.close()
     state = State(open_store(config.pipeline.place()))
     ledger = state.load()
     begun = ledger.epoch > 0

@@ -151,6 +151,8 @@ def union_read(
     *,
     bootstrap: str,
     warehouse: str,
+    username: str = "",
+    password: str = "",
     columns: Sequence[str] = (),
     lease_s: float = LEASE_S,
     remote: Mapping[str, str] | None = None,
@@ -158,12 +160,14 @@ def union_read(
     """A table of Apache Fluss as a DataFrame: what the lake has of it, and from Fluss what the lake does not have yet, merged by key.
 
     It shows the table as it is when the DataFrame is first used; make another to see it anew. A table that was never tiered is read from
-    its KV snapshots and their log; Fluss then keeps those for `lease_s` seconds, within which the read must be over. `remote`: options
-    of obstore for Fluss' remote storage, secrets by reference. It is the data source `snowmelt.fluss` with these options.
+    its KV snapshots and their log; Fluss then keeps those for `lease_s` seconds, within which the read must be over. `username` and
+    `password`: where Fluss asks for a login; the password by reference, `${NAME}` or `file:/path`, which each machine must know.
+    `remote`: options of obstore for Fluss' remote storage, secrets by reference. It is the data source `snowmelt.fluss` with these options.
     """
     from snowmelt.engine.union.source import FORMAT, FlussSource
 
     options = {"table": table, "bootstrap": bootstrap, "warehouse": warehouse, "columns": ",".join(columns), "lease": str(lease_s)}
+    options |= {name: value for name, value in (("username", username), ("password", password)) if value}
     options |= {f"remote.{name}": value for name, value in (remote or {}).items()}
     # Asked for here, where errors are ours and not Spark's account of them.
     schema = FlussSource(options).schema()

@@ -20,14 +20,16 @@ from pypaimon import Schema as PaimonSchema
 import snowmelt
 from snowmelt.engine.tiering import round as round_module
 from snowmelt.engine.tiering.leasing import Leasing
+from snowmelt.engine.tiering.refusals import check_table
 from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.service import PAUSE_S, Tiering, check_ends
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable
-from snowmelt.fluss.client import FlussClient, connect_coordinator
+from snowmelt.fluss.client import Claim, FlussClient, connect_coordinator
 from snowmelt.fluss.rpc import Call, Connection, Gone
 from snowmelt.fluss.server import FlussServer, Part
+from snowmelt.fluss.tables import ReadableTable
 from snowmelt.lakes.paimon_tiering import OFFSET, TieredLake
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
@@ -101,6 +103,35 @@ def test_every_type_is_in_the_lake_as_it_was_written(fluss: FlussServer, fluss_t
         assert seen(lake.column(place).combine_chunks()) == [shown(column.type, row[place]) for row in rows], column
     # Spark has no nanoseconds, and else everything.
     assert snowmelt.read(spark, str(path), warehouse=str(fluss.warehouse)).toArrow().num_rows == len(lake_rows(fluss.warehouse, path))
+
+
+def test_what_a_service_left_untold_is_told_as_readable_by_the_next(
+    fluss: FlussServer, fluss_tables: Tables, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fluss_tables.make(**LAKE)
+    fluss_tables.upsert(path, [{"id": number, "name": "x", "n": number} for number in range(10)])
+
+    def unheard(*_: Any, **__: Any) -> None:
+        raise Unavailable("as planned")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FlussClient, "commit_lake_snapshot", unheard)
+        with RunningTiering(spark, settings(fluss)) as running:
+            running.wait_for(lambda: len(lake_rows(fluss.warehouse, path)) == 10)
+            held = [one for one in running.service._running.values() if one.handed.path == path]
+    committed = TieredLake(str(fluss.warehouse)).view(f"{path.database}.{path.name}").newest
+    assert committed is not None
+    with connect_coordinator(fluss.bootstrap).connection as connection:
+        client = FlussClient(connection)
+        assert client.lake_snapshot(path) is None
+        # What the coordinator does by itself after two minutes of silence.
+        client.heartbeat(failed=[Claim(one.handed.table, one.coordinator_epoch, one.handed.tiering_epoch) for one in held])
+        with RunningTiering(spark, settings(fluss)) as running:
+            running.wait_for(lambda: client.lake_snapshot(path) is not None)
+            readable = client.lake_snapshot(path, readable=True)
+    assert readable is not None
+    assert readable.snapshot >= committed.snapshot
+    assert sum(readable.offsets.values()) == 10
 
 
 class Writing:
@@ -251,6 +282,60 @@ def test_a_warehouse_that_can_not_be_written_or_is_not_that_of_fluss_is_told(flu
     with pytest.raises(InvalidConfig, match=f"in another warehouse: {fluss.warehouse}, not {other}.*same_place"):
         check_ends(settings(fluss, warehouse=other))
     check_ends(settings(fluss, warehouse=other, same_place=True))
+
+
+@pytest.mark.timeout(240)
+def test_a_table_that_can_not_be_tiered_is_told_once_and_left_to_other_services(
+    fluss: FlussServer, fluss_tables: Tables, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacted = fluss_tables.make(**LAKE, table__datalake__auto_compaction="true")
+    expired = fluss_tables.make(**LAKE, table__datalake__auto_expire_snapshot="true")
+    vectors = fluss_tables.make(**LAKE, paimon__deletion_vectors__enabled="true")
+    refused = [compacted, expired, vectors]
+    for path in refused:
+        fluss_tables.upsert(path, [{"id": 1, "name": "one", "n": 1}])
+    looked: list[TableId] = []
+
+    def look(table: ReadableTable) -> None:
+        looked.append(table.path)
+        check_table(table)
+
+    monkeypatch.setattr(round_module, "check_table", look)
+    handed: set[TableId] = set()
+    with connect_coordinator(fluss.bootstrap).connection as connection, RunningTiering(spark, settings(fluss)) as running:
+        other = FlussClient(connection)
+
+        def others_have_them() -> bool:
+            """Another service asks, too; it gives back what it gets."""
+            answer = other.heartbeat(request_table=True)
+            if answer.table is not None:
+                if answer.table.path in refused and answer.table.tiering_epoch > 5:
+                    handed.add(answer.table.path)
+                other.heartbeat(failed=[Claim(answer.table.table, answer.coordinator_epoch, answer.table.tiering_epoch)])
+            return handed == set(refused)
+
+        running.wait_for(lambda: {end.path for end in running.ends} >= set(refused))
+        running.wait_for(others_have_them)
+        # A table that can be tiered does not wait behind those that can't.
+        right = fluss_tables.make(**LAKE)
+        fluss_tables.upsert(right, [{"id": 1, "name": "one", "n": 1}])
+        running.wait_for(lambda: lake_rows(fluss.warehouse, right) == [{"id": 1, "name": "one", "n": 1}])
+    told = {path: [str(end.error) for end in running.ends if end.path == path] for path in refused}
+    assert [len(lines) for lines in told.values()] == [1, 1, 1]
+    assert "table.datalake.auto-compaction is on" in told[compacted][0]
+    assert "table.datalake.auto-expire-snapshot is on" in told[expired][0]
+    assert "deletion-vectors.enabled is on" in told[vectors][0]
+    assert [looked.count(path) for path in refused] == [1, 1, 1]
+    for path in refused:
+        assert lake_rows(fluss.warehouse, path) == []
+
+
+def test_a_cluster_with_a_catalog_of_its_own_is_refused_by_name(fresh_fluss: FreshFluss) -> None:
+    # A server that is told its lake's format opens the catalog, so it is told none.
+    server = fresh_fluss(lake=False, more=(("datalake.paimon.metastore", "hive"),))
+    with pytest.raises(InvalidConfig, match=r"catalog that is not supported: datalake\.paimon\.metastore is hive"):
+        check_ends(settings(server))
+    assert not server.warehouse.exists()
 
 
 @pytest.mark.timeout(240)

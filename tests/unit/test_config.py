@@ -18,7 +18,7 @@ from snowmelt.databases.mysql.connect import Tls
 from snowmelt.engine.routes import SAME_NAME, Mode, Route, Router, assign_targets, check_goes_on
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.target import FlussTarget
+from snowmelt.fluss.target import FlussTarget, Login
 from snowmelt.lakes.warehouse import Warehouse
 from snowmelt.model.table import TableId
 from snowmelt.relay.limits import Limits
@@ -166,6 +166,8 @@ def test_fluss_stands_for_a_warehouse(tmp_path: Path) -> None:
     assert read(tmp_path, text).to_settings().fluss == FlussTarget("a:9123,b:9123")
     settings = read(tmp_path, text.replace("b:9123", "b:9123\n  tiered: no\n  freshness: 10s")).to_settings()
     assert settings.fluss == FlussTarget("a:9123,b:9123", tiered=False, freshness_s=10.0)
+    settings = read(tmp_path, text.replace("b:9123", "b:9123\n  username: snow\n  password: ${FLUSS}")).to_settings()
+    assert settings.fluss == FlussTarget("a:9123,b:9123", login=Login("snow", Secret("${FLUSS}")))
     assert read(tmp_path, LEAST).to_settings().fluss is None
 
 
@@ -236,6 +238,13 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         ("  warehouse: lake\n", "", "pipeline.yaml:6: sink: needs warehouse, because its type is paimon"),
         ("  warehouse: lake", "  bootstrap: a:1\n  warehouse: lake", "pipeline.yaml:6: sink: bootstrap does not go with the type paimon"),
         ("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: here", "sink.bootstrap: found 'here'"),
+        ("  warehouse: lake", "  warehouse: lake\n  username: a", "pipeline.yaml:6: sink: username does not go with the type paimon"),
+        ("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: a:1\n  username: a", "sink: a login to Fluss lacks its password"),
+        (
+            "type: paimon\n  warehouse: lake",
+            "type: fluss\n  bootstrap: a:1\n  username: a\n  password: hunter2",
+            "sink.password: a secret must be given by reference",
+        ),
         (
             "type: paimon\n  warehouse: lake",
             "type: fluss\n  bootstrap: me:word@here:1",

@@ -6,6 +6,7 @@ import pytest
 
 from snowmelt.engine.union.options import parse_options
 from snowmelt.errors import InvalidConfig, InvariantBroken, SourceDrift
+from snowmelt.fluss.target import Login
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
@@ -81,6 +82,8 @@ class TestOptions:
     def test_names_are_in_any_case_and_secrets_stay_references(self) -> None:
         found = parse_options({**GIVEN, "Columns": "a, b", "LEASE": "0.5", "remote.region": "x", "remote.secret_access_key": "${KEY}"})
         assert (found.table, found.columns, found.lease_ms, found.target) == (TableId("shop", "orders"), ("a", "b"), 500, "shop.orders")
+        assert found.login is None
+        assert parse_options({**GIVEN, "username": "a", "password": "${A}"}).login == Login("a", Secret("${A}"))
         assert found.remote == {"region": "x", "secret_access_key": Secret("${KEY}")}
 
     @pytest.mark.parametrize(
@@ -95,6 +98,9 @@ class TestOptions:
             ({"lease": "nan"}, "not a number of seconds"),
             ({"lease": "inf"}, "not a number of seconds"),
             ({"lease": "-1"}, "not a number of seconds"),
+            ({"username": "a"}, "lacks its password"),
+            ({"password": "${A}"}, "lacks its username"),
+            ({"username": "a", "password": "hunter2"}, "by reference"),
         ],
     )
     def test_what_can_not_be_meant_is_told(self, wrong: dict[str, str], said: str) -> None:

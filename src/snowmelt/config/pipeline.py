@@ -38,7 +38,7 @@ from snowmelt.databases.mysql.preflight import Cascades
 from snowmelt.engine.routes import SAME_NAME, Mode, Route
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.target import FlussTarget
+from snowmelt.fluss.target import FlussTarget, make_login
 from snowmelt.lakes.warehouse import Warehouse, warehouse_of
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
@@ -116,7 +116,7 @@ class SinkType(StrEnum):
 
 
 _NEEDED: Final = {SinkType.PAIMON: "warehouse", SinkType.FLUSS: "bootstrap"}
-_ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness")
+_ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness", "username", "password")
 _ONLY_PAIMON: Final = ("options", "warehouse")
 
 
@@ -128,6 +128,9 @@ class Sink(Section):
     options: Options = Field(default_factory=dict)
     """How a warehouse in a bucket is reached, in Paimon's words."""
     bootstrap: Bootstrap = ""
+    username: Text = ""
+    """Of Fluss, where it asks for a login."""
+    password: Password = Secret()
     buckets: Annotated[int, whole_number(1, 10_000)] = 2
     tiered: Annotated[YesNo, one_of(YesNo)] = YesNo.YES
     """Whether a tiering service takes Fluss' tables on to the lake."""
@@ -143,6 +146,7 @@ class Sink(Section):
             raise PydanticCustomError("config", "{text}", {"text": f"{min(wrong)} does not go with the type {self.type}"})
         try:
             self.place()
+            self.fluss()
         except InvalidConfig as error:
             raise from_error(error) from None
         return self
@@ -153,7 +157,7 @@ class Sink(Section):
     def fluss(self) -> FlussTarget | None:
         if self.type is SinkType.PAIMON:
             return None
-        return FlussTarget(self.bootstrap, self.tiered is YesNo.YES, self.freshness)
+        return FlussTarget(self.bootstrap, self.tiered is YesNo.YES, self.freshness, make_login(self.username, self.password))
 
 
 class RouteConfig(Section):

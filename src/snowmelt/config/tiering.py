@@ -5,11 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from snowmelt.config.document import Section, read_file
-from snowmelt.config.values import SECONDS, Address, Bootstrap, Name, Options, YesNo, amount, one_of, text_like, whole_number
+from snowmelt.config.values import (
+    SECONDS,
+    Address,
+    Bootstrap,
+    Name,
+    Options,
+    Password,
+    Text,
+    YesNo,
+    amount,
+    from_error,
+    one_of,
+    text_like,
+    whole_number,
+)
 from snowmelt.engine.tiering.settings import TieringSettings
+from snowmelt.errors import InvalidConfig
+from snowmelt.fluss.target import Login, make_login
+from snowmelt.secrets import Secret
 from snowmelt.tiering.leases import DURATION_MS
 
 
@@ -22,7 +39,20 @@ class Fluss(Section):
     """A Fluss cluster."""
 
     bootstrap: Bootstrap
+    username: Text = ""
+    password: Password = Secret()
     remote_options: Options = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Fluss:
+        try:
+            self.login()
+        except InvalidConfig as error:
+            raise from_error(error) from None
+        return self
+
+    def login(self) -> Login | None:
+        return make_login(self.username, self.password)
 
 
 class Lake(Section):
@@ -54,6 +84,7 @@ class TieringConfig(Section):
         return TieringSettings(
             name=self.tiering.name,
             bootstrap=self.fluss.bootstrap,
+            login=self.fluss.login(),
             warehouse=self.lake.warehouse,
             same_place=self.lake.same_place is YesNo.YES,
             remote=self.fluss.remote_options,

@@ -16,7 +16,7 @@ from typing import Any, Final
 from snowmelt.errors import Corrupt, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.fluss.messages import message
 from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, Connection, Gone, error_of
-from snowmelt.fluss.target import parse_bootstrap
+from snowmelt.fluss.target import Login, parse_bootstrap
 from snowmelt.fluss.types import Column
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile, SnapshotFiles
 from snowmelt.model.table import TableId
@@ -56,6 +56,8 @@ class Cluster:
     coordinator: Node | None
     tablets: Mapping[int, Node]
     leaders: Mapping[Bucket, int] = field(default_factory=dict)
+    login: Login | None = None
+    """By which its servers were asked, and are to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,7 @@ class FlussClient:
             _node(answer.coordinator_server) if answer.HasField("coordinator_server") else None,
             {one.node_id: _node(one) for one in answer.tablet_servers},
             leaders,
+            self.connection.login,
         )
 
     def settings(self) -> dict[str, str]:
@@ -574,16 +577,17 @@ def _reported(one: Claim) -> dict[str, int]:
     return {"table_id": one.table, "coordinator_epoch": one.coordinator_epoch, "tiering_epoch": one.tiering_epoch}
 
 
-def connect_coordinator(bootstrap: str, *, timeout_s: float = TIMEOUT_S) -> FlussClient:
-    """A connection to the coordinator of the day, found by whichever of the servers answers. `Unavailable` if none does."""
+def connect_coordinator(bootstrap: str, login: Login | None = None, *, timeout_s: float = TIMEOUT_S) -> FlussClient:
+    """A connection to the coordinator of the day, found by whichever of the servers answers. `Unavailable` if none does, `InvalidConfig`
+    if one refuses the login."""
     refused: Unavailable | None = None
     for host, port in parse_bootstrap(bootstrap):
         try:
-            with Connection(host, port, timeout_s=timeout_s) as connection:
+            with Connection(host, port, login=login, timeout_s=timeout_s) as connection:
                 found = FlussClient(connection).cluster().coordinator
             if found is None:
                 raise Unavailable("Fluss has no coordinator at the moment", detail=f"{host}:{port}")
-            return FlussClient(Connection(found.host, found.port, timeout_s=timeout_s))
+            return FlussClient(Connection(found.host, found.port, login=login, timeout_s=timeout_s))
         except (Unavailable, OutcomeUnknown) as error:
             # Nothing but questions were asked; a server that is starting may have no better answer yet.
             refused = Unavailable(error.fact, detail=error.detail, hint=error.hint)

@@ -31,6 +31,9 @@ ApiVersionsRequest: client_software_name=1 string, client_software_version=2 str
 ApiVersionsResponse: api_versions=1 PbApiVersion*, server_type=2 int32?
 PbApiVersion: api_key=1 int32, min_version=2 int32, max_version=3 int32
 
+AuthenticateRequest: protocol=1 string, token=2 bytes
+AuthenticateResponse: challenge=1 bytes?
+
 PbTablePath: database_name=1 string, table_name=2 string
 PbPhysicalTablePath: database_name=1 string, table_name=2 string, partition_name=3 string?
 PbTableBucket: table_id=1 int64, partition_id=2 int64?, bucket_id=3 int32

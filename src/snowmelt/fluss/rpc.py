@@ -1,6 +1,7 @@
 """One connection to a Fluss server: requests and answers in frames, and a server's errors as ours.
 
     Laws. A connection asks which calls the server knows before anything else, because a call that it does not know is never answered.
+    A server that asks for it is told who we are right after that, and nothing of the password is in an error or a log.
     Every call has a time-out. After a time-out, a broken frame or an answer to something else the connection is closed for good: what comes
     later could be taken for the answer to a later call. No length that a server sends is believed beyond `frame_bytes_max`, and memory
     grows only with what arrives. One thread uses a connection, one call at a time.
@@ -23,6 +24,7 @@ from typing import Any, Final, Self
 
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.fluss.messages import DecodeError, message
+from snowmelt.fluss.target import Login
 
 TIMEOUT_S: Final = 10.0
 FRAME_BYTES_MAX: Final = 256 << 20
@@ -31,6 +33,7 @@ _REASON_CHARS_MAX: Final = 200
 _REQUEST: Final = struct.Struct(">ihhi")
 _LENGTH: Final = struct.Struct(">i")
 _SUCCESS, _ERROR, _FAILURE = 0, 1, 2
+_PLAIN: Final = "PLAIN"
 
 
 class Call(IntEnum):
@@ -52,6 +55,7 @@ class Call(IntEnum):
     INIT_WRITER = 1026
     COMMIT_LAKE_TABLE_SNAPSHOT = 1030
     GET_LAKE_SNAPSHOT = 1032
+    AUTHENTICATE = 1038
     LAKE_TIERING_HEARTBEAT = 1042
     ALTER_TABLE = 1044
     DESCRIBE_CLUSTER_CONFIGS = 1045
@@ -126,6 +130,10 @@ _SETTINGS: Final = {
     46: "Fluss refuses to authenticate us",
     48: "Fluss does not allow this user the call",
 }
+_HINTS: Final = {
+    46: "check username and password; leave both out where the listener does not ask for SASL/PLAIN",
+    48: "grant the user what it needs, or name another",
+}
 _CORRUPT: Final = frozenset({3, 14})
 _OUT_OF_RANGE: Final = 19
 
@@ -141,7 +149,7 @@ def error_of(code: int, said: str, where: str, *, changes: bool) -> SnowmeltErro
     if code in _PASSING:
         return Unavailable(_PASSING[code], detail=detail)
     if code in _SETTINGS:
-        return InvalidConfig(_SETTINGS[code], detail=detail)
+        return InvalidConfig(_SETTINGS[code], detail=detail, hint=_HINTS.get(code, ""))
     if code in _CORRUPT:
         return Corrupt("Fluss finds bytes corrupt", detail=detail)
     if code == _OUT_OF_RANGE:
@@ -156,9 +164,12 @@ def error_of(code: int, said: str, where: str, *, changes: bool) -> SnowmeltErro
 class Connection:
     """Open from the start; closed by `close`, and by whatever went wrong in a frame."""
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = TIMEOUT_S, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        """Connects and asks which calls the server knows. `Unavailable` if nobody is there."""
+    def __init__(
+        self, host: str, port: int, *, login: Login | None = None, timeout_s: float = TIMEOUT_S, frame_bytes_max: int = FRAME_BYTES_MAX
+    ) -> None:
+        """Connects, asks which calls the server knows, and logs in. `Unavailable` if nobody is there, `InvalidConfig` if it refuses us."""
         self.where = f"{host}:{port}"
+        self.login = login
         self._timeout_s = timeout_s
         self._frame_bytes_max = frame_bytes_max
         self._requests = 0
@@ -171,10 +182,16 @@ class Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             answer = self.call(Call.API_VERSIONS, client_software_name="snowmelt", client_software_version="0")
+            self._calls = {one.api_key: (one.min_version, one.max_version) for one in answer.api_versions}
+            if login is not None:
+                self._authenticate(login)
         except BaseException:
             self.close()
             raise
-        self._calls = {one.api_key: (one.min_version, one.max_version) for one in answer.api_versions}
+
+    def _authenticate(self, login: Login) -> None:
+        """By SASL/PLAIN, the one mechanism that Fluss has. A listener that asks for none refuses it."""
+        self.call(Call.AUTHENTICATE, protocol=_PLAIN, token=login.token())
 
     def knows(self, call: Call) -> bool:
         """Whether the server has this call, in the version that we speak."""

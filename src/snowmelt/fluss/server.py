@@ -206,7 +206,7 @@ class FlussServer:
             case Part.ZOOKEEPER:
                 command.append(str(self.folder / "conf" / "zoo.properties"))
             case Part.COORDINATOR | Part.TABLET:
-                listeners = f"FLUSS://{HOST}:{self._ports[part]}"
+                listeners = self._listeners(part)
                 command += ["--configDir", str(self.folder / "conf"), "-D", f"bind.listeners={listeners}", "-D", f"data.dir={data}"]
                 if part is Part.TABLET:
                     command += ["-D", "tablet-server.id=0"]
@@ -214,6 +214,9 @@ class FlussServer:
             child = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self._children[part] = child
         self._pid_file(part).write_text(str(child.pid))
+
+    def _listeners(self, part: Part) -> str:
+        return f"FLUSS://{HOST}:{self._ports[part]}"
 
     def _await(self, part: Part, answers: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_S_MAX

@@ -238,7 +238,7 @@ class FlussLake:
         for again in range(tries_max):
             try:
                 if self._links is None:
-                    self._links = _Links(connect_coordinator(self._cluster.bootstrap))
+                    self._links = _Links(connect_coordinator(self._cluster.bootstrap, self._cluster.login))
                 return act(self._links)
             except BaseException as error:
                 self.close()

@@ -126,7 +126,7 @@ class BucketLeader:
             node = leader_of(anyone.cluster(self._path, partitions), self._bucket)
         finally:
             anyone.connection.close()
-        return FlussClient(Connection(node.host, node.port))
+        return FlussClient(Connection(node.host, node.port, login=anyone.connection.login))
 
     def close(self) -> None:
         """Twice is fine."""

@@ -20,7 +20,7 @@ class Tablets:
 
     def client(self, node: Node) -> FlussClient:
         if node not in self._open:
-            self._open[node] = Connection(node.host, node.port)
+            self._open[node] = Connection(node.host, node.port, login=self._cluster.login)
         return FlussClient(self._open[node])
 
     def close(self) -> None:

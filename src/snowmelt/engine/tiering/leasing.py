@@ -21,7 +21,7 @@ from typing import Final, Self
 from snowmelt.errors import OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.rpc import TIMEOUT_S
-from snowmelt.fluss.target import parse_bootstrap
+from snowmelt.fluss.target import Login, parse_bootstrap
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
 from snowmelt.tiering.leases import (
@@ -62,10 +62,10 @@ def lease_id(service: str, table: int, nonce: str) -> str:
 class Leasing:
     """The leases of one service. Any thread may use it; `close` it."""
 
-    def __init__(self, bootstrap: str, *, duration_ms: int = DURATION_MS, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, bootstrap: str, login: Login | None = None, *, duration_ms: int = DURATION_MS, timeout_s: float = TIMEOUT_S) -> None:
         """Nothing is asked of the server yet."""
         parse_bootstrap(bootstrap)
-        self._calls = _Calls(bootstrap, timeout_s)
+        self._calls = _Calls(bootstrap, login, timeout_s)
         self._book = LeaseBook(duration_ms=duration_ms)
         self._changed = threading.Condition()
         self._close_by_ms: int | None = None
@@ -154,8 +154,9 @@ class Leasing:
 class _Calls:
     """Makes the calls of the book, over one connection after the other. One thread uses it."""
 
-    def __init__(self, bootstrap: str, timeout_s: float) -> None:
+    def __init__(self, bootstrap: str, login: Login | None, timeout_s: float) -> None:
         self._bootstrap = bootstrap
+        self._login = login
         self._timeout_s = timeout_s
         self._client: FlussClient | None = None
         self._connections = 0
@@ -163,7 +164,7 @@ class _Calls:
     def perform(self, step: Step) -> Answer:
         try:
             if self._client is None:
-                self._client = connect_coordinator(self._bootstrap, timeout_s=self._timeout_s)
+                self._client = connect_coordinator(self._bootstrap, self._login, timeout_s=self._timeout_s)
                 self._connections += 1
             return self._ask(self._client, step)
         except Unavailable as error:
@@ -215,9 +216,17 @@ class Held:
     protected: bool
 
 
-def lease_once(bootstrap: str, lease: str, path: TableId, table: int, wanted: Mapping[Bucket, str | None], duration_ms: int) -> Held:
+def lease_once(
+    bootstrap: str,
+    login: Login | None,
+    lease: str,
+    path: TableId,
+    table: int,
+    wanted: Mapping[Bucket, str | None],
+    duration_ms: int,
+) -> Held:
     """As `Leasing.acquire`, for whoever ends before what he leases is read: the lease is left to expire. `Unavailable` if it fails."""
-    calls, book = _Calls(bootstrap, TIMEOUT_S), LeaseBook(duration_ms=duration_ms)
+    calls, book = _Calls(bootstrap, login, TIMEOUT_S), LeaseBook(duration_ms=duration_ms)
     book.open(lease, path, table, wanted)
     try:
         while True:

@@ -24,9 +24,10 @@ from snowmelt.engine.tasks import run_on_spark
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing, lease_id
 from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
+from snowmelt.engine.tiering.refusals import check_table
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
-from snowmelt.errors import Fenced, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, HandedOut, connect_coordinator
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable, describe_table
@@ -87,6 +88,8 @@ class RunningRound:
         """It waits, because the table failed just now."""
         self.counted = False
         """The service knows whether it failed."""
+        self.refused = False
+        """The table asks for what the service does not do, so a next round would end as this one."""
         self._handed_out_ms = _now_ms()
         self._nonce = uuid.uuid4().hex
         self._lease = lease_id(settings.name, handed.table, self._nonce)
@@ -150,6 +153,7 @@ class RunningRound:
             self._begin()
         except SnowmeltError as error:
             self._failed = error
+            self.refused = isinstance(error, InvalidConfig)
             return self._give_up()
         machine = self.machine
         assert machine is not None
@@ -175,6 +179,7 @@ class RunningRound:
         self._table = table = describe_table(self._client(), self.handed.path)
         if table.table != self.handed.table:
             raise Unavailable("a Fluss table was dropped and made anew since it was handed out", detail=str(self.handed.path))
+        check_table(table)
         self._lake.ensure(self._target, lake_shape(table))
         with self.lock:
             self.machine = Round(
@@ -210,7 +215,7 @@ class RunningRound:
 
     def _client(self) -> FlussClient:
         if self._coordinator is None or not self._coordinator.connection.open:
-            self._coordinator = connect_coordinator(self._settings.bootstrap)
+            self._coordinator = connect_coordinator(self._settings.bootstrap, self._settings.login)
         return self._coordinator
 
     def _outcome(self, step: Step) -> Outcome:

@@ -5,6 +5,7 @@ Laws:
   table, or another epoch of the coordinator, takes the table from us. Nothing of it protects the lake: see `tiering.fence`.
 - A table that is handed out while a round of it is still ours was taken from us, and the older round is told so first.
 - A table that failed is handed out again at once; how long it then waits here doubles with each failure. It takes nobody's place meanwhile.
+- A table that can't be tiered here is told once and left to other services (`refusals`).
 - Whatever goes wrong in a round ends that round, and never the service; but without Spark there are no rounds any more, and it ends.
 - Nothing is kept: whoever starts anew, here or elsewhere, finds everything in Fluss and in the lake.
 - Asked to end, it asks for no more tables, ends the rounds under way, and drops its leases. Rounds that wait for a server which does not
@@ -23,6 +24,7 @@ from typing import Any, Final
 from snowmelt.engine.jobs import is_gone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing
+from snowmelt.engine.tiering.refusals import Refusals, check_cluster
 from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
@@ -54,6 +56,7 @@ class Tiering:
         self._slots = threading.Semaphore(settings.rounds_at_once)
         self._running: dict[Future[RoundEnd], RunningRound] = {}
         self._failures: dict[int, int] = {}
+        self._refusals = Refusals()
         self._coordinator: FlussClient | None = None
         self._away = False
         """The coordinator did not answer the last heartbeat."""
@@ -68,7 +71,7 @@ class Tiering:
         """Until `stop`. `Unavailable`: Spark is gone, and a new service with a new one has to go on."""
         check_ends(self._settings)
         abandon = threading.Event()
-        leasing = Leasing(self._settings.bootstrap, duration_ms=self._settings.lease_ms)
+        leasing = Leasing(self._settings.bootstrap, self._settings.login, duration_ms=self._settings.lease_ms)
         threads = self._settings.rounds_at_once + PAUSING_MAX
         with leasing, ThreadPoolExecutor(threads, thread_name_prefix="snowmelt-round") as pool:
             try:
@@ -89,17 +92,18 @@ class Tiering:
 
     def _beat(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, *, more: bool) -> None:
         pausing = sum(running.pausing for running in self._running.values())
-        free = more and pausing < PAUSING_MAX and len(self._running) - pausing < self._settings.rounds_at_once
+        free = pausing < PAUSING_MAX and len(self._running) - pausing < self._settings.rounds_at_once
         sent_ms = time.monotonic_ns() // 1_000_000
         owned = [running for running in self._running.values() if running.owned and not running.reported.is_set()]
         reports = {running: running.report for running in owned if running.report is not None}
+        failed = [_named(running) for running, report in reports.items() if not report.finished]
         try:
             answer = self._client().heartbeat(
                 tiering=[_named(running) for running in owned if running not in reports],
                 finished=[_named(running) for running, report in reports.items() if report.finished],
-                failed=[_named(running) for running, report in reports.items() if not report.finished],
+                failed=[*failed, *self._refusals.take_back()],
                 force_finished=[running.handed.table for running, report in reports.items() if report.more],
-                request_table=free,
+                request_table=more and free and not self._refusals.resting,
             )
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("no heartbeat: %s", error)
@@ -112,12 +116,12 @@ class Tiering:
         self._hear(answer, owned, sent_ms)
         if answer.table is not None:
             self._begin(pool, leasing, abandon, answer.table, answer.coordinator_epoch)
-        self._collect(0.0 if answer.table is not None else self._settings.poll_s)
+        self._collect(0.0 if answer.table is not None else self._refusals.pause_s(self._settings.poll_s))
 
     def _client(self) -> FlussClient:
         if self._coordinator is None or not self._coordinator.connection.open:
             self._coordinator = None
-            self._coordinator = connect_coordinator(self._settings.bootstrap)
+            self._coordinator = connect_coordinator(self._settings.bootstrap, self._settings.login)
         return self._coordinator
 
     def _hear(self, answer: HeartbeatAnswer, owned: list[RunningRound], sent_ms: int) -> None:
@@ -139,6 +143,10 @@ class Tiering:
         for running in self._running.values():
             if running.handed.table == handed.table and running.owned and not running.reported.is_set():
                 running.lost("it was handed out again")
+        if self._refusals.holds(handed.table):
+            self._refusals.hand_back(Claim(handed.table, epoch, handed.tiering_epoch))
+            return
+        self._refusals.began()
         failures = self._failures.get(handed.table, 0)
         running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon, self._wake, self._slots)
         future = pool.submit(running.run, PAUSE_S * 2 ** min(failures, PAUSES_DOUBLED_MAX) if failures else 0.0)
@@ -155,14 +163,17 @@ class Tiering:
             failed = end.state is State.FAILED
             if not running.counted:
                 self._count(running, failed=failed)
-            self._tell(end)
+            if not running.refused or end.error is None or self._refusals.is_news(running.handed.table, end.error):
+                self._tell(end)
             if failed and is_gone(self._spark):
                 self._spark_gone = True
                 self.stop()
 
     def _count(self, running: RunningRound, *, failed: bool) -> None:
         table = running.handed.table
-        self._failures[table] = self._failures.get(table, 0) + 1 if failed else 0
+        self._failures[table] = self._failures.get(table, 0) + 1 if failed and not running.refused else 0
+        if failed and running.refused:
+            self._refusals.refuse(table)
         running.counted = True
 
 
@@ -178,7 +189,7 @@ def _end_of(future: Future[RoundEnd], running: RunningRound) -> RoundEnd:
 
 def check_ends(settings: TieringSettings) -> None:
     """A cluster that can be tiered from, reachable and new enough, and a warehouse that can be written to. Errors tell the remedy."""
-    coordinator = connect_coordinator(settings.bootstrap)
+    coordinator = connect_coordinator(settings.bootstrap, settings.login)
     connection = coordinator.connection
     try:
         missing = [call.name for call in (Call.LAKE_TIERING_HEARTBEAT, Call.PREPARE_LAKE_TABLE_SNAPSHOT) if not connection.knows(call)]
@@ -191,8 +202,7 @@ def check_ends(settings: TieringSettings) -> None:
         told = coordinator.settings()
     finally:
         connection.close()
-    if (lake := told.get("datalake.format", "paimon")) != "paimon":
-        raise InvalidConfig("the Fluss cluster was set up for another lake than Paimon", detail=lake, hint="see its datalake.format")
+    check_cluster(told)
     warehouse = TieredLake(settings.warehouse)
     warehouse.check_writable()
     theirs = told.get("datalake.paimon.warehouse")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from snowmelt.fluss.target import Login
 from snowmelt.secrets import Secret
 from snowmelt.tiering.leases import DURATION_MS
 from snowmelt.tiering.splits import Budget
@@ -18,6 +19,8 @@ class TieringSettings:
     name: str
     bootstrap: str
     """Servers of the Fluss cluster, of which one must answer: host:port, with commas between them."""
+    login: Login | None = None
+    """Where the servers ask for it."""
     warehouse: str
     same_place: bool = False
     """The warehouse is the one that the cluster names, though under another address."""

@@ -101,7 +101,9 @@ class _LogRows:
     def read(self) -> Iterator[pa.RecordBatch]:
         deadline, read_bytes = time.monotonic() + self._settings.round_s_max, 0
         table, bucket = self._task.table, self._split.bucket
-        with closing(BucketLeader(table.path, bucket, lambda: connect_coordinator(self._settings.bootstrap))) as leader:
+        with closing(
+            BucketLeader(table.path, bucket, lambda: connect_coordinator(self._settings.bootstrap, self._settings.login))
+        ) as leader:
             reader = LogReader(
                 bucket,
                 self._split.start,

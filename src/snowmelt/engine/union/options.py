@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.target import parse_bootstrap
+from snowmelt.fluss.target import Login, make_login, parse_bootstrap
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
 from snowmelt.tiering.leases import DURATION_MS_MIN
@@ -19,7 +19,7 @@ from snowmelt.tiering.leases import DURATION_MS_MIN
 LEASE_S: Final = 3600.0
 _REMOTE: Final = "remote."
 _NEEDED: Final = ("table", "bootstrap", "warehouse")
-_KNOWN: Final = frozenset({*_NEEDED, "columns", "lease"})
+_KNOWN: Final = frozenset({*_NEEDED, "columns", "lease", "username", "password"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class UnionOptions:
     table: TableId
     bootstrap: str
     """Servers of the Fluss cluster, of which one must answer: host:port, with commas between them."""
+    login: Login | None = None
+    """Where the servers ask for it."""
     warehouse: str
     columns: tuple[str, ...] = ()
     """Those to read; none: all."""
@@ -56,6 +58,7 @@ def parse_options(given: Mapping[str, str]) -> UnionOptions:
     return UnionOptions(
         table=TableId(database, table),
         bootstrap=options["bootstrap"].strip(),
+        login=make_login(options.get("username", ""), Secret(options.get("password", ""))),
         warehouse=options["warehouse"].strip(),
         columns=tuple(name.strip() for name in options.get("columns", "").split(",") if name.strip()),
         lease_ms=_milliseconds(options.get("lease", str(LEASE_S))),

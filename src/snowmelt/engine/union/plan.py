@@ -56,7 +56,7 @@ class UnionTask:
 
 def read_schema_of(options: UnionOptions) -> Schema:
     """The table's schema of today. Errors tell what of the options is wrong."""
-    client = connect_coordinator(options.bootstrap)
+    client = connect_coordinator(options.bootstrap, options.login)
     try:
         return describe_table(client, options.table).versions.target
     finally:
@@ -64,7 +64,7 @@ def read_schema_of(options: UnionOptions) -> Schema:
 
 
 def plan_tasks(options: UnionOptions) -> list[UnionTask]:
-    client = connect_coordinator(options.bootstrap)
+    client = connect_coordinator(options.bootstrap, options.login)
     try:
         return _Planning(options, client).tasks()
     finally:
@@ -148,7 +148,8 @@ class _Planning:
         if not wanted:
             return Held({}, False)
         lease = lease_id(READER, self._table.table, uuid.uuid4().hex)
-        held = lease_once(self._options.bootstrap, lease, self._options.table, self._table.table, wanted, self._options.lease_ms)
+        given = self._options
+        held = lease_once(given.bootstrap, given.login, lease, given.table, self._table.table, wanted, given.lease_ms)
         if held.snapshots.keys() != wanted.keys():
             raise Unavailable("a Fluss bucket has no KV snapshot any more", detail=f"{self._options.table}, lease {lease}")
         return held

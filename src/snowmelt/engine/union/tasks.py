@@ -90,7 +90,7 @@ class _Reading:
 
     def _log(self, bucket: Bucket) -> Iterator[pa.RecordBatch]:
         table = self._task.table
-        leader = BucketLeader(self._options.table, bucket, lambda: connect_coordinator(self._options.bootstrap))
+        leader = BucketLeader(self._options.table, bucket, lambda: connect_coordinator(self._options.bootstrap, self._options.login))
         try:
             reader = LogReader(
                 bucket,
