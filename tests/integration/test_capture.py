@@ -462,6 +462,22 @@ def test_over_tls(fixture: str, request: pytest.FixtureRequest, tmp_path: Path) 
         running.end()
     assert_is_the_log(server, tmp_path / "segments", Position(1, 4), now(server))
 
+    # What is broken on its way TLS refuses to decrypt: nothing of it came in, and the capture connects again.
+    broken: list[int] = []
+
+    def garble(connection: int, sent: int, data: bytes) -> bytes:
+        if broken or sent < 1 << 20:
+            return data
+        broken.append(connection)
+        return bytes(byte ^ 1 for byte in data)
+
+    until = now(server)
+    with Proxy(server, garble) as proxy, Running(replace(encrypted, port=proxy.port), tmp_path / "broken", "earliest") as running:
+        running.wait(until)
+        running.end()
+    assert broken
+    assert_is_the_log(server, tmp_path / "broken", Position(1, 4), until)
+
 
 def test_a_row_larger_than_all_buffers(any_server: Server, database: Database, tmp_path: Path) -> None:
     name = database(any_server)

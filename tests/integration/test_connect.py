@@ -160,6 +160,17 @@ class TestAuthentication:
         with pytest.raises(Unavailable, match="1226"):
             Session(guest)
 
+    def test_a_server_in_offline_mode_is_tried_again(self, mysql8: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.make_user(mysql8, monkeypatch, "IDENTIFIED BY %s")
+        guest = options(mysql8, monkeypatch, username="guest", password=Secret("${SNOWMELT_GUEST}"), socket=str(mysql8.socket))
+        with mysql8.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET GLOBAL offline_mode = ON")
+            try:
+                with pytest.raises(Unavailable, match="3032"):
+                    Session(guest)
+            finally:
+                cursor.execute("SET GLOBAL offline_mode = OFF")
+
     def test_mysql_native_password_works(self, any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         plugin = "IDENTIFIED WITH mysql_native_password BY %s" if any_server.version[0] == 8 else "IDENTIFIED BY %s"
         self.make_user(any_server, monkeypatch, plugin)

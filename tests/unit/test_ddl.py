@@ -304,6 +304,12 @@ def test_a_rename_into_a_captured_name_is_told_though_its_shape_is_not_known() -
     assert isinstance(change, RenameTable)
 
 
+@pytest.mark.parametrize("name", ["index", "key", "column"])
+def test_a_table_is_renamed_to_a_word_that_begins_another_kind_of_rename(name: str) -> None:
+    new = TableId("shop", name)
+    assert read(f"ALTER TABLE t RENAME `{name}`") == (RenameTable(T, new, replace(TABLE, id=new)),)
+
+
 def test_a_rename_of_what_may_not_exist_into_a_name_that_a_table_has_does_nothing() -> None:
     assert read("RENAME TABLE IF EXISTS nope TO t", rules=MARIADB) == (Ignored("not a captured table"),)
     changes = read("RENAME TABLE IF EXISTS nope TO t, t TO u, nope TO t", rules=MARIADB)

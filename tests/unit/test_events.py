@@ -23,6 +23,7 @@ from snowmelt.databases.mysql.events import (
     read_gtid,
     read_incident,
     read_query,
+    read_xa_end,
     read_xa_prepare,
 )
 from snowmelt.errors import Corrupt, SourceDrift
@@ -178,6 +179,12 @@ class TestXa:
         # The server's own statements print the format as a number without sign.
         assert read_xa_prepare(body) == (False, Xid(0xFFFFFFFF, b"abc", b"de"))
         assert read_xa_prepare(b"\1" + body[1:])[0]
+
+    def test_a_format_id_of_64_bits_names_one_transaction_in_both_phases(self) -> None:
+        # As MySQL 5.7 and 8.0 log it: all of it in statements, 32 bits of it in XA_PREPARE.
+        for number in (99_999_999_999, 2**63 - 1):
+            _, prepared = read_xa_prepare(b"\0" + struct.pack("<III", number & 0xFFFFFFFF, 1, 1) + b"ab")
+            assert read_xa_end(f"XA COMMIT X'61',X'62',{number}") == (True, prepared)
 
     def test_a_name_that_is_too_long_is_refused(self) -> None:
         with pytest.raises(Corrupt, match="too long"):

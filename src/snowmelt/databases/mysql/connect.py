@@ -271,9 +271,9 @@ def _identify(session: Session) -> Server:
 
 _GONE = {
     1021, 1037, 1038, 1040, 1041, 1042, 1053, 1077, 1135, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1213, 1226, 1317, 1927, 1969,
-    2002, 2003, 2006, 2013, 2055, 3024, 4031,
+    2002, 2003, 2006, 2013, 2055, 3024, 3032, 3168, 4031,
 }  # fmt: skip
-"""The server is away, or has no room, memory, threads or connections left for now."""
+"""The server is away or in offline mode, or has no room, memory, threads or connections left for now."""
 _QUOTING = {1064, 1292, 1366, 1367, 1411, 1525, 3854}
 """Errors whose text repeats a piece of the statement, which may be a key's value."""
 _DENIED = {1044, 1045, 1227, 1698, 3118, 1130, 1862}
@@ -287,16 +287,17 @@ def log_is_off(detail: str) -> InvalidConfig:
 
 
 def translate(error: Exception, options: MySqlOptions | None = None) -> SnowmeltError:
-    """An error of PyMySQL, the socket or the server, by the caller's next step. The password is in none of their texts."""
+    """An error of PyMySQL, the socket or the server, by the caller's next step. The password is in none of their texts. `options`: while
+    connecting. TLS that breaks later was set up well before, so that the connection is lost like any other."""
     if isinstance(error, SnowmeltError):
         return error
     where = _where(options) if options else ""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = f"error {code}" if code in _QUOTING else f"{code} {error.args[1]}" if code and len(error.args) > 1 else str(error)
     detail = f"{where}: {text}" if where else text
-    if _tls_failed(error):
+    if options is not None and _tls_failed(error):
         hint = "see tls, tls_ca, tls_cert and tls_key"
-        if options is not None and options.tls is Tls.PREFERRED:
+        if options.tls is Tls.PREFERRED:
             # Whoever can break a handshake could have the rest in plain by doing so.
             hint = "the server offers TLS, so the connection is not made without it; if its TLS is too old, set tls: disabled"
         return InvalidConfig("TLS to the database failed", detail=detail, hint=hint)

@@ -273,7 +273,8 @@ class Xid:
 
 
 _XA_END = re.compile(r"\s*XA\s+(COMMIT|ROLLBACK)\s+(.*)", re.IGNORECASE | re.DOTALL)
-_XID = re.compile(r"X'((?:[0-9a-f]{2})*)'\s*,\s*X'((?:[0-9a-f]{2})*)'\s*,\s*([0-9]{1,10})\b", re.IGNORECASE | re.ASCII)
+_XID = re.compile(r"X'((?:[0-9a-f]{2})*)'\s*,\s*X'((?:[0-9a-f]{2})*)'\s*,\s*([0-9]{1,20})\b", re.IGNORECASE | re.ASCII)
+"""MySQL takes a format ID of 64 bits and prints all of it here, but XA_PREPARE has its low 32 bits alone."""
 
 
 def read_xa_end(sql: str) -> tuple[bool, Xid] | None:

@@ -86,7 +86,8 @@ def _other_table(statement: Statement) -> tuple[str, TableId] | None:
         return "CONVERT", statement.table()
     if words.skip("CONVERT", "TABLE"):
         return "CONVERT", statement.table()
-    if words.sees("RENAME") and words.peek(1).text.upper() not in ("COLUMN", "INDEX", "KEY"):
+    # A table may be renamed to a name that is one of these words, in quotes.
+    if words.sees("RENAME") and not any(words.sees("RENAME", part) for part in ("COLUMN", "INDEX", "KEY")):
         words.take()
         words.skip_any("TO", "AS", "=")
         return "RENAME", statement.table()
