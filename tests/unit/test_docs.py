@@ -83,7 +83,7 @@ def read_module(path: Path) -> Module:
 @cache
 def modules() -> dict[tuple[str, ...], Module]:
     """Every module of ours by the parts of its name. Of the tests those that others may use."""
-    rooms = ("src/snowmelt/**", "tests/sim", "tests/sim_tiering", "tests/bench", "tests/fuzz", "scripts")
+    rooms = ("src/snowmelt/**", "tests/sim", "tests/sim_tiering", "tests/bench", "tests/fuzz", "tests/mutants", "scripts")
     found = {}
     for path in (path for room in rooms for path in ROOT.glob(f"{room}/*.py")):
         parts = path.relative_to(ROOT / "src" if (ROOT / "src") in path.parents else ROOT).with_suffix("").parts
