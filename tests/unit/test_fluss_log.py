@@ -147,7 +147,7 @@ def test_segments_are_read_from_where_the_first_one_is_said_to_begin(tmp_path: P
 def test_segments_that_can_not_be_are_refused(tmp_path: Path) -> None:
     segments_in(tmp_path)
     for remote, said in (
-        (RemoteLog(str(tmp_path), None, 0, (RemoteSegment("../../etc", 0, 4, 0),)), "can't be one"),
+        (RemoteLog(str(tmp_path), None, 0, (RemoteSegment("../../etc", 0, 4, 0),)), "segment of its log that can't be one"),
         (RemoteLog(str(tmp_path), None, 0, (RemoteSegment("a", -1, 4, 0),)), "can't be one"),
         (RemoteLog(f"{tmp_path}/../x", None, 0, SEGMENTS), "can't be one"),
         (RemoteLog(str(tmp_path), None, 1 << 20, SEGMENTS), "behind the end"),
