@@ -114,6 +114,13 @@ class FlinkTiering:
         client.connection.close()
         return Round(rows, stage.wall_s, stage)
 
+    def bring_all(self, done: Callable[[], bool]) -> None:
+        """Rounds of all tables, until this is so."""
+        since = self._tell("start")
+        self._await(lambda _: done(), since)
+        since = self._tell("stop")
+        self._await(lambda said: _CLOSED in said, since)
+
     def _handed_out_to_us(self, client: FlussClient, path: TableId) -> Claim | None:
         answer = client.heartbeat(request_table=True)
         if answer.table is None:
