@@ -16,9 +16,11 @@ import pytest
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.chunks import Chunks
+from snowmelt.engine.jobs import Jobs, Lane
 from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Route
 from snowmelt.engine.settings import Settings
+from snowmelt.errors import SnowmeltError
 from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
@@ -90,6 +92,23 @@ class Running:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.pipeline.stop()
         self._thread.join(WAIT_S_MAX)
+
+
+def run_tasks_here(monkeypatch: pytest.MonkeyPatch, run: Callable[[Any, Any, Callable[[Any, Any], Any]], Any] | None = None) -> None:
+    """Tasks run in the test's process instead of in Spark's workers; a pipeline is then opened with None for Spark. `run` is called with a
+    task's place, the task and its function, and answers for it; nothing it answers (None) is no answer."""
+
+    def collect(jobs: Jobs, lane: Lane, place: Any, tasks: list[Any], function: Callable[[Any, Any], Any]) -> list[Any]:
+        answers: list[Any] = []
+        for task in tasks:
+            try:
+                answers.append(function(place, task) if run is None else run(place, task, function))
+            except SnowmeltError as error:
+                # As behind pickling: frames hold writers, which no other thread may drop.
+                answers.append(error.with_traceback(None))
+        return [answer for answer in answers if answer is not None]
+
+    monkeypatch.setattr(Jobs, "_collect", collect)
 
 
 @contextmanager

@@ -671,7 +671,8 @@ class World:
                 raise Violation(f"the watermark of {target} went back")
             if before is None or time_ms > before:
                 self.check_watermark(target, time_ms, intent)
-            self.watermarks[target] = time_ms
+            self.check_complete(target)
+        self.watermarks = dict(self.claimed[done.epoch])
 
     def claim_watermarks(self, epoch: int, watermarks: dict[str, int]) -> None:
         """What a driver takes them to be once the epoch is done. Every driver that closes it must see the same."""
@@ -680,17 +681,21 @@ class World:
 
     def check_watermark(self, target: str, time_ms: int, intent: Intent) -> None:
         """Where it moved, every source of the table is in the lake up to then."""
-        for table in self.db.tables:
-            truth = self.truths.get(table)
-            counts = TARGETS[table] == target and truth is not None and not truth.gone
-            if counts and truth is not None and len(truth.adopted) < self.db.keys:
-                raise Violation(f"the watermark of {target} moved before {table} was all there")
+        if any(truth.aside is not None and TARGETS[table] == target and not truth.gone for table, truth in self.truths.items()):
+            raise Violation(f"the watermark of {target} moved though a source is set aside")
         if intent.time_ms is None or time_ms > intent.time_ms:
             raise Violation(f"the watermark of {target} is ahead of the log")
         # The log is in the order of commits, so the first that the lake lacks is the earliest.
         missing = self.db.log[bisect_right(self.offsets, intent.upto) :]
         if missing and missing[0].time_ms < time_ms:
             raise Violation(f"the watermark of {target} has passed a transaction that the lake lacks")
+
+    def check_complete(self, target: str) -> None:
+        """A lake table that has a watermark has all of each source."""
+        for table, truth in self.truths.items():
+            counts = TARGETS[table] == target and not truth.gone and truth.aside is None
+            if counts and len(truth.adopted) < self.db.keys:
+                raise Violation(f"{target} has a watermark and not all of {table}")
 
     def check_end(self) -> None:
         """All is quiet: the lake is the database, and nothing is left over."""

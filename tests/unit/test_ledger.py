@@ -13,7 +13,21 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Committed, Done, Entry, Intent, StagedName
 from snowmelt.errors import Corrupt, InvariantBroken
 from snowmelt.model.table import TableId
-from snowmelt.source.facts import OUTSIDE, Adopted, Durable, Extent, Found, Gone, Incarnation, Launched, Reborn, Recopied, Reported, Split
+from snowmelt.source.facts import (
+    OUTSIDE,
+    Adopted,
+    Durable,
+    Extent,
+    Found,
+    Gone,
+    Incarnation,
+    Launched,
+    Reborn,
+    Recopied,
+    Reported,
+    SetAside,
+    Split,
+)
 from snowmelt.source.tables import ChunkState, Phase
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
@@ -237,23 +251,46 @@ class TestWatermarks:
         assert self.mark(ledger, 30, adopted(OUTSIDE, SHARD)) == {"ods.orders": 30}
 
     def test_it_never_goes_back(self) -> None:
-        """Neither for a clock that does, nor for a source that is added or begins anew."""
+        """A clock may."""
         ledger = Ledger()
         self.mark(ledger, 30, found(), adopted(OUTSIDE))
         assert self.mark(ledger, 20) == {"ods.orders": 30}
-        assert self.mark(ledger, 40, found(SHARD)) == {"ods.orders": 30}
-        assert self.mark(ledger, 50, adopted(OUTSIDE, SHARD)) == {"ods.orders": 50}
-        assert self.mark(ledger, 60, Reborn(Incarnation(ORDERS.table, 2), 1, 1)) == {"ods.orders": 50}
+        assert self.mark(ledger, None) == {"ods.orders": 30}
 
-    def test_it_goes_on_while_a_table_is_read_again(self) -> None:
+    def test_there_is_none_while_a_source_is_copied_for_the_first_time_or_again(self) -> None:
+        """The lake lacks rows then that were committed long before."""
         ledger = Ledger()
-        self.mark(ledger, 10, found(), adopted(OUTSIDE))
-        assert self.mark(ledger, 20, Recopied(ORDERS, 5)) == {"ods.orders": 20}
+        self.mark(ledger, 30, found(), adopted(OUTSIDE))
+        assert self.mark(ledger, 40, found(SHARD)) == {}
+        assert self.mark(ledger, 50, adopted(OUTSIDE, SHARD)) == {"ods.orders": 50}
+        anew = Incarnation(ORDERS.table, 4)
+        assert self.mark(ledger, 60, Reborn(anew, 1, 1)) == {}
+        assert self.mark(ledger, 70, adopted(OUTSIDE, anew)) == {"ods.orders": 70}
+        assert self.mark(ledger, 80, Recopied(anew, 5)) == {}
+        assert self.mark(ledger, 90, adopted(OUTSIDE, anew)) == {"ods.orders": 90}
+
+    def test_a_source_that_is_set_aside_keeps_it_where_it_is(self) -> None:
+        """The least of the two counts, and not the greatest."""
+        ledger = Ledger()
+        self.mark(ledger, 10, found(), adopted(OUTSIDE), found(SHARD), adopted(OUTSIDE, SHARD))
+        self.mark(ledger, 20)
+        assert self.mark(ledger, 30, SetAside(SHARD, 5, 20, "why")) == {"ods.orders": 20}
+        assert self.mark(ledger, 40) == {"ods.orders": 20}
 
     def test_a_dropped_source_holds_nobody_back(self) -> None:
         ledger = Ledger()
         self.mark(ledger, 10, found(), adopted(OUTSIDE), found(SHARD))
         assert self.mark(ledger, 20, Gone(SHARD, 5)) == {"ods.orders": 20}
+
+    def test_of_a_lake_table_whose_sources_are_all_gone_only_the_mark_stays(self) -> None:
+        """The lake keeps its rows, and a table that is made again under that name commits behind that mark."""
+        ledger = Ledger()
+        win(ledger, found(), adopted(OUTSIDE), found(ITEMS, "ods.items"), adopted(OUTSIDE, ITEMS), time_ms=10)
+        close(ledger, Committed("ods.orders", 5), Committed("ods.items", 3))
+        win(ledger, Gone(ORDERS, 5), time_ms=20)
+        close(ledger)
+        assert (ledger.snapshots, ledger.watermarks) == ({"ods.items": 3}, {"ods.items": 20})
+        assert set(ledger.marks) == {"ods.orders", "ods.items"}
 
     def test_before_the_first_transaction_there_is_none(self) -> None:
         assert self.mark(Ledger(), None, found(), adopted(OUTSIDE)) == {}

@@ -72,20 +72,34 @@ class Ledger:
         self.open, self.done_upto, self.done_segment, self.listeners = None, self.upto, self.segment, done.listeners
         self.snapshots.update((committed.target, committed.snapshot) for committed in done.snapshots)
         self.marks.update((committed.target, done.identity) for committed in done.snapshots)
-        self.watermarks.update(watermarks)
+        self.watermarks = watermarks
         self.tables.apply(Covered(done.epoch, self.upto))
         released = self.tables.releasable()
         for fact in released:
             self.tables.apply(fact)
+        self._forget_targets([fact.incarnation for fact in released])
         return [fact.incarnation for fact in released]
 
+    def _forget_targets(self, released: list[Incarnation]) -> None:
+        """Drop the snapshot of each lake table that has no source any more.
+
+        Its mark stays: the lake keeps the rows, and a table that is made again under the same name commits behind that mark.
+        """
+        if any(self.tables.current(incarnation) is None for incarnation in released):
+            fed = {table.target for table in self.tables}
+            self.snapshots = {target: snapshot for target, snapshot in self.snapshots.items() if target in fed}
+
     def decide_watermarks(self) -> dict[str, int]:
-        """Those that move, or stay, with the open epoch. They follow from what is known, so that no record has to name every table that
-        nothing happened to."""
+        """The watermarks with the open epoch; a lake table that is not in it has none. They follow from what is known, so that no record
+        has to name every table that nothing happened to."""
         time_ms = self.open.time_ms if self.open is not None else None
         sources: dict[str, list[int | None]] = {}
         for table in self.tables:
             if table.phase is not Phase.GONE:
-                sources.setdefault(table.target, []).append(time_ms if table.live else None)
+                before = self.watermarks.get(table.target)
+                # A table that is set aside stays as it is in the lake, and so does what is promised of it.
+                moves = time_ms is not None and table.phase is not Phase.SET_ASIDE
+                known = time_ms if moves else before
+                sources.setdefault(table.target, []).append(known if table.complete else None)
         moved = {target: advance(self.watermarks.get(target), times_ms) for target, times_ms in sources.items()}
         return {target: now for target, now in moved.items() if now is not None}

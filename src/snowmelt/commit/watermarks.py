@@ -5,7 +5,8 @@ promises nothing of the times that the log gives to rows (`_ts`): there a transa
 that is committed later may have an earlier time.
 
 A source table counts from when the lake has all of it, with the moment of the epoch's end (`Relay.committed_by`), also when nothing of it
-was in the epoch. Where several feed one lake table the slowest decides. A watermark never goes back.
+was in the epoch. Where several feed one lake table the slowest decides. A watermark never goes back. It is taken away while one of the
+sources is being copied, for the first time or again: until then the lake lacks rows that were committed long ago.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def lowest(times_ms: Iterable[int | None]) -> int | None:
 
 
 def advance(before: int | None, times_ms: Iterable[int | None]) -> int | None:
-    """The watermark of a lake table after an epoch, given those of its sources."""
+    """The watermark of a lake table after an epoch, given those of its sources; None while one of them has none."""
     now = lowest(times_ms)
     if before is None or now is None:
-        return now if before is None else before
+        return now
     return max(before, now)

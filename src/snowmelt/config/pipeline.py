@@ -75,6 +75,7 @@ class Source(Section):
     tls_key: File | None = None
     allow_password_to_unverified_server: Annotated[YesNo, one_of(YesNo)] = YesNo.NO
     connect_timeout: Annotated[float, amount(SECONDS, "1s", "10m", "10s or 1m")] = 10.0
+    read_time_max: Annotated[float, amount(SECONDS, "10s", "168h", "10m or 1h")] = MySqlOptions().read_time_max_s
     server_id: Annotated[int, whole_number(1, 4_294_967_295)] | None = None
     failover: Annotated[Failover, one_of(Failover)] = Failover.REFUSE
     cascades: Annotated[Cascades, one_of(Cascades)] = Cascades.REFUSE
@@ -104,6 +105,7 @@ class Source(Section):
             tls_key=self.tls_key,
             allow_password_to_unverified_server=self.allow_password_to_unverified_server is YesNo.YES,
             connect_timeout_s=self.connect_timeout,
+            read_time_max_s=self.read_time_max,
         )
 
     def types(self) -> TypeOptions:

@@ -47,6 +47,8 @@ class Catalogue:
     ended: Position
     time_ms: int
     """By the server's clock, before `ended` was read: whatever was committed until then lies before it."""
+    ahead_ms: int
+    """How far the server's clock is ahead of ours."""
     server: Server
     log: LogFile
     """The file that the server wrote to."""
@@ -67,11 +69,19 @@ def read_catalogue(options: MySqlOptions, wanted: Callable[[bool], TablePredicat
             began=began,
             ended=log_end(session, era=era),
             time_ms=time_ms,
+            ahead_ms=clock_ahead_ms(session),
             server=session.server,
             log=session.log_end()[0],
             ignores_case=ignore_case,
             lower_case_names=session.variable("lower_case_table_names") == "1",
         )
+
+
+def clock_ahead_ms(session: Session) -> int:
+    """How far the server's clock is ahead of this process's, by a little more than it is rather than by less."""
+    ours_ms = int(time.time() * 1000)
+    server_ms: int = session.row("SELECT CAST(CEIL(UNIX_TIMESTAMP(NOW(6)) * 1000) AS UNSIGNED)", columns=(number,))[0]
+    return server_ms - ours_ms
 
 
 class Discovery:
@@ -106,7 +116,14 @@ class Discovery:
         self._left_out.clear()
         self._unfit.clear()
         self._looked.clear()
+        self._told = {name: why for name, why in self._told.items() if name in catalogue.tables}
         self._shapes.listed = frozenset(catalogue.tables)
+
+    def let_go(self) -> None:
+        """Drop the places of statements that both the ledger and the catalogue are past."""
+        self._locate()
+        if self._since is not None:
+            self._shapes.forget_touched(min(self._since, self._ledger.upto))
 
     def leave_out(self, name: TableId, why: str) -> None:
         """Until a statement makes it another."""

@@ -44,7 +44,7 @@ from snowmelt.databases.mysql.preflight import FOREIGN_ENGINES, Cascades, Prefli
 from snowmelt.databases.mysql.reads import log_end
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.cleaning import Cleaner
-from snowmelt.engine.discovery import Catalogue, Discovery, patterns, read_catalogue
+from snowmelt.engine.discovery import Catalogue, Discovery, clock_ahead_ms, patterns, read_catalogue
 from snowmelt.engine.entries import Entries
 from snowmelt.engine.failpoints import BEFORE_DONE, BETWEEN_TABLES, INTENT_WRITTEN, reach
 from snowmelt.engine.handover import own_log, place_on_another, with_nothing_prepared
@@ -170,6 +170,8 @@ class Pipeline:
         self._rows = self._rows_offered = 0
         self._found_shapes: dict[TableId, int] = {}
         """Numbers of shapes that a `Found` was proposed with and that the ledger does not have yet."""
+        self._ahead_ms = 0
+        """How far the server's clock is ahead of ours, as it was last compared."""
         self.ledger = Ledger()
         self._troubles = Troubles(self.ledger.tables)
 
@@ -215,7 +217,9 @@ class Pipeline:
         self._era = relay.era if moved is None else moved.era
 
         def read() -> Catalogue:
-            return read_catalogue(settings.source, wanted, era=self._era)
+            found = read_catalogue(settings.source, wanted, era=self._era)
+            self._ahead_ms = found.ahead_ms
+            return found
 
         # What the last driver recorded meanwhile may not be in what was read before.
         seen = catalogue.server.identity
@@ -775,7 +779,8 @@ class Pipeline:
 
     def _intent(self, plan: EpochPlan, answers: list[LogAnswer]) -> Intent:
         relay, entries = self._keeper.relay, self._entries.of(plan, answers)
-        time_ms, segment = relay.committed_by(plan.upto, int(time.time() * 1000)), relay.number_at(plan.upto)
+        time_ms = relay.committed_by(plan.upto, int(time.time() * 1000) + self._ahead_ms)
+        segment = relay.number_at(plan.upto)
         return intent_of(plan, nonce=uuid.uuid4().hex, time_ms=time_ms, entries=entries, segment=segment)
 
     def _step(self) -> None:
@@ -792,8 +797,10 @@ class Pipeline:
             case ReadGeneration():
                 machine.apply(GenerationRead(newest_generation(self._state.store, self._generation.number)))
             case CommitTables(intent, entries):
+                watermarks = self.ledger.decide_watermarks()
                 for entry in entries:
-                    machine.apply(TableCommitted(intent.epoch, entry.target, self._lake.commit(intent, entry)))
+                    snapshot = self._lake.commit(intent, entry, watermarks.get(entry.target))
+                    machine.apply(TableCommitted(intent.epoch, entry.target, snapshot))
                     if entry is not entries[-1]:
                         reach(BETWEEN_TABLES)
             case RunListeners(intent, state):
@@ -822,9 +829,15 @@ class Pipeline:
         ledger = self.ledger
         self._let_go_of_log()
         self._chunks.let_go()
-        self._cleaner.clean(self._standing(), sorted({table.target for table in ledger.tables}))
+        self._splitter.let_go(ledger.tables)
+        self._retries.let_go(ledger.tables.get)
+        self._discovery.let_go()
+        targets = {table.target for table in ledger.tables}
+        self._lake.let_go(targets)
+        self._cleaner.clean(self._standing(), sorted(targets))
         if ledger.epoch % self._settings.summary_every == 0:
             self._forget()
+            self._compare_clocks()
             self._state.sum_up(ledger)
 
     def _let_go_of_log(self) -> None:
@@ -840,6 +853,11 @@ class Pipeline:
         ledger, chunks = self.ledger, self._chunks
         mine = (self._generation.number, ledger.epoch, ledger.generation, chunks.newest_job, chunks.under_way)
         return Standing(*mine, self._coordinator.named)
+
+    def _compare_clocks(self) -> None:
+        # A database that is away is asked next time; two clocks don't part that fast.
+        with contextlib.suppress(SnowmeltError), Session(self._settings.source) as session:
+            self._ahead_ms = clock_ahead_ms(session)
 
     def _forget(self) -> None:
         """Records and shapes that nothing needs any more."""

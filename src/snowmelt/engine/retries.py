@@ -58,6 +58,11 @@ class Retries:
         self._failed.pop(table, None)
         self._not_before.pop(table, None)
 
+    def let_go(self, known: Callable[[TableId], object | None]) -> None:
+        """Drop what is counted for tables that `known` does not find."""
+        for table in [one for one in self._not_before if known(one) is None]:
+            self.succeeded(table)
+
     def may(self, table: TableId) -> bool:
         return table not in self.waiting
 

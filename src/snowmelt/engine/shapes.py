@@ -120,6 +120,10 @@ class Shapes:
         for number in gone:
             self._known.pop(number, None)
 
+    def forget_touched(self, upto: int) -> None:
+        """Drop the places of statements up to `upto`: the catalogue and the ledger are both past them."""
+        self.touched = {name: offset for name, offset in self.touched.items() if offset > upto}
+
     # ---- where capture is
 
     def begin(self, schemas: Mapping[TableId, int], aside: Iterable[TableId], statements: Iterable[Statement]) -> None:

@@ -6,7 +6,7 @@ how an entry reaches its table once (`lakes.paimon`, `fluss.sink`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -79,8 +79,13 @@ class Lake(Protocol):
         """Its files are named `prefix` and something."""
         ...
 
-    def commit(self, intent: Intent, entry: Entry) -> int:
-        """Bring an entry into its table, once, whoever else tries the same, now or later. Returns how far the table has come with it."""
+    def commit(self, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
+        """Bring an entry into its table, once, whoever else tries the same, now or later. Returns how far the table has come with it.
+        `watermark_ms` (`commit.watermarks`) follows from the intent and what was done before it; a sink that can keep it does."""
+        ...
+
+    def let_go(self, kept: Container[str]) -> None:
+        """Drop what this process holds in memory of tables that are not in `kept`. No table is touched."""
         ...
 
     def staged(self, target: str) -> list[str]:

@@ -21,7 +21,7 @@ from snowmelt.databases.mysql.reads import LOCK_WAIT_S
 from snowmelt.engine.keys import pack_bound, unpack_bound
 from snowmelt.engine.retries import Retries
 from snowmelt.source.facts import Extent, Incarnation, Split
-from snowmelt.source.tables import Copy, Phase, Table
+from snowmelt.source.tables import Copy, Phase, Table, Tables
 
 BOUNDS_AT_ONCE: Final = 200
 CHUNK_BYTES: Final = 128 << 20
@@ -69,6 +69,12 @@ class Splitter:
             else:
                 del self._sought[sought]
                 self._retries.failed(table.incarnation.table, error)
+
+    def let_go(self, tables: Tables) -> None:
+        """Drop the bounds that were found for tables that are not being split any more."""
+        splitting = {table.incarnation for table in tables if table.phase is Phase.SPLITTING}
+        for sought in [one for one in self._sought if one.incarnation not in splitting]:
+            self._sought.pop(sought).cancel()
 
     def _look(self, sought: _Sought, shape: MySqlTable, extent: Ends, after: Chunk | None) -> Split:
         with Session(self._options) as session:

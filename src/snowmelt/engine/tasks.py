@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowmelt.columnar.arena import ArenaPool, Longs
+from snowmelt.columnar.arena import Longs
 from snowmelt.commit.checks import Message, StagedFile
 from snowmelt.commit.records import Staged
 from snowmelt.databases.mysql.bounds import Bound, Chunk
@@ -40,12 +40,13 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.decode import ChangeBatch, Held, LogReader, Part, SchemaChanged
 from snowmelt.databases.mysql.events import Xid
 from snowmelt.databases.mysql.marks import Mark, PositionMark, covers
-from snowmelt.databases.mysql.reads import read_chunk, read_extent
+from snowmelt.databases.mysql.reads import read_extent
 from snowmelt.databases.mysql.segments import Segment
 from snowmelt.engine.aside import take_back
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED, reach
 from snowmelt.engine.keeping import Opened, segments_of
 from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
+from snowmelt.engine.reading import ChunkReading
 from snowmelt.engine.rows import Ordinals, Sourced, change_rows, chunk_rows, truncate_row
 from snowmelt.engine.sinks import Lake, Writer, open_lake
 from snowmelt.engine.stored_log import Filtered, StoredLog, read_stretch
@@ -170,19 +171,21 @@ def run_chunk(place: Place, task: ChunkTask) -> ChunkAnswer:
     nonce = uuid.uuid4().hex
     launch, source = task.launch, task.source
     exactly: dict[str, Any] = {"identity": place.server.identity, "era": launch.era, "to_a_change": not source.keyed}
-    with Session(place.source) as session:
-        if launch.ordinal == OUTSIDE and not task.whole:
+    if launch.ordinal == OUTSIDE and not task.whole:
+        with Session(place.source) as session:
             ends, mark = read_extent(session, source.table, **exactly)
-            return ChunkAnswer(launch=launch, schema=task.schema, nonce=nonce, mark=mark, staged=Staged((), (), 0), extent=_extent(ends))
-        writer = place.lake().writer(source.target, f"sm-{place.generation}-c{launch.job}-{nonce}-")
-        chunk = Chunk(source.table.id, 0 if launch.ordinal <= 1 else launch.ordinal - 1, task.low, task.high)
-        with read_chunk(session, source.table, chunk, place.options, visible=task.visible, pool=ArenaPool(), **exactly) as read:
-            at, now = f"{replace(place.log, number=read.high.file)}:{read.high.offset}", time.time_ns() // 1000
-            for batch in read.batches():
-                writer.write(chunk_rows(batch, source, place.options, visible=launch.visible, place=at, time_us=now))
-                reach(CHUNK_READ)
-        staged = writer.finish()
-        return ChunkAnswer(launch=launch, schema=task.schema, nonce=nonce, mark=read.mark, staged=staged, extent=None)
+        return ChunkAnswer(launch=launch, schema=task.schema, nonce=nonce, mark=mark, staged=Staged((), (), 0), extent=_extent(ends))
+    writer = place.lake().writer(source.target, f"sm-{place.generation}-c{launch.job}-{nonce}-")
+    chunk = Chunk(source.table.id, 0 if launch.ordinal <= 1 else launch.ordinal - 1, task.low, task.high)
+    in_parts = source.keyed and not task.whole
+    read = ChunkReading(place.source, source.table, chunk, place.options, in_parts=in_parts, visible=task.visible, **exactly)
+    now = time.time_ns() // 1000
+    for batch in read.batches():
+        at = f"{replace(place.log, number=read.mark.high.file)}:{read.mark.high.offset}"
+        writer.write(chunk_rows(batch, source, place.options, visible=launch.visible, place=at, time_us=now))
+        reach(CHUNK_READ)
+    staged = writer.finish()
+    return ChunkAnswer(launch=launch, schema=task.schema, nonce=nonce, mark=read.mark, staged=staged, extent=None)
 
 
 def _extent(ends: KeyExtent) -> Extent | None:

@@ -26,7 +26,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -431,7 +431,7 @@ class FlussLake:
 
     # ---- committing
 
-    def commit(self, intent: Intent, entry: Entry) -> int:
+    def commit(self, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
         """Put an entry's batches into their buckets, each once, whoever else tries the same. Returns how much the logs hold then."""
         work = _Work.of(entry)
         if over := self._over.pop(entry.target, ()):
@@ -443,6 +443,14 @@ class FlussLake:
         self._known_of(entry.target).ends = ends
         self._over[entry.target] = entry.files
         return sum(ends.values())
+
+    def let_go(self, kept: Container[str]) -> None:
+        """Drop what this process holds of tables that are not in `kept`, and the files of their last entries. To be called when no epoch
+        is open."""
+        for target in [one for one in self._over if one not in kept]:
+            self.delete(target, self._over.pop(target))
+        self._writing = {target: writing for target, writing in self._writing.items() if target in kept}
+        self._known = {target: known for target, known in self._known.items() if target in kept}
 
     def _commit(self, links: _Links, entry: Entry, work: _Work) -> dict[int, int]:
         info = links.coordinator.table_info(_path(entry.target))

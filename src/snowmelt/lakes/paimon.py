@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -303,8 +303,9 @@ class PaimonLake:
         sequence_field = not table.primary_keys or table.options.options.to_map().get("sequence.field") == SEQUENCE
         return View(identity, bucket_count(table), int(table.table_schema.id), sequence_field, newest, marker, whole, files)
 
-    def commit(self, intent: Intent, entry: Entry) -> int:
-        """Bring an entry into its table, once, whoever else tries the same. Returns the snapshot that has it, durable."""
+    def commit(self, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
+        """Bring an entry into its table, once, whoever else tries the same. Returns the snapshot that has it, durable. The snapshot gets
+        the watermark, or none: compactions by others carry it on."""
         _check_shape(entry)
         for _ in range(TRIES_MAX):
             table = self.table(entry.target)
@@ -323,7 +324,16 @@ class PaimonLake:
                 }
                 empties = bool(entry.empties)
                 self._hold(table, entry)
-                if publish(table, latest, messages, user=self._user, identifier=intent.epoch, properties=properties, empties=empties):
+                if publish(
+                    table,
+                    latest,
+                    messages,
+                    user=self._user,
+                    identifier=intent.epoch,
+                    properties=properties,
+                    empties=empties,
+                    watermark_ms=watermark_ms,
+                ):
                     _change_schema(table, entry)
                     return verdict.on + 1
         raise crowded(entry.target)
@@ -334,6 +344,10 @@ class PaimonLake:
         if held is None or not held <= wanted < held + _HOLD_EVERY:
             hold_snapshots(table, self._user, wanted)
             self._held[entry.target] = wanted
+
+    def let_go(self, kept: Container[str]) -> None:
+        """Drop what this process holds in memory of tables that are not in `kept`."""
+        self._held = {target: snapshot for target, snapshot in self._held.items() if target in kept}
 
     # ---- cleaning
 

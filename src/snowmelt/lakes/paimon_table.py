@@ -29,6 +29,8 @@ from snowmelt.lakes.warehouse import Warehouse, plain_warehouse, store_at
 from snowmelt.store.contract import Store
 
 TRIES_MAX: Final = 50
+AS_BEFORE: Final = -1
+"""For `publish`: the watermark of the snapshot before."""
 _File = tuple[int, int, str]
 """Bucket, level and name: a compaction may lift a file to another level as it is."""
 _SNAPSHOT: Final = re.compile(r"snapshot-([0-9]+)")
@@ -80,12 +82,16 @@ def publish(
     identifier: int,
     properties: Mapping[str, str],
     empties: bool = False,
+    watermark_ms: int | None = AS_BEFORE,
 ) -> bool:
-    """One try to publish these messages on `latest`. False: somebody else was first, or the outcome is unknown; the next look tells."""
+    """One try to publish these messages on `latest`. False: somebody else was first, or the outcome is unknown; the next look tells.
+
+    `watermark_ms` is the watermark of the new snapshot; None: it has none.
+    """
     from pypaimon.write.file_store_commit import FileStoreCommit
 
     existing, merged = existing_manifests(table, latest)
-    commit = FileStoreCommit(_exclusive(table, messages, merged), table, user)
+    commit = FileStoreCommit(_exclusive(table, messages, merged, watermark_ms), table, user)
     if empties:
         kind, entries = "OVERWRITE", commit._overwrite_changes_provider(None, messages).provide(latest)
     else:
@@ -117,7 +123,7 @@ def crowded(target: str) -> Unavailable:
     )
 
 
-def _exclusive(table: Any, messages: Sequence[Any], merged: Sequence[str]) -> Any:
+def _exclusive(table: Any, messages: Sequence[Any], merged: Sequence[str], watermark_ms: int | None) -> Any:
     """pypaimon's snapshot commit, with a create that fails when the number is taken and all that the snapshot names made durable.
 
     `merged`: manifests that were written for it beside its own.
@@ -130,6 +136,9 @@ def _exclusive(table: Any, messages: Sequence[Any], merged: Sequence[str]) -> An
     class Exclusive(SnapshotCommit):  # type: ignore[misc]
         def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: list[Any]) -> bool:
             _sync(table, snapshot, messages, merged)
+            # pypaimon gives it the one of the snapshot before, as Java does where a commit has none of its own.
+            if watermark_ms != AS_BEFORE:
+                snapshot.watermark = watermark_ms
             name = f"snapshot/snapshot-{snapshot.id}"
             if not store.put_if_absent(name, JSON.to_json(snapshot, indent=2).encode()):
                 return False

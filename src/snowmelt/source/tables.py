@@ -177,6 +177,11 @@ class Table:
         """The lake has all of it, so that every change counts."""
         return self.phase in (Phase.CATCHING_UP, Phase.STREAMING, Phase.RELEASED) or (self.copy is not None and self.copy.replaces)
 
+    @property
+    def complete(self) -> bool:
+        """The lake has all of it, as of the last epoch or of when it was set aside, and nothing of it is being copied again."""
+        return self.phase in (Phase.CATCHING_UP, Phase.STREAMING, Phase.RELEASED, Phase.SET_ASIDE)
+
 
 class Tables:
     """All tables of a pipeline. `apply` is the only way that anything changes."""

@@ -66,6 +66,9 @@ class MySqlOptions:
     read_timeout_s: float = 300.0
     """How long a single receive may wait. Chunk reads send rows all the time; capture sets its own by the heartbeat."""
 
+    read_time_max_s: float = 3600.0
+    """How long one transaction that reads rows of a table may last."""
+
     def __post_init__(self) -> None:
         if not 0 < self.port < 65536:
             raise InvalidConfig("the port must be between 1 and 65535", detail=str(self.port))

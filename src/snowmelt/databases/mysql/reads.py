@@ -156,6 +156,7 @@ def read_chunk(
     era: int,
     visible: Position | MySqlGtidSet | None = None,
     to_a_change: bool = False,
+    ordered: bool = False,
     pool: ArenaPool | None = None,
     rows_max: int = ROWS_MAX,
     batch_bytes_max: int = BATCH_BYTES_MAX,
@@ -166,6 +167,7 @@ def read_chunk(
     `identity` is the server that the plan was made for, `visible` what was proven visible there at launch. The session is
     given to the read until that is closed; a failure in the midst of rows closes the session too. `to_a_change`: the mark must leave
     nothing open, as it may where rows have keys; what the server itself can't tell so exactly is settled by a lock for a moment.
+    `ordered`: rows come in the order of the key.
     """
     check(chunk.table == table.id, "a chunk is read from its own table", f"{chunk.table} and {table.id}")
     exact = ExactRead(session, table, identity=identity, era=era, to_a_change=to_a_change)
@@ -175,6 +177,8 @@ def read_chunk(
             raise Unavailable("the server shows less than when the read was launched", detail=str(table.id))
         names = ", ".join(quote(column.name) for column in table.columns)
         sql = f"SELECT {names} FROM {from_table(session, table)} WHERE {chunk_condition(table, chunk)}"
+        if ordered:
+            sql += f" ORDER BY {', '.join(quote(name) for name in table.key)}"
         counters = Counters()
         rows = select(
             session,
@@ -211,6 +215,11 @@ class ChunkRead:
     @property
     def high(self) -> Position:
         return self._exact.mark.high
+
+    @property
+    def locked(self) -> bool:
+        """Whether the read holds off the table's writers until it ends."""
+        return self._exact.locked
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, once. The last step ends the transaction and compares the table's shape."""
@@ -252,6 +261,10 @@ class ExactRead:
         check(self._mark is not None, "a read has a mark once it is open")
         assert self._mark is not None
         return self._mark
+
+    @property
+    def locked(self) -> bool:
+        return self._locked
 
     def open(self) -> None:
         session = self._session

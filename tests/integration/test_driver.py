@@ -1,0 +1,289 @@
+"""What a driver holds and what it guards, on a real server and a real lake. Tasks run in the test's process, without Spark."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snowmelt.commit.records import Intent, StagedName
+from snowmelt.databases.mysql.watched import Watch
+from snowmelt.engine import cleaning, tasks
+from snowmelt.engine.pipeline import Pipeline
+from snowmelt.engine.settings import Settings
+from snowmelt.engine.state import State
+from snowmelt.engine.tasks import LogTask, Place
+from snowmelt.errors import Fenced, InvalidConfig
+from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.status import read_status
+from snowmelt.store.generations import take_generation
+from snowmelt.store.objects import open_store
+from tests.integration.running import Running, held_reads, lake_rows, run_tasks_here, settings, source_rows
+from tests.servers import Server
+
+TABLES = int(os.environ.get("SNOWMELT_DROPPED_TABLES", "20"))
+"""How many tables are made, copied and dropped. The suite takes a few; `SNOWMELT_DROPPED_TABLES=1000` takes many."""
+AT_ONCE = 20
+
+Database = Callable[[Server], str]
+
+
+@pytest.fixture(autouse=True)
+def _tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_tasks_here(monkeypatch)
+
+
+def execute(server: Server, *statements: str) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def held_by(root: object) -> Iterator[tuple[object, str]]:
+    """Every object that `root` holds, with the way to it. Code, classes and modules are not searched: they are not the driver's."""
+    seen = {id(root)}
+    waiting: deque[tuple[object, str]] = deque([(root, type(root).__name__)])
+    while waiting:
+        one, way = waiting.popleft()
+        yield one, way
+        if isinstance(one, types.FunctionType):
+            held: list[Any] = [one.__closure__, one.__defaults__, one.__kwdefaults__]
+        elif isinstance(one, type | types.ModuleType | types.CodeType | types.FrameType | types.TracebackType):
+            continue
+        else:
+            held = gc.get_referents(one)
+        for found in held:
+            if id(found) not in seen and not (isinstance(found, dict) and "__builtins__" in found):
+                seen.add(id(found))
+                waiting.append((found, f"{way}.{type(found).__name__}"))
+
+
+def names_held(root: object, part: str) -> list[str]:
+    """Where texts with `part` in them are held."""
+    texts = ((one, way) for one, way in held_by(root) if isinstance(one, str | bytes))
+    return [f"{way}: {one!r}"[-300:] for one, way in texts if part in (one if isinstance(one, str) else one.decode(errors="replace"))]
+
+
+@pytest.mark.timeout(300 + 2 * TABLES)
+def test_nothing_is_kept_of_tables_that_were_made_copied_and_dropped(mariadb: Server, database: Database, tmp_path: Path) -> None:
+    shop = database(mariadb)
+    execute(mariadb, f"CREATE TABLE {shop}.stays (id INT PRIMARY KEY, v INT)")
+    with Running(None, settings(mariadb, tmp_path, tables=[f"{shop}.*"], rows_per_chunk=2)) as running:
+        running.settled()
+        for first in range(0, TABLES, AT_ONCE):
+            names = [f"{shop}.leaves_{number}" for number in range(first, min(first + AT_ONCE, TABLES))]
+            for name in names:
+                execute(mariadb, f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)", f"INSERT INTO {name} VALUES (1, 1), (2, 2), (3, 3)")
+            running.settled()
+            assert len(running.pipeline.progress.phases) == 1 + len(names)
+            for name in names:
+                execute(mariadb, f"DROP TABLE {name}")
+            running.settled()
+        # The log's last segments, and shapes, go with later epochs.
+        for number in range(10):
+            execute(mariadb, f"REPLACE INTO {shop}.stays VALUES (1, {number})")
+            running.settled()
+        ledger = running.pipeline.ledger
+        assert list(ledger.snapshots) == list(ledger.watermarks) == [f"ods.{shop}_stays"]
+        marks, ledger.marks = ledger.marks, {}
+        assert len(marks) == 1 + TABLES, "the lake keeps their rows, and a table of such a name goes on behind its mark"
+        try:
+            assert names_held(running.pipeline, "leaves_") == []
+        finally:
+            ledger.marks = marks
+    assert lake_rows(tmp_path, f"ods.{shop}_stays") == source_rows(mariadb, f"{shop}.stays")
+
+
+class Shop:
+    """A table with a few rows, and a pipeline of its database."""
+
+    def __init__(self, server: Server, name: str, folder: Path) -> None:
+        self.server = server
+        self.name = name
+        self.folder = folder
+        self.target = f"ods.{name}_orders"
+        execute(server, f"CREATE TABLE {name}.orders (id INT PRIMARY KEY, v INT)")
+        self.change(1, 2, 3)
+
+    def settings(self, **more: Any) -> Settings:
+        return settings(self.server, self.folder, tables=[f"{self.name}.*"], **more)
+
+    def change(self, *keys: int) -> None:
+        execute(self.server, *(f"REPLACE INTO {self.name}.orders VALUES ({key}, {key})" for key in keys))
+
+    def compare(self) -> None:
+        assert lake_rows(self.folder, self.target) == source_rows(self.server, f"{self.name}.orders")
+
+
+@pytest.fixture
+def shop(mariadb: Server, database: Database, tmp_path: Path) -> Shop:
+    return Shop(mariadb, database(mariadb), tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One story, because each start costs seconds: what is refused, what is kept, what is trimmed, what is promised."""
+    lost: list[int] = []
+
+    def lose_one(place: Any, task: Any, run: Callable[[Any, Any], Any]) -> Any:
+        """The answer of one log task does not arrive, though its job ends well."""
+        answer = run(place, task)
+        if isinstance(task, LogTask) and answer.rows and not lost:
+            lost.append(task.epoch)
+            return None
+        return answer
+
+    run_tasks_here(monkeypatch, lose_one)
+    # This process's clock is an hour behind the server's.
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    with Running(None, shop.settings()) as running:
+        running.settled()
+        for key in range(10, 30):
+            shop.change(key)
+            running.settled()
+        assert lost, "no answer was lost"
+        shop.compare()
+        pipeline, store = running.pipeline, State(open_store(shop.folder / "state")).store
+        assert pipeline.ledger.epoch > 20
+        # Three summaries are kept, each of four epochs, and what lies behind the oldest of them.
+        assert len(store.numbers("intent")) < 20 <= pipeline.ledger.epoch
+        assert len(store.numbers("done")) < 20
+        assert 1 <= len(store.numbers("summary")) <= 3
+    promised_ms = watermark(shop)
+    assert abs(promised_ms - real() * 1000) < 60_000, "by the server's clock"
+    assert lake_watermark(shop) == promised_ms
+
+    # A listener of another version has left its state. The next driver goes on with it.
+    state = State(open_store(shop.folder / "state"))
+    ledger = state.load()
+    empty = Intent(ledger.epoch + 1, ledger.generation, "listener", ledger.upto, ledger.upto, None, (), (), 0, ledger.segment)
+    assert state.put_intent(empty)
+    ledger.apply_intent(empty)
+    state.put_done(ledger.decide_done((), "heard"))
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    with Running(None, shop.settings()) as running:
+        shop.change(40, 41)
+        running.settled()
+        assert running.pipeline.ledger.listeners == "heard"
+        assert promised_ms <= watermark(shop) <= real() * 1000
+        # A table that is emptied and made anew is copied again: until it is there nothing is promised.
+        with held_reads("orders", monkeypatch) as released:
+            execute(shop.server, f"RENAME TABLE {shop.name}.orders TO {shop.name}.away, {shop.name}.away TO {shop.name}.orders")
+            running.wait_for(lambda: "discovered" in running.pipeline.progress.phases.values())
+            running.wait_for(lambda: running.pipeline.ledger.open is None)
+            assert running.pipeline.ledger.watermarks == {}
+            assert lake_watermark(shop) is None
+            released.set()
+            running.settled()
+        shop.change(50)
+        running.settled()
+        assert lake_watermark(shop) == watermark(shop) >= promised_ms
+    shop.compare()
+    lake = PaimonLake(shop.settings().warehouse, user="reader")
+    assert {StagedName.parse(name).number for name in lake.staged(shop.target)}
+    assert set(lake.staged(shop.target)) == lake.referenced(shop.target), "what the lost answer's job had staged is gone"
+
+
+def watermark(shop: Shop) -> int:
+    (table,) = read_status(shop.settings()).tables
+    assert table.committed_ms is not None
+    return table.committed_ms
+
+
+def lake_watermark(shop: Shop) -> int | None:
+    """As readers of Paimon see it."""
+    table = PaimonLake(shop.settings().warehouse, user="reader").table(shop.target)
+    found: int | None = table.snapshot_manager().get_latest_snapshot().watermark
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_a_read_that_is_answered_when_its_table_is_another_is_not_heard(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_reads("orders", monkeypatch) as released, Running(None, shop.settings()) as running:
+        chunks = running.pipeline
+        running.wait_for(lambda: getattr(chunks, "_chunks", None) is not None and chunks._chunks._waiting)
+        execute(shop.server, f"DROP TABLE {shop.name}.orders", f"CREATE TABLE {shop.name}.orders (id INT PRIMARY KEY, v INT)")
+        shop.change(7)
+        running.wait_for(lambda: any(table.incarnation.number > 1 for table in running.pipeline.ledger.tables))
+        released.set()
+        running.settled()
+    shop.compare()
+
+
+@pytest.mark.timeout(300)
+def test_a_table_that_is_altered_while_it_is_read_is_read_again_after_that(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    end, rows = Watch._end, tasks.chunk_rows
+    begun, ended = threading.Event(), threading.Event()
+
+    def tell(watch: Watch, *rest: Any) -> None:
+        end(watch, *rest)
+        ended.set()
+
+    def slow(*rest: Any, **more: Any) -> Any:
+        if not begun.is_set():
+            begun.set()
+            ended.wait(120)
+        return rows(*rest, **more)
+
+    monkeypatch.setattr(Watch, "_end", tell)
+    monkeypatch.setattr(tasks, "chunk_rows", slow)
+    with Running(None, shop.settings()) as running:
+        running.wait_for(begun.is_set)
+        # Both wait until the read gives way, and fail if it does not.
+        execute(
+            shop.server,
+            "SET SESSION lock_wait_timeout = 60",
+            f"ALTER TABLE {shop.name}.orders ADD COLUMN w INT",
+            f"INSERT INTO {shop.name}.orders VALUES (9, 9, 9)",
+        )
+        assert ended.is_set()
+        running.settled()
+        assert running.pipeline.progress.aside == {}
+    shop.compare()
+
+
+@pytest.mark.timeout(300)
+def test_a_driver_that_finds_a_newer_one_when_it_starts_does_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, loaded = State.load, list[int]()
+
+    def overtaken(state: State) -> Any:
+        """Behind its own generation the driver loads the state, and somebody else comes."""
+        loaded.append(1)
+        if len(loaded) == 2:
+            take_generation(state.store, "newer")
+        return load(state)
+
+    monkeypatch.setattr(State, "load", overtaken)
+    pipeline = Pipeline(None, shop.settings())
+    with pytest.raises(Fenced):
+        pipeline.run()
+    assert len(loaded) == 2
+    assert not pipeline._booted, "it stopped before anything began"
+
+
+def test_every_task_looks_for_the_drivers_store_before_it_does_anything(tmp_path: Path) -> None:
+    driver = take_generation(open_store(str(tmp_path / "state")), "nonce")
+    nothing: Any = None
+    place = Place(
+        generation=driver.number,
+        nonce=driver.nonce,
+        state=tmp_path / "elsewhere",
+        warehouse="",
+        user="",
+        source=nothing,
+        server=nothing,
+        log=nothing,
+        options=nothing,
+    )
+    for run in (tasks.run_chunk, tasks.run_log, cleaning.run_sweep):
+        with pytest.raises(InvalidConfig, match="not shared"):
+            run(place, nothing)

@@ -1,0 +1,135 @@
+"""Reads of chunks that take long: how they give way to other sessions, and how they go on in parts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from snowmelt.databases.mysql.bounds import Chunk
+from snowmelt.databases.mysql.catalog import read_tables
+from snowmelt.databases.mysql.columns import TypeOptions
+from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.watched import Watch
+from snowmelt.engine.reading import ChunkReading
+from snowmelt.errors import Occupied, TableStuck
+from snowmelt.model.table import TableId
+from snowmelt.secrets import Secret
+from tests.integration.dump import await_that
+from tests.servers import Server
+
+Database = Callable[[Server], str]
+
+ROWS = 400
+FAR = 1 << 60
+KEYS = [*range(1, ROWS + 1), FAR]
+READER = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO reader@'%'", "GRANT SELECT, LOCK TABLES ON {shop}.* TO reader@'%'"
+
+
+def ask(server: Server, *statements: str) -> Any:
+    """The last one's first value."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        row = cursor.fetchone()
+        return row[0] if row else None
+
+
+@contextmanager
+def reading_of(server: Server, shop: str, *, key: str = "id", in_parts: bool = True, seconds_max: float = 600.0) -> Iterator[ChunkReading]:
+    """The read of a table of more bytes than sockets hold, by a user with the guide's grants alone."""
+    ask(server, f"CREATE TABLE {shop}.t (id BIGINT NOT NULL, v LONGTEXT NOT NULL, PRIMARY KEY ({key}))")
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.executemany(f"INSERT INTO {shop}.t VALUES (%s, REPEAT('x', 100000))", [(number,) for number in KEYS])
+    secret = server.folder / "reader"
+    secret.write_text("secret")
+    ask(server, "CREATE USER reader@'%' IDENTIFIED BY 'secret'", *(grant.format(shop=shop) for grant in READER))
+    try:
+        options = MySqlOptions(
+            host=server.host,
+            port=server.port,
+            username="reader",
+            password=Secret(f"file:{secret}"),
+            tls=Tls.DISABLED,
+            allow_password_to_unverified_server=True,
+            read_time_max_s=seconds_max,
+        )
+        with Session(options) as session:
+            table = read_tables(session, [TableId(shop, "t")])[TableId(shop, "t")]
+            identity = session.server.identity
+        chunk = Chunk(table.id, 0, (1,), (FAR,)) if key == "id" else Chunk(table.id, 0, None, None)
+        yield ChunkReading(options, table, chunk, TypeOptions(), in_parts=in_parts, identity=identity, era=0, rows_max=10)
+    finally:
+        ask(server, "DROP USER reader@'%'")
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a watch has ended a read."""
+    event, end = threading.Event(), Watch._end
+
+    def tell(watch: Watch, *rest: Any) -> None:
+        end(watch, *rest)
+        event.set()
+
+    monkeypatch.setattr(Watch, "_end", tell)
+    return event
+
+
+@pytest.mark.timeout(180)
+def test_a_read_gives_way_to_an_alter_before_writers_pile_up_behind_it(any_server: Server, database: Database) -> None:
+    """The reader takes no row meanwhile: whatever holds it up, the server lets go of the lock."""
+    shop = database(any_server)
+    with reading_of(any_server, shop) as reading:
+        batches = reading.batches()
+        assert 0 < next(batches).num_rows < ROWS
+        alter = threading.Thread(target=ask, args=(any_server, f"ALTER TABLE {shop}.t ADD COLUMN w INT"), daemon=True)
+        alter.start()
+        waiting = (
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'Waiting for table metadata lock' AND info LIKE 'ALTER%'"
+        )
+        await_that(lambda: ask(any_server, waiting) or not alter.is_alive())
+        # Without a read that gives way this one waits behind the ALTER, and fails.
+        ask(any_server, "SET SESSION lock_wait_timeout = 60", f"INSERT INTO {shop}.t (id, v) VALUES (0, 'written')")
+        alter.join()
+        with pytest.raises(Occupied, match="a read gave way to another session that waits for the table"):
+            list(batches)
+
+
+@pytest.mark.timeout(180)
+def test_a_read_that_takes_too_long_goes_on_behind_its_last_row_in_another_transaction(
+    mariadb: Server, database: Database, ended: threading.Event
+) -> None:
+    """One key is far from all others, so half of the keys' range has all rows but one."""
+    shop = database(mariadb)
+    keys: list[int] = []
+    waited = 0
+    with reading_of(mariadb, shop, seconds_max=5.0) as reading:
+        for batch in reading.batches():
+            keys += batch.column("id").to_pylist()
+            if reading.parts > waited and waited < 2:
+                waited = reading.parts
+                ended.wait(60)
+                ended.clear()
+                if waited == 1:
+                    ask(mariadb, f"DELETE FROM {shop}.t WHERE id = 5", f"UPDATE {shop}.t SET v = 'new' WHERE id = {FAR}")
+        last = batch.column("v").to_pylist()[-1]
+    assert keys == KEYS, "each row once, in the order of keys"
+    assert reading.parts >= 3
+    assert last == "new", "later parts are later reads"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("key", "in_parts"), [("id, v(9)", False), ("id", False)])
+def test_a_read_that_takes_too_long_and_has_no_parts_sets_its_table_aside(
+    mariadb: Server, database: Database, ended: threading.Event, key: str, in_parts: bool
+) -> None:
+    with reading_of(mariadb, database(mariadb), key=key, in_parts=in_parts, seconds_max=1.0) as reading:
+        batches = reading.batches()
+        next(batches)
+        ended.wait(60)
+        with pytest.raises(TableStuck, match=r"a read takes longer than read_time_max: test_\d+.t: more than 1 s"):
+            list(batches)
