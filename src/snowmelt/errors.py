@@ -20,6 +20,7 @@ row values or credentials. What others wrote may be part of it, a server's messa
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable
 from typing import Final
 
@@ -151,3 +152,12 @@ def check(condition: bool, fact: str, detail: str = "") -> None:
     """Stop on a broken invariant, in production too. One condition at a time."""
     if not condition:
         raise InvariantBroken(fact, detail=detail)
+
+
+def clear_frames(error: BaseException) -> None:
+    """Let go of the local variables that an error's tracebacks hold, so that files and buffers are freed now and not when Python's cyclic
+    garbage collector runs. Functions that are still running keep theirs."""
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__context__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from snowmelt.columnar.arena import Bytes
 from snowmelt.databases.mysql.bounds import plan_chunks
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
@@ -16,9 +18,11 @@ from snowmelt.databases.mysql.ddl import AlterColumns, CreateTable, DropTable, R
 from snowmelt.databases.mysql.decode import Limits, LogItem, LogReader
 from snowmelt.databases.mysql.events import FLAG_IGNORABLE, Event, MariaDbGtid, MySqlGtid
 from snowmelt.databases.mysql.reads import read_chunk, read_extent
+from snowmelt.engine import stored_log
 from snowmelt.errors import Corrupt, SourceDrift, TableStuck
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.relay.prefilter import PreFilter
 from tests import streams
 from tests.integration.logs import (
     Change,
@@ -311,6 +315,37 @@ class TestForms:
         assert told[1][2] == half * 2 == told[3][2]
         with pytest.raises(SourceDrift, match="larger than the limit"):
             s.told(limits=Limits(row_bytes_max=30 << 20))
+
+    def test_no_row_of_a_compressed_transaction_is_taken_for_an_event(self, mysql8: Server, scene: MakeScene) -> None:
+        """A transaction that no window holds is looked for in the segment that all pieces are read into. Rows that look like an event's
+        header where the first window ends were once taken for the transaction's first event."""
+        s = scene(mysql8, columns="id INT PRIMARY KEY, v LONGBLOB")
+        chance = random.Random(12)
+        rows = []
+        for number in range(4):
+            made = bytearray(chance.randbytes(12 << 20))
+            sign = b"\x05\0\0\0" * 200
+            at = (8 << 20) - 400
+            made[at : at + 800] = sign[number:] + sign[:number]
+            rows.append(bytes(made))
+        with settings(mysql8, innodb_redo_log_capacity=512 << 20):
+            s.run("SET SESSION binlog_transaction_compression = ON")
+            for number, value in enumerate(rows):
+                s.cursor.execute("INSERT INTO t VALUES (%s, %s)", (number, value))
+        (stretch,) = s.stretches()
+        assert stretch.kinds().count(Event.TRANSACTION_PAYLOAD) == 4
+        named = [str(batch.transactions.gtid(0)) for batch in batches(s.items())]
+        assert len(set(named)) == 4
+
+        def read_into(at: int, into: Bytes) -> None:
+            into[:] = stretch.data[at : at + len(into)]
+
+        limits = Limits()
+        log = stored_log.Stretch(read_into, 0, len(stretch.data), PreFilter(limits.prefilter_bytes), limits)
+        reader = reader_of(mysql8, s.schemas, captured=s.captured)
+        found = batches(reader.read_log(log, file=stretch.file, start=stretch.start, checksum_bytes=stretch.checksum_bytes))
+        assert [str(batch.transactions.gtid(0)) for batch in found] == named
+        assert [value for batch in found for value in batch.rows.column("v").to_pylist()] == rows
 
     def test_a_transaction_of_60_mb_has_one_position(self, any_server: Server, scene: MakeScene) -> None:
         s = scene(any_server, columns="id INT PRIMARY KEY, v MEDIUMTEXT")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from snowmelt.engine import pipeline
+from snowmelt.engine.jobs import Jobs, Lane
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.relay.limits import POOL_BYTES_MIN, Limits
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
@@ -55,12 +56,35 @@ def test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks(
         for table in ("orders", "events"):
             cursor.execute(f"CREATE TABLE shop.{table} (id INT NOT NULL PRIMARY KEY, v LONGBLOB)")
     limits = Limits(prefilter_bytes=SEGMENT_BYTES, pool_bytes=POOL_BYTES_MIN, assembly_bytes=RECORD_BYTES // 2)
+    submit = Jobs.submit
+    ran: list[int] = []
+    """How many tasks each log job of a phase had, which have all answered."""
+
+    def counted(jobs: Jobs, lane: Lane, place: Any, tasks: Any, run: Any, done: Any, failed: Any) -> None:
+        def told(answers: list[Any]) -> None:
+            if lane is Lane.LOG:
+                ran.append(len(answers))
+            done(answers)
+
+        submit(jobs, lane, place, tasks, run, told, failed)
+
+    monkeypatch.setattr(Jobs, "submit", counted)
+
+    def check_tasks(number: int) -> None:
+        """A phase had as many tasks as it was told, and never one more than a part of a transaction makes."""
+        asked = wanted[number].log_tasks
+        print("phase", number, "asked", asked, "ran", ran)
+        assert asked is not None
+        assert max(ran) >= asked if asked > 1 else set(ran) == {1}
+        ran.clear()
+
     wanted = [
         settings(server, tmp_path, routes=[LOGGED], epoch_bytes=3 << 20, log_tasks=count, limits=limits)
         for count in chance.sample(range(1, 5), 4)
     ]
     with Running(spark, wanted[0]) as running:
         running.settled()
+    ran.clear()
     changes = load(server, chance, first=0, records=350)
 
     def run_until(number: int, commits: int) -> None:
@@ -71,6 +95,7 @@ def test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks(
             running.wait_for(lambda: running.pipeline.progress.epoch >= before + commits)
         left = running.pipeline.progress
         assert left.captured > left.done_upto, "no log was in flight"
+        check_tasks(number)
 
     run_until(1, commits=1)
     run_until(2, commits=1)
@@ -80,6 +105,7 @@ def test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks(
         before = running.pipeline.progress.epoch
         running.settled()
         assert running.pipeline.progress.epoch >= before + 5
+    check_tasks(3)
     assert lake_rows(tmp_path, "ods.shop_orders") == source_rows(server, "shop.orders")
     assert folded(tmp_path, "ods.events_log") == source_rows(server, "shop.events")
     assert len(history(tmp_path, "ods.events_log")) == changes

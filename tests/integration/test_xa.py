@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from snowmelt.engine.state import State
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.relay.limits import Limits
+from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Prepared
 from snowmelt.secrets import Secret
 from snowmelt.source.facts import OUTSIDE
@@ -406,10 +409,11 @@ def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
         aside.put_aside(store, segment, group, first.begins)
     assert aside.lying_aside(store) == [group.number]
     asked: list[tuple[str, int]] = []
+    take_back = partial(aside.take_back, store, group, PreFilter(4096), Limits())
 
     def prepared(xid: Xid, position: Position) -> Held | None:
         asked.append((str(xid), position.offset))
-        return aside.take_back(store, group)
+        return take_back()
 
     reader = reader_of(server, schemas_of(server, shop, start))
     reader.prepared = prepared
@@ -424,12 +428,15 @@ def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
 
     piece = next(key for key in store._objects if ".parts/" in key)
     store._objects[piece] = b"damaged"
+    with pytest.raises(Corrupt, match="an object of the store is shorter"):
+        take_back()
+    store._objects[piece] = bytes(first.bytes)
     with pytest.raises(Corrupt, match="a piece of a prepared transaction is damaged"):
-        aside.take_back(store, group)
+        take_back()
     with pytest.raises(Corrupt, match="another transaction lies aside"):
-        aside.take_back(store, replace(group, xid=b))
+        aside.take_back(store, replace(group, xid=b), PreFilter(4096), Limits())
     for _ in range(2):
         aside.let_go_of(store, [group.number])
     assert store._objects == {}
     with pytest.raises(Corrupt, match="the store lacks what a record names"):
-        aside.take_back(store, group)
+        take_back()

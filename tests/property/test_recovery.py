@@ -20,23 +20,27 @@ from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.decode import ChangeBatch, LogReader, Part
 from snowmelt.engine.aside import put_aside
 from snowmelt.engine.keeping import segments_of
+from snowmelt.engine.keys import pack_bound
 from snowmelt.engine.rows import Sourced
 from snowmelt.engine.stored_log import Filtered, StoredLog
 from snowmelt.engine.tasks import LogTask, Place, kept_bytes, kept_rows
+from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 from snowmelt.model import sequence
 from snowmelt.relay import retention
 from snowmelt.relay.limits import POOL_BYTES_MIN, PREFILTER_BYTES_MIN, Limits
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Relay
-from snowmelt.source.facts import Incarnation
-from snowmelt.source.planning import Rule
+from snowmelt.source.facts import Extent, Incarnation, Reported
+from snowmelt.source.planning import Adopting, Rule, Span
 from snowmelt.store.objects import open_store
 from tests.bench import recovery
 from tests.histories import TABLES, History, schemas, shape
 from tests.inflight import LogFolder
 
 COMBINATIONS = 500
+NAMED = 168
+"""So many transactions larger than the segment are asked for their names."""
 AT_ONCE = 10
 """So many of them share a log."""
 STUCK_S = 60.0
@@ -82,10 +86,14 @@ class InFlight:
         return sorted(told)
 
 
-def in_flight(folder: Path, seed: int, record_bytes: int) -> InFlight:
+def in_flight(folder: Path, seed: int, record_bytes: int, *, flavour: Any = None, packed: bool = True, xa: bool = False) -> InFlight:
+    """`xa`: with a prepared transaction that the same segment commits, and one that lies aside when it is committed."""
     chance = random.Random(seed)
-    history = History(chance, flavour=chance.choice(["mysql", "mariadb"]), checksummed=chance.random() < 0.8)
+    history = History(chance, flavour=flavour or chance.choice(["mysql", "mariadb"]), checksummed=chance.random() < 0.8, packed=packed)
     history.grow(chance.randint(3, 14), event_bytes=record_bytes, events_max=chance.choice([2, 8, 20]))
+    if xa:
+        history.prepare(record_bytes, 8)
+        history.grow(4, event_bytes=record_bytes)
     server = Server(history.flavour, (10, 11, 0), "server")
     log = LogFolder(folder, server, checksum_bytes=history.checksum_bytes)
     cuts, store = history.cuts, open_store(log.place.state)
@@ -180,13 +188,17 @@ def test_in_flight_log_is_recovered_whatever_the_sizes_and_the_number_of_tasks(t
     assert largest > 8, "no record was many times the segment"
 
 
-def test_transactions_of_many_segments_keep_their_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_transactions_of_many_segments_keep_their_names(tmp_path: Path, flavour: Any) -> None:
     """They are looked for in the segment that each piece is read into, one over the other."""
-    asked = 0
     least = Limits(prefilter_bytes=PREFILTER_BYTES_MIN)
-    for seed in range(6):
-        held = in_flight(tmp_path / str(seed), seed, record_bytes=3000)
+    asked: set[int] = set()
+    seed = 0
+    while len(asked) < NAMED:
+        seed += 1
+        held = in_flight(tmp_path / str(seed), seed, record_bytes=3000, flavour=flavour)
         given = {row.position: row.gtid for row in held.history.rows}
+        large = {at for at in given if sum(len(row.value) for row in held.history.rows if row.position == at) > PREFILTER_BYTES_MIN}
         opened = segments_of(held.place.state)
         reader = LogReader(flavour=held.history.flavour, version=(10, 11, 0), schemas=schemas(), limits=least)
         for sealed in held.relay.covering(0, held.relay.end):
@@ -199,8 +211,94 @@ def test_transactions_of_many_segments_keep_their_names(tmp_path: Path) -> None:
                 told = {int(at): str(item.transactions.gtid(index)) for index, at in enumerate(item.transactions.position)}
                 rows = set(item.rows.column("_position").to_pylist())
                 assert {at: told[at] for at in rows} == {at: given[at] for at in rows}
-                asked += len(rows)
-    assert asked > 100
+                asked |= {seed << 40 | at for at in rows & large}
+
+
+class Watched(PreFilter):
+    """Counts how often it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(PREFILTER_BYTES_MIN)
+        self.lends = 0
+
+    def lend(self) -> Any:
+        self.lends += 1
+        return super().lend()
+
+
+def test_a_tasks_segment_is_freed_at_its_end_and_after_an_error(tmp_path: Path) -> None:
+    held = in_flight(tmp_path, 3, record_bytes=8 * PREFILTER_BYTES_MIN)
+    place = replace(held.place, limits=Limits(prefilter_bytes=PREFILTER_BYTES_MIN))
+    task = held.task(0, held.relay.end, 0)
+
+    def freed(prefilter: PreFilter) -> None:
+        assert not prefilter.allocated
+        assert not prefilter.lent
+        with pytest.raises(InvariantBroken, match="behind its end"):
+            prefilter.lend()
+
+    whole, left, failed = PreFilter(PREFILTER_BYTES_MIN), PreFilter(PREFILTER_BYTES_MIN), PreFilter(PREFILTER_BYTES_MIN)
+    assert list(kept_rows(place, task, prefilter=whole))
+    freed(whole)
+    rows = kept_rows(place, task, prefilter=left)
+    next(rows)
+    assert left.allocated
+    rows.close()  # type: ignore[attr-defined]
+    freed(left)
+    data = segments_of(place.state)(task.segments[-1].name)[0].data_path
+    raw = data.read_bytes()
+    data.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    with pytest.raises(Corrupt, match="checksum is wrong"):
+        list(kept_rows(place, task, prefilter=failed))
+    freed(failed)
+
+
+def test_prepared_transactions_are_read_through_the_one_segment(tmp_path: Path) -> None:
+    """Whether they lie in the segment of their COMMIT or aside; the window around the COMMIT is given back for them, and read again."""
+    large = Limits(prefilter_bytes=PREFILTER_BYTES_MIN, assembly_bytes=100)
+    found = set()
+    for seed in range(12):
+        held = in_flight(tmp_path / str(seed), seed, record_bytes=3 * PREFILTER_BYTES_MIN, xa=True)
+        task = held.task(0, held.relay.end, 0)
+        found |= {decided.aside for decided in task.committed if decided.group.bytes > PREFILTER_BYTES_MIN}
+        prefilter = Watched()
+        assert sorted(Recovery(replace(held.place, limits=large), task, prefilter).run()) == held.expected()
+        assert prefilter.lends > held.relay.end // PREFILTER_BYTES_MIN
+    assert found == {False, True}
+
+
+def test_what_is_covered_is_neither_put_together_nor_spilled(tmp_path: Path) -> None:
+    nothing = Limits(prefilter_bytes=PREFILTER_BYTES_MIN, assembly_bytes=1, spill_bytes_max=1)
+    for seed in range(5):
+        held = in_flight(tmp_path / str(seed), seed, record_bytes=8 * PREFILTER_BYTES_MIN, packed=False)
+        place, end = replace(held.place, limits=nothing), held.relay.end
+        assert Recovery(place, held.task(0, end, covered=end)).run() == []
+        with pytest.raises(SourceDrift, match="raise relay: spill_bytes_max"):
+            Recovery(place, held.task(0, end, covered=0)).run()
+
+
+def test_what_is_covered_is_dropped_though_a_chunk_needs_older_log(tmp_path: Path) -> None:
+    """A table's log is read from before what is covered while a read of some of its keys is adopted: only these come again."""
+    held = in_flight(tmp_path, 5, record_bytes=500)
+    rows = held.history.rows
+    ids = sorted(row.id for row in rows)
+    low, high = ids[len(ids) // 4], ids[len(ids) // 2]
+    covered = held.relay.cuts_between(0, held.relay.end)[-3]
+    task = held.task(0, held.relay.end, covered)
+    rules = {}
+    for table in TABLES:
+        made = Incarnation(table, 1)
+        extent = Extent(pack_bound((ids[0],)), pack_bound((ids[-1],)))
+        read = Reported(made, ordinal=2, job=1, nonce="n", high=0, exact=True, schema=1, files=(), extent=extent)
+        span = Span(pack_bound((low,)), pack_bound((high,)))
+        rules[table] = Rule(made, covered, live=True, adopting=(Adopting(read, visible=0, span=span, replaces=False),))
+    sourced = {table: Sourced(shape(table), table.name, keyed=True) for table in TABLES}
+    found = [
+        row for _, batch in kept_rows(held.place, replace(task, rules=rules, tables=sourced)) for row in batch.column("id").to_pylist()
+    ]
+    again = {row.id for row in rows if low < row.id <= high and row.position - 4 <= covered}
+    assert again
+    assert sorted(found) == sorted(again | {row.id for row in rows if row.position - 4 > covered})
 
 
 class OfThePool(PreFilter):

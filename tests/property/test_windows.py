@@ -20,7 +20,7 @@ from snowmelt.columnar.arena import Bytes
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
 from snowmelt.databases.mysql.events import Event
-from snowmelt.databases.mysql.scan import Places, Walk
+from snowmelt.databases.mysql.scan import Places, Stop, Walk
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
@@ -29,7 +29,7 @@ from tests import streams
 from tests.fuzz.corpus import Piece, load_pieces
 from tests.histories import History, Row, schemas
 from tests.integration.logs import changes, handmade_schemas, table_map_body, write_rows_body
-from tests.unit.test_unpack import fragments
+from tests.unit.test_unpack import compressed_rows, deflated, fragments, payload
 
 PIECES = {piece.name: piece for piece in load_pieces()}
 LEAST = 19
@@ -178,6 +178,28 @@ def test_records_of_eight_windows_come_out_whole() -> None:
     assert read_history(history, 4096) == sorted(history.rows, key=lambda row: row.table)
 
 
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_that_nobody_wants_change_nothing_of_the_others_through_any_window(flavour: Any, seed: int) -> None:
+    """One table is not captured, another is covered up to somewhere; large events and transactions of both are stepped over."""
+    chance = random.Random(f"unwanted {seed}")
+    history = History(chance, flavour=flavour, checksummed=seed % 4 != 0, savepoints=chance.choice([0, 0.2]))
+    history.grow(15, event_bytes=chance.choice([400, 4000]), events_max=chance.choice([3, 12, 40]))
+    foreign, covered = chance.sample(sorted({row.table for row in history.rows}), 2)
+    upto = chance.choice(history.cuts)[1]
+    wanted = [row for row in history.rows if row.table != foreign and not (row.table == covered and row.position <= upto)]
+    for _ in range(4):
+        window = int(LEAST * 2 ** chance.uniform(0, 11))
+        small = Limits(assembly_bytes=chance.choice([16, 1000, 16 << 20]), rows_per_batch=chance.choice([2, 65_536]))
+        reader = LogReader(
+            flavour=history.flavour, version=(12, 3, 1), schemas=schemas(), limits=small, captured=lambda table: table.name != foreign
+        )
+        reader.low = lambda table: upto if table.name == covered else 0
+        log = Recycled(history.data, window_bytes=window)
+        found = rows_of(reader.read_log(log, file=1, start=4, end=history.end, checksum_bytes=history.checksum_bytes))
+        assert found == sorted(wanted, key=lambda row: row.table), window
+
+
 @pytest.mark.parametrize("name", sorted(PIECES))
 def test_what_is_refused_as_a_whole_is_refused_through_any_window(name: str) -> None:
     piece = PIECES[name]
@@ -256,3 +278,157 @@ def test_a_window_that_is_larger_than_its_walk_is_refused() -> None:
     events = streams.event(Event.XID, bytes(8), next_position=0, time=1, checksummed=False) * 5
     with pytest.raises(InvariantBroken, match="a window is larger than the walk was made for"):
         walk.enter(np.frombuffer(events, np.uint8), checksum_bytes=0, places=Places.UNPACKED)
+
+
+def test_a_window_is_not_left_while_its_rows_are_not_handed_out() -> None:
+    walk = Walk(window_bytes=1 << 20, position=4)
+    data = one_transaction([(Event.TABLE_MAP, table_map_body(9)), (Event.WRITE_ROWS_V1, write_rows_body(9, [1]))])
+    walk.enter(np.frombuffer(data, np.uint8), checksum_bytes=0, places=Places.EXACT)
+    assert walk.go_on() is Stop.END
+    with pytest.raises(InvariantBroken, match="a window is left while rows of it are not handed out"):
+        walk.leave()
+
+
+class Changing(Recycled):
+    """A log that ends otherwise when its last event is read for the second time."""
+
+    def __init__(self, data: bytes, *, window_bytes: int, kinds: tuple[int, int]) -> None:
+        super().__init__(data, window_bytes=window_bytes)
+        self._data = self._data.copy()
+        self._kinds = list(kinds)
+        self._last = len(data) - len(ENDS)
+
+    def piece(self, at: int) -> Bytes:
+        if at <= self._last < at + self.window_bytes and self._kinds:
+            self._data[self._last + 4] = self._kinds.pop(0)
+        return super().piece(at)
+
+
+ENDS = streams.event(Event.QUERY, streams.query_body(b"ROLLBACK"), next_position=0, checksummed=False)
+"""As an XID it is a commit: what that holds is not looked at."""
+
+
+@pytest.mark.parametrize(("kinds", "fate"), [((Event.QUERY, Event.XID), "rolled back"), ((Event.XID, Event.QUERY), "committed")])
+def test_a_transaction_that_ends_otherwise_than_it_was_found_to_is_refused(kinds: tuple[int, int], fate: str) -> None:
+    """Its rows are handed out, or dropped, before the walk comes to its end."""
+    log = streams.Log(checksummed=False)
+    log.add(Event.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0) + bytes(6))
+    log.add(Event.TABLE_MAP, table_map_body(9))
+    for first in range(0, 3000, 100):
+        log.add(Event.WRITE_ROWS_V1, write_rows_body(9, range(first, first + 100), last=False))
+    log.add(Event.QUERY, streams.query_body(b"ROLLBACK"))
+    data = b"".join(log.stored)
+    reader = LogReader(flavour="mariadb", version=(12, 3, 1), schemas=handmade_schemas())
+    assert not list(reader.read_log(Recycled(data, window_bytes=1000), file=1, start=4, checksum_bytes=0))
+    with pytest.raises(Corrupt, match=f"a transaction ends otherwise than it was found to: {fate}"):
+        list(reader.read_log(Changing(data, window_bytes=1000, kinds=kinds), file=1, start=4, checksum_bytes=0))
+
+
+class NeverWhole(Recycled):
+    """A log of which nothing is put together."""
+
+    def whole(self, at: int, size: int) -> Bytes:
+        raise AssertionError(f"{size} bytes are put together")
+
+
+class TestUnwanted:
+    """Rows that nobody wants are neither put together nor unpacked, whatever their size."""
+
+    LIMITS = Limits(assembly_bytes=500, spill_bytes_max=6000, unpacked_bytes_max=6000)
+    WINDOW = 4096
+
+    def ids(
+        self, data: bytes, *, checksum_bytes: int = 4, flavour: Any = "mariadb", log: type[Recycled] = NeverWhole, low: int = 0
+    ) -> list[int]:
+        reader = LogReader(
+            flavour=flavour,
+            version=(12, 3, 1),
+            schemas=handmade_schemas(),
+            limits=self.LIMITS,
+            captured=lambda table: table.name == "t",
+        )
+        reader.low = lambda _: low
+        found = changes(reader.read_log(log(data, window_bytes=self.WINDOW), file=1, start=4, checksum_bytes=checksum_bytes))
+        return [change.values["id"] for change in found]
+
+    @staticmethod
+    def log(*events: tuple[int, bytes], checksummed: bool = True, told: bool = True) -> streams.Log:
+        """A transaction with a row of table t before and behind these events."""
+        log = streams.Log(checksummed=checksummed)
+        log.add(Event.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0) + bytes(6))
+        mine = table_map_body(9, "t")
+        for kind, body in [(Event.TABLE_MAP, mine), (Event.WRITE_ROWS_V1, write_rows_body(9, [1]))]:
+            log.add(kind, body, told=told)
+        for kind, body in events:
+            log.add(kind, body, told=told)
+        for kind, body in [(Event.TABLE_MAP, mine), (Event.WRITE_ROWS_V1, write_rows_body(9, [2]))]:
+            log.add(kind, body, told=told)
+        log.add(Event.XID, bytes(8))
+        return log
+
+    FOREIGN = (Event.TABLE_MAP, table_map_body(10, "foreign"))
+    ROWS = write_rows_body(10, range(20_000))
+
+    @pytest.mark.parametrize("checksummed", [True, False])
+    @pytest.mark.parametrize("told", [True, False])
+    def test_a_large_event_of_a_table_that_is_not_captured(self, checksummed: bool, told: bool) -> None:
+        log = self.log(self.FOREIGN, (Event.WRITE_ROWS_V1, self.ROWS), checksummed=checksummed, told=told)
+        data = b"".join(log.stored)
+        assert self.ids(data, checksum_bytes=4 * checksummed) == [1, 2]
+
+    def test_a_large_compressed_event_of_such_a_table(self) -> None:
+        """Once larger than a window, once only when it is unpacked."""
+        noise = write_rows_body(10, range(2))[:10] + deflated(random.Random(1).randbytes(20_000))
+        zeros = write_rows_body(10, range(2))[:10] + deflated(bytes(1 << 20))
+        for body in (noise, zeros):
+            assert self.ids(b"".join(self.log(self.FOREIGN, (Event.WRITE_ROWS_COMPRESSED_V1, body)).stored)) == [1, 2]
+
+    def test_a_large_event_of_a_captured_table_that_is_covered(self) -> None:
+        log = self.log((Event.TABLE_MAP, table_map_body(9, "t")), (Event.WRITE_ROWS_V1, write_rows_body(9, range(20_000))))
+        data = b"".join(log.stored)
+        assert self.ids(data, low=log.offset) == []
+        with pytest.raises(AssertionError, match="put together"):
+            self.ids(data, low=log.offset - 1)
+
+    def test_a_compressed_transaction_that_is_small_without_such_rows(self) -> None:
+        events = [
+            (Event.QUERY, streams.query_body(b"BEGIN")),
+            (Event.TABLE_MAP, table_map_body(9, "t")),
+            (Event.WRITE_ROWS_V1, write_rows_body(9, [1])),
+            self.FOREIGN,
+            *[(Event.WRITE_ROWS_V1, write_rows_body(10, [7] * 30_000, last=False))] * 40,
+            (Event.TABLE_MAP, table_map_body(9, "t")),
+            (Event.WRITE_ROWS_V1, write_rows_body(9, [2])),
+            (Event.XID, bytes(8)),
+        ]
+        inner = b"".join(streams.event(kind, body, next_position=0, checksummed=False) for kind, body in events)
+        assert len(inner) > 5 << 20, "it is unpacked in one piece"
+        for compression in (0, 255):
+            log = streams.Log()
+            log.add(Event.GTID, streams.gtid_body(1))
+            log.add(Event.TRANSACTION_PAYLOAD, payload(inner, compression=compression))
+            # What is packed is put together as it is, and small or not limited here.
+            assert self.ids(b"".join(log.stored), flavour="mysql", log=Recycled) == [1, 2]
+        cut = inner[: inner.index(streams.event(*events[4], next_position=0, checksummed=False)) + 100]
+        log = streams.Log()
+        log.add(Event.GTID, streams.gtid_body(1))
+        log.add(Event.TRANSACTION_PAYLOAD, payload(cut))
+        with pytest.raises(Corrupt, match="an event that can't be"):
+            self.ids(b"".join(log.stored), flavour="mysql", log=Recycled)
+
+    def test_damage_in_them_is_seen(self) -> None:
+        """A number of a table that is damaged must not drop rows that are wanted."""
+        log = self.log(self.FOREIGN, (Event.WRITE_ROWS_V1, self.ROWS))
+        data = bytearray(b"".join(log.stored))
+        for at in (19, 26, 30_000, len(log.stored[4]) - 2):
+            damaged = bytearray(data)
+            damaged[sum(map(len, log.stored[:4])) + at] ^= 1
+            with pytest.raises(Corrupt):
+                self.ids(bytes(damaged), log=Recycled)
+
+    def test_what_is_wanted_and_beyond_the_limit_says_what_to_do(self) -> None:
+        log = self.log((Event.TABLE_MAP, table_map_body(9, "t")), (Event.WRITE_ROWS_COMPRESSED_V1, compressed_rows(self.MINE)))
+        with pytest.raises(SourceDrift, match="raise relay: spill_bytes_max"):
+            self.ids(b"".join(log.stored), log=Recycled)
+
+    MINE = write_rows_body(9, [7] * 20_000)

@@ -76,6 +76,9 @@ routes:
 relay:
   disk_bytes_max: 1TiB
   spill_bytes_max: 8GiB
+  prefilter_bytes: 4KiB
+  assembly_bytes: 1MiB
+  pool_bytes: 2MiB
 spark:
   spark.master: spark://spark.example.com:7077
   spark.executor.memory: 2g
@@ -145,8 +148,17 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
     assert (settings.name, settings.state, settings.interval_s) == ("shop-to-lake", Path("/state/shop"), 0.5)
     assert (settings.rows_per_chunk, settings.chunks_at_once, settings.epoch_bytes) == (50_000, 8, 64 << 20)
     assert settings.capture == CaptureLimits(disk_bytes_max=1 << 40)
-    assert settings.limits == Limits(spill_bytes_max=8 << 30, unpacked_bytes_max=8 << 30)
+    assert settings.limits == Limits(
+        prefilter_bytes=4096, assembly_bytes=1 << 20, pool_bytes=2 << 20, spill_bytes_max=8 << 30, unpacked_bytes_max=8 << 30
+    )
     assert settings.failover
+
+
+@pytest.mark.parametrize("key", ["prefilter_bytes", "pool_bytes", "assembly_bytes"])
+def test_a_segment_below_one_page_is_refused(tmp_path: Path, key: str) -> None:
+    text = told(tmp_path, LEAST + f"relay:\n  {key}: 4095B\n")
+    assert f"relay.{key}" in text
+    assert "from 4KiB to" in text
 
 
 def test_relative_paths_are_of_the_files_folder_whatever_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

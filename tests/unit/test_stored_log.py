@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import resource
+import signal
+import struct
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,13 +18,18 @@ import numpy as np
 import pytest
 
 from snowmelt.columnar.assembly import Assembly
-from snowmelt.databases.mysql.decode import Part
-from snowmelt.engine.stored_log import Filtered, StoredLog, read_file, read_stretch
-from snowmelt.errors import Corrupt, SourceDrift, Unavailable
+from snowmelt.databases.mysql.decode import LogReader, Part
+from snowmelt.databases.mysql.events import Event
+from snowmelt.databases.mysql.windows import Log
+from snowmelt.engine.stored_log import Filtered, StoredLog, read_file, read_group
+from snowmelt.errors import Corrupt, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.prefilter import PreFilter
+from tests import streams
+from tests.integration.logs import handmade_schemas, table_map_body, write_rows_body
 from tests.unit.test_segments import segment, write
+from tests.unit.test_unpack import fragments, payload, plain_event
 
 
 def filtered(make: Iterator[int], pool: Pool | None = None) -> Filtered[int]:
@@ -52,6 +62,18 @@ def test_the_filter_waits_for_room_and_not_for_more() -> None:
         # Two fit; the third is made and waits.
         assert (made, pool.taken) == ([0, 1, 2], 4000)
         assert list(batches) == [2000] * 6
+
+
+def test_a_batch_counts_until_it_is_written() -> None:
+    pool = Pool(4096)
+    with filtered(iter([3000, 2000, 1500]), pool) as batches:
+        assert next(batches) == 3000
+        # It is being written. The next has no room beside it, and waits.
+        assert pool.taken == 3000
+        assert next(batches) == 2000
+        assert pool.taken in (2000, 3500)
+        assert list(batches) == [1500]
+    assert pool.taken == 0
 
 
 def test_an_error_of_the_filter_comes_behind_what_it_made_before() -> None:
@@ -114,12 +136,18 @@ class TestStoredLog:
         log = self.stored(tmp_path, data, assembly_bytes=memory)
         assert log.whole(7, 40_000).tobytes() == data[7:40_007]
 
-    def test_a_stretch_is_put_together_whatever_the_window(self, tmp_path: Path) -> None:
+    def test_a_prepared_transaction_is_read_through_the_one_segment_or_into_an_assembly(self, tmp_path: Path) -> None:
         data = os.urandom(50_000)
         made = write(tmp_path, data, segment(tmp_path, 1, 4, data))
-        for memory in (100, 1 << 20):
+        for memory in (39_999, 40_000):
+            prefilter = PreFilter(4096)
             limits = Limits(prefilter_bytes=4096, assembly_bytes=memory)
-            assert read_stretch(partial(read_file, made.data_path), 7, 40_000, limits).tobytes() == data[7:40_007]
+            log, shares_segment = read_group(partial(read_file, made.data_path), 7, 40_000, prefilter, limits)
+            assert (shares_segment, log.size, log.window_bytes) == (memory < 40_000, 40_000, 4096)
+            assert log.piece(30).tobytes() == data[37 : 37 + 4096]
+            assert prefilter.lent == prefilter.allocated == shares_segment
+            log.give_back()
+            assert log.whole(0, 40_000).tobytes() == data[7:40_007]
 
     def test_what_is_larger_than_the_spill_limit_stops(self, tmp_path: Path) -> None:
         log = self.stored(tmp_path, bytes(50_000), assembly_bytes=100, spill_bytes_max=30_000)
@@ -168,3 +196,125 @@ def test_a_disk_that_is_full_is_an_error_and_no_signal(monkeypatch: pytest.Monke
     monkeypatch.setattr(assembly._file, "write", full, raising=False)
     with pytest.raises(Unavailable, match="spill file"):
         assembly.write(np.zeros(10, np.uint8).data)
+
+
+@pytest.fixture
+def spilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """How many spill files are open: they have no names, and lie in a folder that nothing else uses. The garbage collector rests."""
+    folder = tmp_path / "spill"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+    def count() -> int:
+        found = 0
+        for file in Path("/proc/self/fd").iterdir():
+            try:
+                found += os.readlink(file).startswith(str(folder))
+            except FileNotFoundError:
+                continue
+        return found
+
+    gc.collect()
+    gc.disable()
+    try:
+        yield count
+    finally:
+        gc.enable()
+
+
+class TestSpillFiles:
+    """An error closes them at once, although the error's traceback is kept."""
+
+    LIMITS = Limits(prefilter_bytes=4096, assembly_bytes=100)
+
+    def read(self, folder: Path, log: streams.Log, limits: Limits = LIMITS) -> SnowmeltError:
+        """The error that a log is refused with, and all that it holds."""
+        data = b"".join(log.stored)
+        made = write(folder, data, segment(folder, 1, 4, data))
+        part = Part(0, 4, None, made.end.offset)
+        stored = StoredLog(made, part, PreFilter(4096), limits, partial(read_file, made.data_path))
+        return self.refused(stored, made.crc_length, limits)
+
+    @staticmethod
+    def refused(log: Log, checksum_bytes: int, limits: Limits) -> SnowmeltError:
+        reader = LogReader(flavour="mariadb", version=(12, 3, 1), schemas=handmade_schemas(), limits=limits)
+        with pytest.raises(SnowmeltError) as caught:
+            list(reader.read_log(log, file=1, start=4, checksum_bytes=checksum_bytes))
+        return caught.value
+
+    @staticmethod
+    def log(*events: tuple[int, bytes]) -> streams.Log:
+        log = streams.Log()
+        log.add(Event.GTID_MARIADB, struct.pack("<QIB", 1, 0, 0) + bytes(6))
+        for kind, body in events:
+            log.add(kind, body)
+        log.add(Event.XID, bytes(8))
+        return log
+
+    MAP = (Event.TABLE_MAP, table_map_body(9))
+    ROWS = write_rows_body(9, range(10_000))
+
+    def test_a_file_lives_as_long_as_what_looks_into_it(self, spilled: Callable[[], int]) -> None:
+        with Assembly(memory_bytes=10, bytes_max=1000) as assembly:
+            assembly.write(b"x" * 100)
+            assert spilled() == 1
+            made = assembly.finish()
+        assert (spilled(), made.tobytes()) == (1, b"x" * 100)
+        del made
+        assert spilled() == 0
+
+    def test_an_event_beyond_the_limit(self, tmp_path: Path, spilled: Callable[[], int]) -> None:
+        error = self.read(tmp_path, self.log(self.MAP, (Event.WRITE_ROWS_V1, self.ROWS)), replace(self.LIMITS, spill_bytes_max=20_000))
+        assert "raise relay: spill_bytes_max" in str(error)
+        assert spilled() == 0
+
+    def test_a_disk_that_takes_no_more(self, spilled: Callable[[], int]) -> None:
+        assembly = Assembly(memory_bytes=10, bytes_max=1 << 20)
+        assembly.write(b"x" * 100)
+        before, heard = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        try:
+            with pytest.raises(Unavailable, match="TMPDIR") as caught:
+                assembly.write(bytes(100_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, heard)
+        assert (spilled(), caught.value.fact) == (0, "a spill file can't be written")
+
+    def test_log_that_is_gone_while_an_event_is_put_together(self, tmp_path: Path, spilled: Callable[[], int]) -> None:
+        data = bytes(50_000)
+        made = write(tmp_path, data, segment(tmp_path, 1, 4, data))
+        log = StoredLog(made, Part(0, 4, None, made.end.offset), PreFilter(4096), self.LIMITS, partial(read_file, made.data_path))
+        made.data_path.write_bytes(bytes(30_000))
+        with pytest.raises(Corrupt, match="shorter") as caught:
+            log.whole(0, 50_000)
+        assert (spilled(), caught.value.fact) == (0, "a segment is shorter than its index says")
+
+    def test_an_event_whose_rows_can_not_be_read(self, tmp_path: Path, spilled: Callable[[], int]) -> None:
+        error = self.read(tmp_path, self.log(self.MAP, (Event.WRITE_ROWS_V1, self.ROWS[:-1])))
+        assert "can't be read" in str(error)
+        assert spilled() == 0
+
+    def test_a_transaction_that_can_not_be_unpacked(self, tmp_path: Path, spilled: Callable[[], int]) -> None:
+        packed = bytearray(payload(os.urandom(50_000)))
+        error = self.read(tmp_path, self.log((Event.TRANSACTION_PAYLOAD, bytes(packed))))
+        assert "TRANSACTION_PAYLOAD" in str(error)
+        assert spilled() == 0
+
+    def test_fragments_of_which_some_are_missing(self, tmp_path: Path, spilled: Callable[[], int]) -> None:
+        some = fragments(plain_event(Event.WRITE_ROWS_V1, self.ROWS), 40, number_first=True)[:-1]
+        error = self.read(tmp_path, self.log(self.MAP, *((Event.PARTIAL_ROW_DATA, body) for body in some)))
+        assert "not whole" in str(error)
+        assert spilled() == 0
+
+    def test_a_reader_that_is_given_up(self, tmp_path: Path, spilled: Callable[[], int]) -> None:
+        data = b"".join(self.log(self.MAP, (Event.WRITE_ROWS_V1, self.ROWS)).stored)
+        made = write(tmp_path, data, segment(tmp_path, 1, 4, data))
+        prefilter, part = PreFilter(4096), Part(0, 4, None, made.end.offset)
+        log = StoredLog(made, part, prefilter, self.LIMITS, partial(read_file, made.data_path))
+        limits = replace(self.LIMITS, rows_per_batch=10)
+        items = LogReader(flavour="mariadb", version=(12, 3, 1), schemas=handmade_schemas(), limits=limits).read_stored(made, part, log)
+        next(items)
+        assert spilled() == 1
+        items.close()
+        assert (spilled(), prefilter.lent) == (0, False)

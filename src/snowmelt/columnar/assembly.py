@@ -1,7 +1,8 @@
 """Bytes that are put together piece by piece and then lie in one array: in memory up to a limit, beyond it in a spill file.
 
-The file has no name, so that a crash leaves nothing behind, and goes with the last array that looks into it. It is written before it is
-mapped: a disk that is full is an error of the write and no signal. Memory is bounded by `memory_bytes`, the file by `bytes_max`.
+The file has no name, so that a crash leaves nothing behind. An error closes it at once, and so does leaving the block before `finish`;
+behind that it goes with the last array that looks into it. It is written before it is mapped: a disk that is full is an error of the
+write and no signal. Memory is bounded by `memory_bytes`, the file by `bytes_max`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from types import TracebackType
 from typing import IO
 
 import numpy as np
@@ -17,8 +19,17 @@ from snowmelt.columnar.arena import Bytes
 from snowmelt.errors import SourceDrift, Unavailable
 
 
+def too_large(bytes_max: int) -> SourceDrift:
+    """For what would grow beyond the limit of a spill file."""
+    return SourceDrift(
+        "an event or a transaction of the log is larger than what may be put together",
+        detail=f"more than {bytes_max} bytes",
+        hint="raise relay: spill_bytes_max",
+    )
+
+
 class Assembly:
-    """`write` as often as needed, then `finish`."""
+    """`write` as often as needed, then `finish`, in a `with` block or with `close`."""
 
     def __init__(self, *, memory_bytes: int, bytes_max: int) -> None:
         self.size = 0
@@ -27,6 +38,19 @@ class Assembly:
         self._memory = bytearray()
         self._file: IO[bytes] | None = None
 
+    def __enter__(self) -> Assembly:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of memory and file; what `finish` has returned stays. Twice is harmless."""
+        self._memory = bytearray()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
     @property
     def spilled(self) -> bool:
         return self._file is not None
@@ -34,11 +58,8 @@ class Assembly:
     def write(self, data: bytes | memoryview) -> None:
         size = self.size + len(data)
         if size > self._bytes_max:
-            raise SourceDrift(
-                "an event or a transaction of the log is larger than what may be put together",
-                detail=f"more than {self._bytes_max} bytes",
-                hint="raise relay: spill_bytes_max",
-            )
+            self.close()
+            raise too_large(self._bytes_max)
         if self._file is None and size <= self._memory_bytes:
             self._memory += data
         else:
@@ -49,22 +70,25 @@ class Assembly:
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="snowmelt-spill-", buffering=0)  # noqa: SIM115
-                self._write_all(memoryview(self._memory))
+                write_all(self._file, self._memory)
                 self._memory = bytearray()
-            self._write_all(memoryview(data))
+            write_all(self._file, data)
         except OSError as error:
+            # The error's traceback would keep the file, and a full disk full.
+            self.close()
             raise Unavailable(
                 "a spill file can't be written", detail=os.strerror(error.errno or 0), hint="make room in TMPDIR, or let it be elsewhere"
             ) from None
-
-    def _write_all(self, data: memoryview) -> None:
-        assert self._file is not None
-        while data:
-            data = data[self._file.write(data) or 0 :]
 
     def finish(self) -> Bytes:
         """All that was written. It may be written to."""
         if self._file is None:
             return np.frombuffer(self._memory, np.uint8)
-        with self._file as file:
-            return np.frombuffer(mmap.mmap(file.fileno(), self.size), np.uint8)
+        return np.frombuffer(mmap.mmap(self._file.fileno(), self.size), np.uint8)
+
+
+def write_all(file: IO[bytes], data: bytes | bytearray | memoryview) -> None:
+    """Write to a file that is not buffered, which may take less than it is given."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) or 0 :]

@@ -213,13 +213,22 @@ class RelayConfig(Section):
 
     disk_bytes_max: Annotated[float, amount(BYTES, "64MiB", "1024TiB", "16GiB or 1TiB")] = float(CaptureLimits().disk_bytes_max)
     spill_bytes_max: Annotated[float, amount(BYTES, "16MiB", "1TiB", "4GiB or 64GiB")] = float(Limits().spill_bytes_max)
+    prefilter_bytes: Annotated[float, amount(BYTES, "4KiB", "1GiB", "8MiB or 64KiB")] = float(Limits().prefilter_bytes)
+    assembly_bytes: Annotated[float, amount(BYTES, "4KiB", "1TiB", "16MiB or 1GiB")] = float(Limits().assembly_bytes)
+    pool_bytes: Annotated[float, amount(BYTES, "4KiB", "1TiB", "64MiB or 1GiB")] = float(Limits().pool_bytes)
     spool: File | None = None
 
     def limits(self) -> CaptureLimits:
         return CaptureLimits(disk_bytes_max=int(self.disk_bytes_max))
 
     def reading(self) -> Limits:
-        return Limits(spill_bytes_max=int(self.spill_bytes_max), unpacked_bytes_max=int(self.spill_bytes_max))
+        return Limits(
+            prefilter_bytes=int(self.prefilter_bytes),
+            pool_bytes=int(self.pool_bytes),
+            assembly_bytes=int(self.assembly_bytes),
+            spill_bytes_max=int(self.spill_bytes_max),
+            unpacked_bytes_max=int(self.spill_bytes_max),
+        )
 
 
 class PipelineConfig(Section):

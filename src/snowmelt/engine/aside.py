@@ -8,24 +8,30 @@ Laws:
 - Names follow from place and content, so to put aside twice, or to go on after a crash, changes nothing.
 - What is read is what was put there: every piece is proven by its hash.
 
-Memory: one piece. What a task reads back lies in a file without a name.
+Memory: a task reads back through its pre-filter segment, into an assembly or into a file without a name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import mmap
+import os
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import IO, Final
 
 import numpy as np
 
+from snowmelt.columnar.arena import Bytes
+from snowmelt.columnar.assembly import write_all
 from snowmelt.databases.mysql.decode import Held
 from snowmelt.databases.mysql.segments import Segment
-from snowmelt.errors import Corrupt, Unavailable
+from snowmelt.databases.mysql.windows import InMemory
+from snowmelt.engine.stored_log import Stretch
+from snowmelt.errors import Corrupt, Unavailable, check
+from snowmelt.relay.limits import Limits
+from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Prepared
 from snowmelt.store.contract import Store, key_of_part, numbered
 from snowmelt.store.numbered import Lost
@@ -70,25 +76,74 @@ def put_aside(store: Store, segment: Segment, group: Prepared, position: int) ->
         raise Corrupt("another transaction lies aside under this place", detail=f"{found.value.xid} for {group.xid} at {group.offset}")
 
 
-def take_back(store: Store, group: Prepared) -> Held:
-    """The events of a transaction that lies aside."""
+def take_back(store: Store, group: Prepared, prefilter: PreFilter, limits: Limits) -> Held:
+    """The events of a transaction that lies aside: in memory if an assembly holds them, otherwise through the pre-filter segment, when the
+    first piece is asked for."""
     record = read_record(store, numbered(_PREFIX, group.number), ASIDE)
     if record.xid != group.xid or sum(piece.bytes for piece in record.pieces) != group.bytes:
         raise Corrupt("another transaction lies aside than the log says", detail=f"{record.xid} for {group.xid} at {group.offset}")
-    try:
-        with tempfile.TemporaryFile(prefix="snowmelt-held-") as file:
-            for piece in record.pieces:
-                key = _key(group.number, piece)
-                content = store.read(key)
-                if hashlib.sha256(content).hexdigest() != piece.sha256:
-                    raise Corrupt("a piece of a prepared transaction is damaged", detail=key)
-                file.write(content)
-            file.flush()
-            data = np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), np.uint8)
-    except OSError as error:
-        detail = f"{tempfile.gettempdir()}: {error.strerror}"
-        raise Unavailable("a prepared transaction can't be read back", detail=detail, hint="is TMPDIR full?") from None
-    return Held(data, record.checksum_bytes, record.position)
+    if group.bytes > limits.assembly_bytes:
+        fetched = _Fetched(store, group, record.pieces, prefilter, limits)
+        return Held(fetched, record.checksum_bytes, record.position, shares_segment=True, close=fetched.close)
+    data = np.empty(group.bytes, np.uint8)
+    at = 0
+    for piece in record.pieces:
+        content = data[at : at + piece.bytes].data
+        store.read_into(_key(group.number, piece), 0, content)
+        _prove(group, piece, hashlib.sha256(content).hexdigest())
+        at += piece.bytes
+    return Held(InMemory(data, window_bytes=prefilter.size), record.checksum_bytes, record.position)
+
+
+def _prove(group: Prepared, piece: Piece, sha256: str) -> None:
+    if sha256 != piece.sha256:
+        raise Corrupt("a piece of a prepared transaction is damaged", detail=_key(group.number, piece))
+
+
+class _Fetched(Stretch):
+    """What lies aside, in a file without a name. It is fetched once, and proven before anything of it is read."""
+
+    def __init__(self, store: Store, group: Prepared, pieces: tuple[Piece, ...], prefilter: PreFilter, limits: Limits) -> None:
+        super().__init__(self._read_file, 0, group.bytes, prefilter, limits)
+        self._store = store
+        self._group = group
+        self._pieces = pieces
+        self._file: IO[bytes] | None = None
+
+    def piece(self, at: int) -> Bytes:
+        if self._file is None:
+            self._fetch()
+        return super().piece(at)
+
+    def _fetch(self) -> None:
+        try:
+            self._file = tempfile.TemporaryFile(prefix="snowmelt-held-", buffering=0)  # noqa: SIM115
+            for piece in self._pieces:
+                found = hashlib.sha256()
+                for at in range(0, piece.bytes, self.window_bytes):
+                    content = self._prefilter.lend()[: piece.bytes - at].data
+                    self._lent = True
+                    self._store.read_into(_key(self._group.number, piece), at, content)
+                    found.update(content)
+                    write_all(self._file, content)
+                    self.give_back()
+                _prove(self._group, piece, found.hexdigest())
+        except OSError as error:
+            detail = f"{tempfile.gettempdir()}: {error.strerror}"
+            raise Unavailable("a prepared transaction can't be read back", detail=detail, hint="make room in TMPDIR") from None
+
+    def _read_file(self, at: int, into: Bytes) -> None:
+        assert self._file is not None
+        left = into.data
+        while left:
+            count = os.preadv(self._file.fileno(), [left], at)
+            check(count > 0, "a prepared transaction's file is shorter than the transaction")
+            left, at = left[count:], at + count
+
+    def close(self) -> None:
+        self.give_back()
+        if self._file is not None:
+            self._file.close()
 
 
 def lying_aside(store: Store) -> list[int]:

@@ -1,14 +1,15 @@
 """Reading the log again with a filter, in bounded memory: a thread reads, decodes and filters, its caller consumes.
 
 Laws:
-- Bytes before the filter lie in one dedicated segment (`relay.prefilter`) or, where an event is larger, in an assembly. Bytes behind it
+- Bytes before the filter lie in one dedicated segment (`relay.prefilter`) or, where an event is larger, in an assembly. A prepared
+  transaction is read the same way: through the segment, for which the window around its COMMIT is given back. Bytes behind the filter
   count against the pool (`relay.pool`). The thread that filters waits for room in the pool, and holds the segment meanwhile; the consumer
   waits for nothing that the filter holds. So neither waits for the other in a circle.
 - Batches come out in the order they were made in.
 - An error of either side ends both. The filter's is raised to the consumer behind what came before it; a consumer that stops wakes the
   filter, which gives everything back. Leaving the block waits for the thread: nothing of it runs on.
 
-Memory: the segment, an assembly, the pool, and one batch in the making; whatever the size of a transaction or of the log.
+Memory: the segment, assemblies (`relay.limits`), the pool, and one batch in the making; whatever the size of a transaction or of the log.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from snowmelt.columnar.assembly import Assembly
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.databases.mysql.decode import Part
 from snowmelt.databases.mysql.segments import Segment
+from snowmelt.databases.mysql.windows import InMemory, Log
 from snowmelt.errors import Corrupt
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.pool import Pool
@@ -57,44 +59,20 @@ def read_file(path: Path, at: int, into: Bytes) -> None:
         os.close(file)
 
 
-def read_stretch(read: ReadInto, at: int, size: int, limits: Limits) -> Bytes:
-    """Some of a segment's data, put together outside of any window: in memory up to a limit, then in a spill file."""
-    assembly = Assembly(memory_bytes=limits.assembly_bytes, bytes_max=limits.spill_bytes_max)
-    buffer = np.empty(min(size, limits.prefilter_bytes), np.uint8)
-    for done in range(0, size, len(buffer)):
-        piece = buffer[: size - done]
-        read(at + done, piece)
-        assembly.write(piece.data)
-    return assembly.finish()
+class Stretch:
+    """Bytes that are read piece by piece, as `windows.Log`, through the task's one pre-filter segment."""
 
-
-class StoredLog:
-    """A part of a segment as `windows.Log`, through the task's one pre-filter segment."""
-
-    def __init__(self, segment: Segment, part: Part, prefilter: PreFilter, limits: Limits, read: ReadInto) -> None:
-        self._where = f"{segment.log}:{segment.start.offset}"
-        self._first = part.first
-        self.size = (segment.data_bytes if part.last is None else part.last) - part.first
+    def __init__(self, read: ReadInto, first: int, size: int, prefilter: PreFilter, limits: Limits) -> None:
+        self._read = read
+        self._first = first
+        self.size = size
         self._prefilter = prefilter
         self._limits = limits
-        self._read = read
         self._lent = False
-        if segment.data_crc32 is not None:
-            self._check(segment.data_bytes, segment.data_crc32)
 
     @property
     def window_bytes(self) -> int:
         return self._prefilter.size
-
-    def _check(self, size: int, expected: int) -> None:
-        """Where events have no checksums, all of the data has one."""
-        found = np.uint32(0)
-        for at in range(0, size, self.window_bytes):
-            piece = self._lend(at, min(self.window_bytes, size - at))
-            found = crc32(piece, 0, len(piece), found)
-            self.give_back()
-        if int(found) != expected:
-            raise Corrupt("a segment's checksum is wrong", detail=self._where)
 
     def _lend(self, at: int, count: int) -> Bytes:
         piece = self._prefilter.lend()[:count]
@@ -111,12 +89,42 @@ class StoredLog:
             self._prefilter.give_back()
 
     def whole(self, at: int, size: int) -> Bytes:
-        assembly = Assembly(memory_bytes=self._limits.assembly_bytes, bytes_max=self._limits.spill_bytes_max)
-        for done in range(0, size, self.window_bytes):
-            piece = self._lend(self._first + at + done, min(self.window_bytes, size - done))
-            assembly.write(piece.data)
+        with Assembly(memory_bytes=self._limits.assembly_bytes, bytes_max=self._limits.spill_bytes_max) as assembly:
+            for done in range(0, size, self.window_bytes):
+                piece = self._lend(self._first + at + done, min(self.window_bytes, size - done))
+                assembly.write(piece.data)
+                self.give_back()
+            return assembly.finish()
+
+
+class StoredLog(Stretch):
+    """A part of a segment."""
+
+    def __init__(self, segment: Segment, part: Part, prefilter: PreFilter, limits: Limits, read: ReadInto) -> None:
+        size = (segment.data_bytes if part.last is None else part.last) - part.first
+        super().__init__(read, part.first, size, prefilter, limits)
+        if segment.data_crc32 is not None:
+            self._check(segment, segment.data_crc32)
+
+    def _check(self, segment: Segment, expected: int) -> None:
+        """Where events have no checksums, all of the data has one."""
+        found = np.uint32(0)
+        for at in range(0, segment.data_bytes, self.window_bytes):
+            piece = self._lend(at, min(self.window_bytes, segment.data_bytes - at))
+            found = crc32(piece, 0, len(piece), found)
             self.give_back()
-        return assembly.finish()
+        if int(found) != expected:
+            raise Corrupt("a segment's checksum is wrong", detail=f"{segment.log}:{segment.start.offset}")
+
+
+def read_group(read: ReadInto, at: int, size: int, prefilter: PreFilter, limits: Limits) -> tuple[Log, bool]:
+    """A prepared transaction of a segment, and whether it is read through the pre-filter segment. One that an assembly holds is read in
+    one go, so that the window around its COMMIT need not be read again for each of many small ones."""
+    if size > limits.assembly_bytes:
+        return Stretch(read, at, size, prefilter, limits), True
+    data = np.empty(size, np.uint8)
+    read(at, data)
+    return InMemory(data, window_bytes=prefilter.size), False
 
 
 class Filtered(Generic[Batch]):

@@ -49,7 +49,7 @@ from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
 from snowmelt.engine.reading import ChunkReading
 from snowmelt.engine.rows import Ordinals, Sourced, change_rows, chunk_rows, truncate_row
 from snowmelt.engine.sinks import Lake, Writer, open_lake
-from snowmelt.engine.stored_log import Filtered, StoredLog, read_stretch
+from snowmelt.engine.stored_log import Filtered, StoredLog, read_group
 from snowmelt.engine.workers import Packages, check_packages
 from snowmelt.errors import RECOPY, Corrupt, InvariantBroken, SnowmeltError, SourceDrift, check
 from snowmelt.fluss.target import FlussTarget
@@ -260,9 +260,9 @@ def kept_rows(place: Place, task: LogTask, *, prefilter: PreFilter | None = None
         limits=place.limits,
     )
     opened = segments_of(place.state)
-    find = _prepared(place, task, opened)
     ordinals = {name: Ordinals() for name in task.tables}
     prefilter = prefilter or PreFilter(place.limits.prefilter_bytes)
+    find = _prepared(place, task, opened, prefilter)
     with contextlib.closing(prefilter):
         for sealed in task.segments:
             segment, read = opened(sealed.name)
@@ -289,7 +289,9 @@ def _low(task: LogTask, sealed: Sealed, table: TableId) -> int:
     return task.rules[table].low - sealed.first + sealed.begins.offset
 
 
-def _prepared(place: Place, task: LogTask, opened: Callable[[str], Opened]) -> Callable[[Sealed, Xid, Position], Held | None]:
+def _prepared(
+    place: Place, task: LogTask, opened: Callable[[str], Opened], prefilter: PreFilter
+) -> Callable[[Sealed, Xid, Position], Held | None]:
     """Finds the events of a prepared transaction by the place of its COMMIT in a segment."""
     known = {decided.offset: decided for decided in task.committed}
 
@@ -301,10 +303,10 @@ def _prepared(place: Place, task: LogTask, opened: Callable[[str], Opened]) -> C
             return None
         group = decided.group
         if decided.aside:
-            return take_back(open_store(place.state), group)
+            return take_back(open_store(place.state), group, prefilter, place.limits)
         segment, read = opened(sealed.name)
-        data = read_stretch(read, group.at, group.bytes, place.limits)
-        return Held(data, segment.crc_length, sealed.begins.offset + group.begins - sealed.first)
+        log, shares_segment = read_group(read, group.at, group.bytes, prefilter, place.limits)
+        return Held(log, segment.crc_length, sealed.begins.offset + group.begins - sealed.first, shares_segment)
 
     return find
 

@@ -1,7 +1,9 @@
 """What reading the log again may use, in one place. A limit that a row or an event exceeds stops; the others only make more batches.
 
-A task that reads the log holds at most one pre-filter segment, one assembly, the pool and the arenas of the batches that are being made:
-none of it depends on how large a transaction is, or how much of the log is read.
+A task that reads the log holds at most one pre-filter segment, a few assemblies, the pool and the arenas of the batches that are being
+made: none of it depends on how large a transaction is, or how much of the log is read. An assembly is an event that no segment holds, what
+packed events unpack to, an event in fragments, or a prepared transaction; the first three may be there at once, and while a prepared
+transaction is read, those of its own beside them. Each is in memory up to `assembly_bytes`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ class Limits:
     pool_bytes: int = 64 << 20
     """What has passed the filter and waits for the lake's writer. A batch that is larger than that goes alone."""
     assembly_bytes: int = 16 << 20
-    """Up to here an event that no segment holds, or what compressed events unpack to, is put together in memory."""
+    """Up to here an event that no segment holds, what compressed events unpack to, or a prepared transaction is put together in memory."""
     spill_bytes_max: int = 4 << 30
     """Beyond that it goes to a spill file, up to here. An event's size has 32 bits."""
     row_bytes_max: int = 1 << 30

@@ -64,8 +64,8 @@ from snowmelt.databases.mysql.scan import Places, S, Stop, Walk, whole_events
 from snowmelt.databases.mysql.sets import set_lists
 from snowmelt.databases.mysql.tablemap import TableMap, mapped_table, read_table_map
 from snowmelt.databases.mysql.unpack import Unpacker, inflate
-from snowmelt.databases.mysql.windows import InMemory, Log, Windows
-from snowmelt.errors import BEGIN_ANEW, RECOPY, Corrupt, SourceDrift, check
+from snowmelt.databases.mysql.windows import InMemory, Log, Wanted, Windows
+from snowmelt.errors import BEGIN_ANEW, RECOPY, Corrupt, SourceDrift, check, clear_frames
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
@@ -169,10 +169,14 @@ LogItem = ChangeBatch | SchemaChanged
 class Held:
     """A prepared XA group: its events as they are in the log, or plain."""
 
-    data: Bytes
+    log: Log
     checksum_bytes: int
     position: int
     """Where it begins in the log."""
+    shares_segment: bool = False
+    """Whether its pieces lie in the segment that windows lie in: the window is given back before any is asked for."""
+    close: Callable[[], None] = lambda: None
+    """Called when its rows are read, or given up."""
 
 
 class _Fate(Enum):
@@ -295,6 +299,10 @@ class LogReader:
         windows = Windows(log, walk, unpacker, checksum_bytes=checksum_bytes, places=places, where=f"{file}:{start}")
         try:
             yield from self._walked(walk, windows, file)
+        except BaseException as error:
+            # Whoever keeps the error would keep spill files open.
+            clear_frames(error)
+            raise
         finally:
             windows.close()
             self.counters.unpacked_bytes += unpacker.bytes_made
@@ -342,13 +350,14 @@ class LogReader:
                         at, alone = windows.back_to_group()
                         if alone:
                             long = self._look_ahead(walk, windows, at, file)
-                    there = windows.next()
+                    there = windows.next(wanted=None if long is None else self._wanted_of(long))
                 case Stop.PACKED:
                     if walk.in_group and long is None:
                         # It is walked again in its plain form.
                         seen, followed = 0, -1
                         walk.back()
-                    windows.unpack()
+                    # Other groups may follow, of which it is not known where they end.
+                    windows.unpack(partial(self._wants, None))
                 case Stop.SAVEPOINT:
                     if int(walk.state[S.GROUP_NUMBER]) == followed:
                         self._set_savepoint(walk, savepoints, position)
@@ -385,7 +394,7 @@ class LogReader:
                         # As a QUERY's body, but for 13 more bytes that say which file was loaded.
                         body = body[:13] + body[26:]
                     # The name of a statement that stands alone is its group's.
-                    yield from self._statement(walk, body, position, _NO_GTID if walk.in_group else walk.group_gtid())
+                    yield from self._statement(walk, windows, body, position, _NO_GTID if walk.in_group else walk.group_gtid())
                 case Stop.XA_PREPARE:
                     if long is None:
                         size = int(walk.state[S.AT] - walk.state[S.GROUP_AT])
@@ -398,6 +407,14 @@ class LogReader:
                         there = windows.next()
                 case _:
                     raise AssertionError(stop)
+
+    def _wants(self, until: int | None, body: bytes) -> bool:
+        """Whether rows of a mapped table may come out. `until`: where their group ends, if that is known."""
+        table = mapped_table(body)
+        return self._captured(table) and (until is None or until > self.low(table))
+
+    def _wanted_of(self, long: _Long) -> Wanted:
+        return partial(self._wants, long.position) if long.fate is _Fate.COMMITTED else _nothing
 
     def _ended(self, walk: Walk) -> Transactions:
         """The transactions that have ended since rows were handed out."""
@@ -419,7 +436,7 @@ class LogReader:
             if stop is Stop.END:
                 there = windows.next(look=True)
             elif stop is Stop.PACKED:
-                windows.unpack_alone()
+                windows.unpack_alone(_nothing)
             elif stop is Stop.STATEMENT and walk.in_group:
                 rolls_back |= self._rolled_back_to(walk) is not None
             elif stop is not Stop.LOGGED_AS_STATEMENT:
@@ -460,9 +477,9 @@ class LogReader:
                 spans[table] = (spans.get(table, (first, last))[0], last)
             walk.forget_open()
             if stop is Stop.END:
-                there = windows.next()
+                there = windows.next(wanted=_nothing)
             elif stop is Stop.PACKED:
-                windows.unpack()
+                windows.unpack(_nothing)
             elif stop is Stop.SAVEPOINT:
                 self._set_savepoint(walk, savepoints, position)
             elif stop is Stop.STATEMENT and (name := self._rolled_back_to(walk)) is not None:
@@ -723,12 +740,14 @@ class LogReader:
         text.validate(full=True)
         return text
 
-    def _statement(self, walk: Walk, body: bytes, position: Position, gtid: Bytes) -> Iterator[LogItem]:
+    def _statement(self, walk: Walk, windows: Windows, body: bytes, position: Position, gtid: Bytes) -> Iterator[LogItem]:
         query = read_query(body, self._flavour)
         xa = read_xa_end(query.sql)
         time = walk.event_time_s()
         if xa:
-            yield from self._xa_ended(*xa, position, Transactions.one(position.offset, time, gtid))
+            if walk.in_group:
+                raise Corrupt("an XA transaction is decided inside of another", position=str(position))
+            yield from self._xa_ended(windows, *xa, position, Transactions.one(position.offset, time, gtid))
             return
         if self._step_over or not walk.takes_effect():
             return
@@ -797,13 +816,14 @@ class LogReader:
             walk.drop_group()
             return
         _, xid = read_xa_prepare(walk.body())
-        held = size + sum(entry.data.shape[0] for entry in self.held.values())
+        held = size + sum(entry.log.size for entry in self.held.values())
         if held > self._limits.held_bytes_max:
             raise SourceDrift("prepared XA transactions are larger than the limit", detail=f"{held} bytes at {position}")
-        self.held[xid] = Held(events(), checksum_bytes, int(walk.state[S.GROUP_POSITION]))
+        log = InMemory(events(), window_bytes=self._limits.prefilter_bytes)
+        self.held[xid] = Held(log, checksum_bytes, int(walk.state[S.GROUP_POSITION]))
         walk.drop_group()
 
-    def _xa_ended(self, committed: bool, xid: Xid, position: Position, ended: Transactions) -> Iterator[LogItem]:
+    def _xa_ended(self, windows: Windows, committed: bool, xid: Xid, position: Position, ended: Transactions) -> Iterator[LogItem]:
         if self.prepared is None:
             held = self.held.pop(xid, None)
         else:
@@ -816,17 +836,28 @@ class LogReader:
                 detail=f"{xid} at {position}",
                 hint="it was prepared before what was read here began; begin with a new state",
             )
-        yield from self._held_rows(held, position, ended)
+        if held.shares_segment:
+            windows.leave()
+        try:
+            yield from self._held_rows(held, position, ended)
+        finally:
+            held.close()
 
     def _held_rows(self, held: Held, position: Position, ended: Transactions) -> Iterator[LogItem]:
         """The rows of a prepared group. Prepared rows are in no read: what counts is the name and the time of the COMMIT, as its position
         does. The group's places and statements were dealt with when it was prepared."""
-        log = InMemory(held.data, window_bytes=self._limits.prefilter_bytes)
-        walk = Walk(window_bytes=log.window_bytes, position=held.position)
+        walk = Walk(window_bytes=held.log.window_bytes, position=held.position)
         unpacker = Unpacker(gaps=True, limits=self._limits)
-        windows = Windows(log, walk, unpacker, checksum_bytes=held.checksum_bytes, places=Places.UNPACKED, where=str(position))
+        windows = Windows(held.log, walk, unpacker, checksum_bytes=held.checksum_bytes, places=Places.UNPACKED, where=str(position))
+        try:
+            yield from self._held_windows(walk, windows, position, ended)
+        finally:
+            windows.close()
+
+    def _held_windows(self, walk: Walk, windows: Windows, position: Position, ended: Transactions) -> Iterator[LogItem]:
         found = self._look_ahead(walk, windows, 0, position.file)
-        there = windows.next()
+        wanted = partial(self._wants, position.offset)
+        there = windows.next(wanted=wanted)
         while there:
             stop = walk.go_on(commit_as=position.offset)
             if found.undone and stop in (Stop.END, Stop.PACKED):
@@ -845,13 +876,18 @@ class LogReader:
                     walk.row_time[: int(walk.state[S.FLUSHED])] = ended.time_s[0]
                     yield from self._rows(walk, position.file, ended)
                     if stop is Stop.PACKED:
-                        windows.unpack()
+                        windows.unpack(wanted)
                     else:
-                        there = windows.next()
+                        there = windows.next(wanted=wanted)
                 case _:
                     raise Corrupt("a held XA group reads otherwise than when it was prepared", detail=stop.name, position=str(position))
         if walk.in_group:
             raise Corrupt("a held XA group has no end", position=str(position))
+
+
+def _nothing(_: bytes) -> bool:
+    """No rows are wanted."""
+    return False
 
 
 def _in_turns(parts: list[tuple[Longs, RowPlan]]) -> Iterator[tuple[Longs, RowPlan]]:

@@ -246,6 +246,12 @@ class Walk:
     def map_body(self, index: int) -> bytes:
         return self.map_data[int(self.map_at[index]) : int(self.map_at[index + 1])].tobytes()
 
+    def map_of(self, number: int) -> bytes | None:
+        """The body of the map that the open statement has of a table, by the table's number."""
+        index = int(self.map_slots[_slot(self.map_slots, self.map_id, np.int64(number))])
+        known = index >= 0 and self.map_statement[index] == self.state[S.STATEMENT_NUMBER]
+        return self.map_body(index) if known else None
+
     def grow_maps(self) -> None:
         """Room for twice as many tables, and for the map that the walk stopped at."""
         for name in ("map_id", "map_statement", "map_rows", "map_data"):

@@ -5,28 +5,31 @@ row kernel know none of it: from such an event on a window is first rewritten as
 order, each inner event with the position of the outer one. Their places in the log are checked here, because afterwards they
 don't tell.
 
+Rows that nobody wants (`Sieve`) are not made plain: of such an event only the beginning comes out, which says whose rows it has and
+whether its statement goes on. That is all that the walk needs of it.
+
 Memory: what comes out is put together in memory up to a limit, beyond it in a spill file, and so is an event that comes in
-fragments. What claims to grow beyond its limit is refused before anything is allocated, and what grows beyond its claim is refused when
-it does.
+fragments. What grows beyond the limit, or beyond what it says of itself, is refused when it does; no claim is allocated.
 """
 
 from __future__ import annotations
 
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import numpy as np
 import zstandard
 from numba import njit
 
-from snowmelt.columnar.arena import Bytes
-from snowmelt.columnar.assembly import Assembly
+from snowmelt.columnar.arena import Bytes, Longs
+from snowmelt.columnar.assembly import Assembly, too_large
 from snowmelt.columnar.crc32 import crc32
-from snowmelt.columnar.memory import JIT, load32, store32
+from snowmelt.columnar.memory import JIT, kernel_view, load16, load32, store32
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event, Reader
-from snowmelt.errors import Corrupt
+from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.relay.limits import Limits
 
 EVENT_BYTES_MAX = (1 << 32) - 1
@@ -40,7 +43,12 @@ _PLAIN_TYPE = {
     Event.UPDATE_ROWS_COMPRESSED: Event.UPDATE_ROWS,
     Event.DELETE_ROWS_COMPRESSED: Event.DELETE_ROWS,
 }
+_ROWS = frozenset(_PLAIN_TYPE.values()) | {Event.PARTIAL_UPDATE_ROWS}
+ROW_HEAD_BYTES = HEADER_BYTES + 8
+"""Of a row event, also of a compressed one: its header, its table's number and its flags."""
 _PIECE_BYTES = 1 << 20
+_MAP_BYTES_MAX = 1 << 20
+"""A map that is larger is not looked at here; its table's rows are made plain."""
 _UNCOMPRESSED = 255
 _HEAD_BYTES_MAX = 1 << 18
 """No event has more than that before the bytes that are packed: extra data of 64 KiB, two bitmaps of 8 KiB, status variables."""
@@ -64,6 +72,29 @@ class Plain:
         """Where in the log's bytes the first event begins that is not before a plain byte."""
         index = bisect_left(self.starts, (at, 0))
         return self.starts[index][1] if index < len(self.starts) else self.taken
+
+
+@dataclass(frozen=True, slots=True)
+class Sieve:
+    """Which rows are wanted, by the body of their table's map."""
+
+    wanted: Callable[[bytes], bool]
+    map_of: Callable[[int], bytes | None]
+    """The map of a table by its number, among those that were mapped before."""
+
+    def drops(self, number: int) -> bool:
+        """Whether the rows of a table that was mapped before are not wanted. Where no map is known the walk decides."""
+        body = self.map_of(number)
+        return body is not None and not self.wanted(body)
+
+
+def row_head(kind: int, head: bytes) -> bytes | None:
+    """The beginning of a row event as an event of its own, which holds no rows and does not tell its place; None if it is no row event.
+    `kind` and `head` are those of the event."""
+    plain = _PLAIN_TYPE.get(Event(kind)) if kind in _PLAIN_TYPE else kind if kind in _ROWS else None
+    if plain is None:
+        return None
+    return head[:4] + bytes([plain]) + head[5:9] + ROW_HEAD_BYTES.to_bytes(4, "little") + bytes(4) + head[17:ROW_HEAD_BYTES]
 
 
 def unpack(
@@ -92,6 +123,7 @@ class Unpacker:
 
     def forget(self) -> None:
         """What follows does not go on where the last window ended."""
+        self._fragments.close()
         self._fragments = _Fragments(self._limits)
 
     @property
@@ -104,53 +136,60 @@ class Unpacker:
         if self.expects:
             raise Corrupt("a fragmented event is not whole", position=where)
 
-    def take(self, data: Bytes, *, checksum_bytes: int, where: str, position: int | None, enough: int) -> Plain:
-        """The events of a window as plain ones, as many as it takes to make `enough` bytes, and never more than the limit."""
-        out = Assembly(memory_bytes=self._limits.assembly_bytes, bytes_max=self._limits.spill_bytes_max)
-        payloads: list[tuple[int, int, int, str]] = []
-        starts: list[tuple[int, int]] = []
-        at, end = 0, data.shape[0]
-        while at < end and out.size < enough:
-            if end - at < HEADER_BYTES:
-                raise Corrupt("an event is cut short", position=f"{where}+{at}")
-            header = data[at : at + HEADER_BYTES].tobytes()
-            size = int.from_bytes(header[9:13], "little")
-            if size < HEADER_BYTES + checksum_bytes or size > end - at:
-                raise Corrupt("an event's size can't be", position=f"{where}+{at}")
-            stop = at + size - checksum_bytes
-            if checksum_bytes and int(crc32(data, at, stop, np.uint32(0))) != int.from_bytes(data[stop : stop + 4].tobytes(), "little"):
-                raise Corrupt("an event's checksum is wrong", position=f"{where}+{at}")
-            if position is not None:
-                position = event_end(position, header, self._gaps, where=f"{where}+{at}")
-                # What comes out of it has its end, also where it does not tell it itself.
-                header = header[:13] + (position & 0xFFFFFFFF).to_bytes(4, "little") + header[17:]
-            first = out.size
-            starts.append((first, at))
-            room = self._limits.unpacked_bytes_max - out.size
-            try:
-                self._write(out, header, data[at + HEADER_BYTES : stop], room)
-            except Corrupt as error:
-                raise Corrupt(error.fact, detail=error.detail, position=f"{where}+{at}") from None
-            if out.size > self._limits.unpacked_bytes_max:
-                limit = f"{self._limits.unpacked_bytes_max} bytes"
-                raise Corrupt("a range unpacks to more than its limit", detail=limit, position=f"{where}+{at}")
-            if header[4] == Event.TRANSACTION_PAYLOAD:
-                payloads.append((first, out.size, int.from_bytes(header[13:17], "little"), f"{where}+{at}"))
-            at += size
-        plain = out.finish()
-        for first, last, low, place in payloads:
-            # Inner events have positions of their own kind; theirs is the payload's.
-            if not _relabel(plain, first, last, low):
-                raise Corrupt("TRANSACTION_PAYLOAD holds an event that can't be", position=place)
-        self.bytes_made += out.size
-        return Plain(plain, at, starts)
+    def close(self) -> None:
+        """Let go of an event that has come in part."""
+        self._fragments.close()
 
-    def _write(self, out: Assembly, header: bytes, body: Bytes, room: int) -> None:
+    def take(self, data: Bytes, *, checksum_bytes: int, where: str, position: int | None, enough: int, sieve: Sieve | None = None) -> Plain:
+        """The events of a window as plain ones, as many as it takes to make `enough` bytes, and never more than the limit. Of rows that
+        the sieve drops only the heads come."""
+        limit = min(self._limits.spill_bytes_max, self._limits.unpacked_bytes_max)
+        with Assembly(memory_bytes=self._limits.assembly_bytes, bytes_max=limit) as out:
+            payloads: list[tuple[int, int, int, str]] = []
+            starts: list[tuple[int, int]] = []
+            maps = _Maps(sieve)
+            at, end = 0, data.shape[0]
+            while at < end and out.size < enough:
+                if end - at < HEADER_BYTES:
+                    raise Corrupt("an event is cut short", position=f"{where}+{at}")
+                header = data[at : at + HEADER_BYTES].tobytes()
+                size = int.from_bytes(header[9:13], "little")
+                if size < HEADER_BYTES + checksum_bytes or size > end - at:
+                    raise Corrupt("an event's size can't be", position=f"{where}+{at}")
+                stop = at + size - checksum_bytes
+                if checksum_bytes and int(crc32(data, at, stop, np.uint32(0))) != int.from_bytes(data[stop : stop + 4].tobytes(), "little"):
+                    raise Corrupt("an event's checksum is wrong", position=f"{where}+{at}")
+                if position is not None:
+                    position = event_end(position, header, self._gaps, where=f"{where}+{at}")
+                    # What comes out of it has its end, also where it does not tell it itself.
+                    header = header[:13] + (position & 0xFFFFFFFF).to_bytes(4, "little") + header[17:]
+                first = out.size
+                starts.append((first, at))
+                try:
+                    self._write(out, header, data[at + HEADER_BYTES : stop], limit - out.size, maps)
+                except Corrupt as error:
+                    raise Corrupt(error.fact, detail=error.detail, position=f"{where}+{at}") from None
+                if header[4] == Event.TRANSACTION_PAYLOAD:
+                    payloads.append((first, out.size, int.from_bytes(header[13:17], "little"), f"{where}+{at}"))
+                at += size
+            plain = out.finish()
+            for first, last, low, place in payloads:
+                # Inner events have positions of their own kind; theirs is the payload's.
+                if not _relabel(plain, first, last, low):
+                    raise Corrupt("TRANSACTION_PAYLOAD holds an event that can't be", position=place)
+            self.bytes_made += out.size
+            return Plain(plain, at, starts)
+
+    def _write(self, out: Assembly, header: bytes, body: Bytes, room: int, maps: _Maps) -> None:
         kind = header[4]
         if self.expects and kind not in (Event.PARTIAL_ROW_DATA, Event.ANNOTATE):
             raise Corrupt("a fragmented event is not whole")
-        if kind == Event.TRANSACTION_PAYLOAD:
-            _write_payload(out, body, room)
+        if kind == Event.TABLE_MAP:
+            maps.note(body)
+        if (kind in _PLAIN_TYPE or kind in _ROWS) and body.shape[0] >= 8 and maps.drops(int.from_bytes(body[:6].tobytes(), "little")):
+            _write_event(out, header, _PLAIN_TYPE.get(Event(kind), Event(kind)), body[:8])
+        elif kind == Event.TRANSACTION_PAYLOAD:
+            _write_payload(out, body, maps, large=self._limits.assembly_bytes)
         elif kind == Event.QUERY_COMPRESSED:
             reader = Reader(body[:_HEAD_BYTES_MAX].tobytes(), "QUERY_COMPRESSED")
             post = reader.take(13)
@@ -167,6 +206,33 @@ class Unpacker:
             _write_event(out, header, kind, body)
 
 
+class _Maps:
+    """The tables that were mapped in what is made plain, and before it: whether rows of each are dropped. A number is one table's for as
+    long as a statement can refer to it."""
+
+    def __init__(self, sieve: Sieve | None) -> None:
+        self.sieve = sieve
+        self._dropped: dict[int, bool] = {}
+
+    def note(self, body: Bytes) -> None:
+        if self.sieve is not None and body.shape[0] >= 8:
+            raw = body.tobytes()
+            self._dropped[int.from_bytes(raw[:6], "little")] = not self.sieve.wanted(raw)
+
+    def drops(self, number: int) -> bool:
+        if self.sieve is None:
+            return False
+        found = self._dropped.get(number)
+        if found is None:
+            # Not kept: the same number may be mapped here only later.
+            return self.sieve.drops(number)
+        return found
+
+    def table(self) -> tuple[Longs, Bytes]:
+        """The same for a kernel: numbers, and whether they are dropped."""
+        return np.array(list(self._dropped), np.int64), np.array(list(self._dropped.values()), np.uint8)
+
+
 def event_end(position: int, header: bytes, gaps: bool, *, where: str) -> int:
     """Where an event ends in the log, by the end of the one before it and the 32 bits that its header has of its own.
 
@@ -176,7 +242,7 @@ def event_end(position: int, header: bytes, gaps: bool, *, where: str) -> int:
     if low == 0:
         return position + size
     forward = (low - position) & 0xFFFFFFFF
-    if forward < size or (forward > size and not gaps):
+    if forward < size or (forward > size and not gaps) or forward > 1 << 31 >= size:
         raise Corrupt("an event is not where the log says", position=where)
     return position + forward
 
@@ -195,7 +261,9 @@ def _write_event(out: Assembly, header: bytes, kind: int, body: Bytes) -> None:
 
 def _write_inflated(out: Assembly, header: bytes, kind: int, head: bytes, packed: Bytes, room: int) -> None:
     """An event of which all behind `head` is compressed."""
-    inflated = _Inflated(packed, bytes_max=room)
+    inflated = _Inflated(packed)
+    if len(head) + inflated.length > room:
+        raise too_large(room)
     _write_head(out, header, kind, len(head) + inflated.length)
     out.write(head)
     for piece in inflated:
@@ -236,15 +304,13 @@ def _write_rows(out: Assembly, header: bytes, kind: int, body: Bytes, room: int)
 class _Inflated:
     """MariaDB's compressed data: a byte of algorithm, length's size and zlib's wrapping or none; the plain length; the stream."""
 
-    def __init__(self, packed: Bytes, *, bytes_max: int) -> None:
+    def __init__(self, packed: Bytes) -> None:
         reader = Reader(packed[:5].tobytes(), "compressed data")
         first = reader.number(1)
         algorithm, size = first >> 4 & 7, first & 7
         if not first & 0x80 or algorithm != 0 or not 1 <= size <= 4:
             raise Corrupt("compressed data begin with a header that we don't know", detail=f"byte {first}")
         self.length = int.from_bytes(reader.take(size), "big")
-        if self.length > bytes_max:
-            raise Corrupt("compressed data grow beyond their limit", detail=f"{self.length} bytes")
         self._stream = packed[1 + size :]
         self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if first & 8 else zlib.MAX_WBITS)
 
@@ -270,8 +336,13 @@ class _Inflated:
 
 
 def inflate(packed: bytes, *, bytes_max: int = EVENT_BYTES_MAX) -> bytes:
-    """MariaDB's compressed data, of a value or an event."""
-    return b"".join(_Inflated(np.frombuffer(packed, np.uint8), bytes_max=bytes_max))
+    """A compressed value of MariaDB."""
+    inflated = _Inflated(np.frombuffer(packed, np.uint8))
+    if inflated.length > bytes_max:
+        raise SourceDrift(
+            "a compressed value is larger than the limit", detail=f"{inflated.length} of {bytes_max} bytes", hint="exclude the table"
+        )
+    return b"".join(inflated)
 
 
 def first_of_payload(body: bytes) -> bytes:
@@ -307,24 +378,32 @@ def _fields_of_payload(head: bytes) -> tuple[int, int, int, int]:
     return compression, plain_bytes, payload_bytes, reader.left
 
 
-def _write_payload(out: Assembly, body: Bytes, room: int) -> None:
-    """MySQL's TRANSACTION_PAYLOAD: fields by type and length, then whole events without checksums."""
+def _write_payload(out: Assembly, body: Bytes, maps: _Maps, *, large: int) -> None:
+    """MySQL's TRANSACTION_PAYLOAD: fields by type and length, then whole events without checksums. One that is `large` goes through the
+    sieve; what is smaller is put together in memory anyway."""
     head = body[:_HEAD_BYTES_MAX].tobytes()
     compression, plain_bytes, payload_bytes, left = _fields_of_payload(head)
     payload = body[len(head) - left :]
     if payload_bytes != payload.shape[0]:
         raise Corrupt("TRANSACTION_PAYLOAD is not as long as it says")
     if compression == _UNCOMPRESSED:
-        out.write(payload.data)
+        plain_bytes = payload.shape[0]
+        pieces: Iterable[bytes | memoryview] = (payload[at : at + _PIECE_BYTES].data for at in range(0, plain_bytes, _PIECE_BYTES))
     elif compression == 0:
-        if not 0 <= plain_bytes <= room:
+        if not 0 <= plain_bytes <= EVENT_BYTES_MAX << 8:
             raise Corrupt("TRANSACTION_PAYLOAD claims an impossible size", detail=str(plain_bytes))
-        _write_unzstd(out, payload, plain_bytes)
+        pieces = _unzstd(payload, plain_bytes)
     else:
         raise Corrupt("TRANSACTION_PAYLOAD's compression is unknown", detail=str(compression))
+    if maps.sieve is not None and plain_bytes > large:
+        _write_sifted(out, pieces, maps)
+    else:
+        for piece in pieces:
+            out.write(piece)
 
 
-def _write_unzstd(out: Assembly, payload: Bytes, plain_bytes: int) -> None:
+def _unzstd(payload: Bytes, plain_bytes: int) -> Iterator[bytes]:
+    """The plain bytes in pieces, which are exactly as many as claimed, or an error."""
     total = 0
     try:
         # Streaming, since frames need not tell their size, and never more than was claimed.
@@ -333,11 +412,98 @@ def _write_unzstd(out: Assembly, payload: Bytes, plain_bytes: int) -> None:
             while total <= plain_bytes and (piece := stream.read(min(_PIECE_BYTES, plain_bytes + 1 - total))):
                 total += len(piece)
                 if total <= plain_bytes:
-                    out.write(piece)
+                    yield piece
     except zstandard.ZstdError:
         raise Corrupt("TRANSACTION_PAYLOAD can't be decompressed") from None
     if total != plain_bytes:
         raise Corrupt("TRANSACTION_PAYLOAD doesn't have the length that it says")
+
+
+class _Found(IntEnum):
+    """Why the sieve's kernel stops at an event."""
+
+    MORE = 0
+    """What is there of it does not tell what to do."""
+    MAP = 1
+    """It maps a table that is not known yet, and is whole."""
+    DROPPED = 2
+    CUT = 3
+    """It is wanted and not whole."""
+    BAD = 4
+
+
+def _write_sifted(out: Assembly, pieces: Iterable[bytes | memoryview], maps: _Maps) -> None:
+    """Whole events, piece by piece, without the rows that are dropped. Memory: a piece, and a map that two pieces share."""
+    rest = b""
+    dropping = copying = 0
+    for piece in pieces:
+        data = rest + bytes(piece) if rest else piece
+        at, rest = 0, b""
+        if dropping:
+            at = min(dropping, len(data))
+            dropping -= at
+        elif copying:
+            at = min(copying, len(data))
+            copying -= at
+            out.write(memoryview(data)[:at])
+        view = kernel_view(np.frombuffer(data, np.uint8))
+        known, drops = maps.table()
+        while at < len(data):
+            first = at
+            at, why = _sift(view, first, known, drops)
+            out.write(memoryview(data)[first:at])
+            if why == _Found.BAD:
+                raise Corrupt("TRANSACTION_PAYLOAD holds an event that can't be")
+            if why == _Found.MORE:
+                rest = bytes(memoryview(data)[at:])
+                break
+            size = int.from_bytes(view[at + 9 : at + 13].tobytes(), "little")
+            here = min(size, len(data) - at)
+            if why == _Found.MAP:
+                maps.note(view[at + HEADER_BYTES : at + size])
+                known, drops = maps.table()
+                out.write(memoryview(data)[at : at + size])
+            elif why == _Found.DROPPED:
+                head = row_head(int(view[at + 4]), bytes(memoryview(data)[at : at + ROW_HEAD_BYTES]))
+                assert head is not None
+                out.write(head)
+                dropping = size - here
+            else:
+                out.write(memoryview(data)[at : at + here])
+                copying = size - here
+            at += here
+    if rest or dropping or copying:
+        raise Corrupt("TRANSACTION_PAYLOAD holds an event that can't be")
+
+
+@njit(**JIT)
+def _sift(data, at, known, drops):  # type: ignore[no-untyped-def]
+    """Step over events that are whole and come as they are; where the next other one begins, and which of `_Found` it is."""
+    end = data.shape[0]
+    while at < end:
+        if end - at < 19:
+            return at, 0
+        size = np.int64(load32(data, at + 9))
+        kind = data[at + 4]
+        if size < 19:
+            return at, 4
+        if size >= 27 and (kind == 19 or (23 <= kind <= 25) or (30 <= kind <= 32) or kind == 39):
+            if end - at < 27:
+                return at, 0
+            table = np.int64(load32(data, at + 19)) | (np.int64(load16(data, at + 23)) << 32)
+            found = -1
+            for i in range(known.shape[0]):
+                if known[i] == table:
+                    found = i
+            if kind == 19:
+                if found < 0 and size <= _MAP_BYTES_MAX:
+                    return at, (1 if size <= end - at else 0)
+            elif found >= 0 and drops[found] and size > 27:
+                return at, 2
+        if size > end - at:
+            return at, 3
+        at += size
+    return at, 0
 
 
 @njit(**JIT)
@@ -370,6 +536,9 @@ class _Fragments:
         self._number_first = True
         self._pieces = Assembly(memory_bytes=0, bytes_max=0)
 
+    def close(self) -> None:
+        self._pieces.close()
+
     def add(self, body: Bytes) -> Bytes | None:
         head = body[:17].tobytes()
         reader = Reader(head, "PARTIAL_ROW_DATA")
@@ -384,7 +553,7 @@ class _Fragments:
             self._size = reader.number(8)
             if self._size > EVENT_BYTES_MAX:
                 raise Corrupt("a fragmented event grows beyond its limit", detail=f"{self._size} bytes")
-            self._pieces = Assembly(memory_bytes=self._limits.assembly_bytes, bytes_max=EVENT_BYTES_MAX)
+            self._pieces = Assembly(memory_bytes=self._limits.assembly_bytes, bytes_max=self._limits.spill_bytes_max)
         number, count = (one, two) if self._number_first else (two, one)
         if number != self._number + 1 or count != self.expected:
             raise Corrupt("fragments are out of order")
@@ -398,4 +567,5 @@ class _Fragments:
         if self._pieces.size != self._size:
             raise Corrupt("fragments don't make the event's size")
         self.expected = 0
-        return self._pieces.finish()
+        with self._pieces as pieces:
+            return pieces.finish()

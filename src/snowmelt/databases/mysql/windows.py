@@ -5,6 +5,8 @@ Laws:
   end something that is no whole event is laid before the walk, which refuses it.
 - One piece is out at a time, and is given back before the next is asked for. The walk leaves it first, with a copy of what it still
   needs: behind that the piece's bytes may be any.
+- A row event that no piece holds and whose rows nobody wants is never put together: the walk gets its head alone. Its checksum is
+  looked at piece by piece, so that a damaged number of a table drops nothing.
 - What is packed is made plain from a place of the window on, in parts that are bounded; the plain bytes are walked in windows too,
   and behind them the range goes on where they came from.
 
@@ -13,13 +15,18 @@ Memory: one piece, and one assembly for a large event or for plain bytes. Nothin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from snowmelt.columnar.arena import Bytes
+from snowmelt.columnar.crc32 import crc32
 from snowmelt.columnar.memory import kernel_view
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event
 from snowmelt.databases.mysql.scan import Places, S, Walk, whole_events
-from snowmelt.databases.mysql.unpack import Plain, Unpacker, event_end
+from snowmelt.databases.mysql.unpack import ROW_HEAD_BYTES, Plain, Sieve, Unpacker, event_end, row_head
+from snowmelt.errors import Corrupt
 
 _HEADERS_TELL = frozenset(
     {
@@ -30,6 +37,9 @@ _HEADERS_TELL = frozenset(
     }
 )  # fmt: skip
 """Events that end no group, whatever they hold."""
+_NOTHING: Bytes = np.empty(0, np.uint8)
+Wanted = Callable[[bytes], bool]
+"""Whether rows of a table are needed, by the body of its map."""
 
 
 class Log(Protocol):
@@ -84,7 +94,7 @@ class Windows:
         self.checksum_bytes = checksum_bytes
         self._places = places
         self._where = where
-        self._data: Bytes
+        self._data = _NOTHING
         self._at = 0
         """Where the window begins in the range, and where its events end."""
         self._behind = 0
@@ -95,8 +105,9 @@ class Windows:
         self._from = 0
         """Where in the range the plain bytes come from."""
 
-    def next(self, *, look: bool = False) -> bool:
-        """Go on behind the window that was walked; whether there is anything. Who only looks for a group's end steps over large rows."""
+    def next(self, *, look: bool = False, wanted: Wanted | None = None) -> bool:
+        """Go on behind the window that was walked; whether there is anything. Who only looks for a group's end steps over large rows;
+        of those that are not `wanted` the walk gets the head alone."""
         if self._plain is not None:
             if self._plain_behind < self._plain.data.shape[0]:
                 self._lay_plain()
@@ -124,19 +135,62 @@ class Windows:
             if look and header[4] in _HEADERS_TELL:
                 self._walk.state[S.POSITION] = event_end(self._walk.position, header, self._places is Places.GAPS, where=self._where)
                 continue
+            head = None if wanted is None or look or self._unpacker.expects else self._unwanted(data, wanted)
             self._log.give_back()
+            if head is not None:
+                self._lay_head(head, header, size)
+                return True
             data, count = self._log.whole(self._at, size), size
             break
         self._behind = self._at + count
         self._data = data[:count]
         self._walk.enter(self._data, checksum_bytes=self.checksum_bytes, places=self._places)
         if self._unpacker.expects and not look:
-            # The next fragment of an event must follow.
+            # The next fragment of an event must follow. Other groups may lie behind it, whose rows are wanted.
             self.unpack()
         return True
 
-    def unpack(self) -> None:
-        """Make plain what lies in the window from the walk's place on. The walk goes on in that."""
+    def _unwanted(self, data: Bytes, wanted: Wanted) -> bytes | None:
+        """The head of a row event that no piece holds, if its rows are not wanted."""
+        if data.shape[0] < ROW_HEAD_BYTES:
+            return None
+        raw = data[:ROW_HEAD_BYTES].tobytes()
+        head = row_head(raw[4], raw)
+        if head is None or not self._sieve(wanted).drops(int.from_bytes(raw[19:25], "little")):
+            return None
+        return head
+
+    def _lay_head(self, head: bytes, header: bytes, size: int) -> None:
+        """Lay a row event before the walk of which nothing is needed but that it is there."""
+        if self._places is Places.UNPACKED:
+            low, before = int.from_bytes(header[13:17], "little"), self._walk.position
+            position = before + ((low - before) & 0xFFFFFFFF if low else 0)
+        else:
+            position = event_end(self._walk.position, header, self._places is Places.GAPS, where=self._where)
+        if self.checksum_bytes:
+            self._check_event(size)
+        self._data = np.frombuffer(head, np.uint8)
+        self._walk.enter(self._data, checksum_bytes=0, places=Places.UNPACKED)
+        self._walk.state[S.POSITION] = position
+
+    def _check_event(self, size: int) -> None:
+        """Whether an event has the checksum that it says, without all of it in one place."""
+        found, told = np.uint32(0), b""
+        last = size - self.checksum_bytes
+        for at in range(0, size, self._log.window_bytes):
+            piece = kernel_view(self._log.piece(self._at + at))[: size - at]
+            rows = max(0, min(piece.shape[0], last - at))
+            found = crc32(piece, 0, rows, found)
+            told += piece[rows:].tobytes()
+            self._log.give_back()
+        if int(found) != int.from_bytes(told, "little"):
+            raise Corrupt("an event's checksum is wrong", position=f"{self._where}+{self._at}")
+
+    def _sieve(self, wanted: Wanted) -> Sieve:
+        return Sieve(wanted, self._walk.map_of)
+
+    def unpack(self, wanted: Wanted | None = None) -> None:
+        """Make plain what lies in the window from the walk's place on, but for rows that are not `wanted`. The walk goes on in that."""
         first = int(self._walk.state[S.AT])
         self._from = self._at + first
         self._plain = self._unpacker.take(
@@ -145,14 +199,15 @@ class Windows:
             where=self._where,
             position=None if self._places is Places.UNPACKED else self._walk.position,
             enough=self._log.window_bytes,
+            sieve=None if wanted is None else self._sieve(wanted),
         )
         self._plain_behind = 0
         self._lay_plain()
 
-    def unpack_alone(self) -> None:
+    def unpack_alone(self, wanted: Wanted) -> None:
         """The same for who has stepped over fragments."""
         self._unpacker.forget()
-        self.unpack()
+        self.unpack(wanted)
 
     def _lay_plain(self) -> None:
         plain = self._plain
@@ -193,5 +248,16 @@ class Windows:
         self._log.give_back()
         return self._log.whole(first, last - first)
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Give the window back before its end: another log is read through the same segment. `next` goes on where the walk is."""
+        at = self.at
+        self._walk.leave()
         self._log.give_back()
+        self.go_to(at)
+
+    def close(self) -> None:
+        """Give everything back, whatever the walk has still to see. A spill file goes with what looked into it."""
+        self._log.give_back()
+        self._data = self._walk.data = _NOTHING
+        self._plain = None
+        self._unpacker.close()
