@@ -71,9 +71,8 @@ def test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks(
     monkeypatch.setattr(Jobs, "submit", counted)
 
     def check_tasks(number: int) -> None:
-        """A phase had as many tasks as it was told, and never one more than a part of a transaction makes."""
+        """A log job of the phase had as many tasks as it was told to have; a transaction that is shared makes more."""
         asked = wanted[number].log_tasks
-        print("phase", number, "asked", asked, "ran", ran)
         assert asked is not None
         assert max(ran) >= asked if asked > 1 else set(ran) == {1}
         ran.clear()

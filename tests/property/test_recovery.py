@@ -18,7 +18,7 @@ import pytest
 
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.decode import ChangeBatch, LogReader, Part
-from snowmelt.engine.aside import put_aside
+from snowmelt.engine.aside import put_aside, take_back
 from snowmelt.engine.keeping import segments_of
 from snowmelt.engine.keys import pack_bound
 from snowmelt.engine.rows import Sourced
@@ -299,6 +299,36 @@ def test_what_is_covered_is_dropped_though_a_chunk_needs_older_log(tmp_path: Pat
     again = {row.id for row in rows if low < row.id <= high and row.position - 4 <= covered}
     assert again
     assert sorted(found) == sorted(again | {row.id for row in rows if row.position - 4 > covered})
+
+
+def test_a_large_transaction_that_lies_aside_is_fetched_through_the_segment_and_proven(tmp_path: Path) -> None:
+    seeds = (in_flight(tmp_path / str(seed), seed, record_bytes=3 * PREFILTER_BYTES_MIN, xa=True) for seed in range(12))
+    held, group = next(
+        (held, decided.group)
+        for held in seeds
+        for decided in held.task(0, held.relay.end, 0).committed
+        if decided.aside and decided.group.bytes > 2 * PREFILTER_BYTES_MIN
+    )
+    store = open_store(held.place.state)
+    for memory, through in ((group.bytes, False), (group.bytes - 1, True)):
+        prefilter = Watched()
+        limits = Limits(prefilter_bytes=PREFILTER_BYTES_MIN, assembly_bytes=memory)
+        back = take_back(store, group, prefilter, limits)
+        assert (back.shares_segment, back.log.size, prefilter.lends) == (through, group.bytes, 0)
+        pieces = []
+        for at in range(0, group.bytes, PREFILTER_BYTES_MIN):
+            pieces.append(back.log.piece(at).tobytes())
+            back.log.give_back()
+        assert b"".join(pieces) in held.history.data
+        assert bool(prefilter.lends) == through
+        back.close()
+    (part,) = (held.place.state / "held").rglob("*.parts/*")
+    raw = part.read_bytes()
+    part.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    damaged = take_back(store, group, PreFilter(PREFILTER_BYTES_MIN), limits)
+    with pytest.raises(Corrupt, match="a piece of a prepared transaction is damaged"):
+        damaged.log.piece(0)
+    damaged.close()
 
 
 class OfThePool(PreFilter):

@@ -268,6 +268,13 @@ class TestSpillFiles:
         assert "raise relay: spill_bytes_max" in str(error)
         assert spilled() == 0
 
+    def test_what_grows_beyond_the_limit(self, spilled: Callable[[], int]) -> None:
+        assembly = Assembly(memory_bytes=10, bytes_max=1000)
+        assembly.write(b"x" * 100)
+        with pytest.raises(SourceDrift, match="raise relay: spill_bytes_max") as caught:
+            assembly.write(bytes(901))
+        assert (spilled(), caught.value.detail) == (0, "more than 1000 bytes")
+
     def test_a_disk_that_takes_no_more(self, spilled: Callable[[], int]) -> None:
         assembly = Assembly(memory_bytes=10, bytes_max=1 << 20)
         assembly.write(b"x" * 100)
