@@ -6,6 +6,7 @@ import itertools
 import logging
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -334,6 +335,30 @@ def test_a_table_behind_an_alter_that_waits_for_a_transaction_is_waited_for_and_
             altering.join()
             running.settled()
     assert lake_rows(tmp_path, "ods.shop_t") == source_rows(server, "shop.t")
+
+
+@pytest.mark.timeout(300)
+def test_a_table_that_gets_an_engine_whose_rows_lie_elsewhere_is_set_aside(
+    mysql8: Server, database: Callable[[Server], str], tmp_path: Path, spark: Any
+) -> None:
+    """An INSERT into a BLACKHOLE table is logged, and no SELECT shows its row."""
+    shop = database(mysql8)
+    wanted = settings(mysql8, tmp_path, tables=[f"{shop}.*"])
+    execute(mysql8, f"CREATE TABLE {shop}.t (id INT PRIMARY KEY)", f"INSERT INTO {shop}.t VALUES (1), (2)")
+    with Running(spark, wanted) as running:
+        running.settled()
+        execute(mysql8, f"ALTER TABLE {shop}.t ENGINE = BLACKHOLE", f"INSERT INTO {shop}.t VALUES (3)")
+        running.settled()
+        execute(mysql8, f"INSERT INTO {shop}.t VALUES (4)")
+        running.settled()
+        aside = running.pipeline.progress.aside[f"{shop}.t"]
+        assert "rows of its engine BLACKHOLE lie elsewhere" in aside
+        assert "give it another engine; then start with --recopy" in aside
+        assert [row["id"] for row in lake_rows(tmp_path, f"ods.{shop}_t")] == [1, 2]
+    execute(mysql8, f"ALTER TABLE {shop}.t ENGINE = InnoDB", f"INSERT INTO {shop}.t VALUES (5)")
+    with Running(spark, wanted, recopy=[f"{shop}.t"]) as running:
+        running.settled()
+    assert lake_rows(tmp_path, f"ods.{shop}_t") == source_rows(mysql8, f"{shop}.t")
 
 
 @pytest.mark.timeout(300)

@@ -40,7 +40,7 @@ from snowmelt.databases.mysql.catalog import TablePredicate
 from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.failover import gtids_at
-from snowmelt.databases.mysql.preflight import FOREIGN_ENGINES, Cascades, PreflightOptions, unfit_tables
+from snowmelt.databases.mysql.preflight import Cascades, PreflightOptions, unfit_tables, why_foreign
 from snowmelt.databases.mysql.reads import log_end
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.cleaning import Cleaner
@@ -535,8 +535,8 @@ class Pipeline:
             target = self._router.of(shape.id)
         except InvalidConfig as error:
             return str(error)
-        if shape.engine.lower() in FOREIGN_ENGINES:
-            return f"rows of its engine {shape.engine} lie elsewhere, and change without a word in the log"
+        if why := why_foreign(shape):
+            return why
         remedy = "give it one" if self._settings.fluss else f"give it one, or a route with mode: {Mode.CHANGELOG} and start again"
         return "" if shape.key or not target.keyed else f"it has no key by which its rows could be told apart; {remedy}"
 

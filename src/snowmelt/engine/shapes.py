@@ -40,6 +40,7 @@ from snowmelt.databases.mysql.ddl import (
     Truncate,
 )
 from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
+from snowmelt.databases.mysql.preflight import why_foreign
 from snowmelt.databases.mysql.segments import Segment
 from snowmelt.databases.mysql.statements import LoggedStatement, changes_of
 from snowmelt.engine.state import Shape, State
@@ -179,6 +180,12 @@ class Shapes:
     def _outcomes(self, change: SchemaChange, logged: LoggedStatement, where: str) -> Iterator[_Outcome]:
         text = _told(logged.sql)
         match change:
+            case AlterColumns(name, after=MySqlTable() as after) | Rewrites(name, after=MySqlTable() as after) if why := why_foreign(after):
+                # One that nobody has yet is looked at before it is copied.
+                if name in self._now:
+                    yield _breaks(name, why, f"at {where}: {text}", f"give it another engine; then {RECOPY}")
+                else:
+                    yield _Outcome(name, Effect.DROPS)
             case CreateTable(table):
                 # One that a foreign key changes without a word in the log is left out when it is found.
                 yield _Outcome(table.id, Effect.DROPS)

@@ -571,6 +571,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def why_foreign(table: MySqlTable) -> str:
+    """Why a table of this engine can't be captured; empty where it can."""
+    if table.engine.lower() not in FOREIGN_ENGINES:
+        return ""
+    return f"rows of its engine {table.engine} lie elsewhere, and change without a word in the log"
+
+
 def _transactional(table: MySqlTable) -> bool:
     """Whether a consistent snapshot of this table is exact. Other engines with transactions were never tried."""
     return table.engine.lower() == "innodb"
