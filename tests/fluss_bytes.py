@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
@@ -55,6 +56,67 @@ def compacted_value(kind: FlussType, value: Any) -> bytes:
             return varint(len(value), 32) + value
         case Root.TIMESTAMP | Root.TIMESTAMP_LTZ:
             return varint(value[0], 64) + (varint(value[1], 32) if kind.precision > 3 else b"")
+        case Root.ARRAY | Root.MAP | Root.ROW:
+            data = nested_value(kind, value)
+            return varint(len(data), 32) + data
+
+
+def nested_value(kind: FlussType, value: Any) -> bytes:
+    """Arrays are lists, maps lists of pairs, rows lists of their fields' values."""
+    match kind.root:
+        case Root.ARRAY:
+            return binary_array(kind.children[0], value)
+        case Root.MAP:
+            keys, values = (binary_array(child, [pair[place] for pair in value]) for place, child in enumerate(kind.children))
+            return struct.pack("<i", len(keys)) + keys + values
+        case _:
+            return compacted_row(schema_of(*kind.children), value)
+
+
+FIXED = {Root.BOOLEAN: 1, Root.TINYINT: 1, Root.SMALLINT: 2, Root.INTEGER: 4, Root.FLOAT: 4, Root.DATE: 4, Root.TIME: 4}
+
+
+def binary_array(kind: FlussType, values: Sequence[Any]) -> bytes:
+    """A slot for each element; the words of those that don't fit into theirs come behind all of them."""
+    nulls = bytearray((len(values) + 31) // 32 * 4)
+    width = FIXED.get(kind.root, 8)
+    start = (4 + len(nulls) + width * len(values) + 7) // 8 * 8
+    slots = behind = b""
+    for place, value in enumerate(values):
+        if value is None:
+            nulls[place // 8] |= 1 << place % 8
+            slots += bytes(width)
+            continue
+        slot, data = array_slot(kind, value, start + len(behind))
+        slots += slot
+        behind += data + bytes(-len(data) % 8)
+    return (struct.pack("<i", len(values)) + bytes(nulls) + slots).ljust(start, b"\0") + behind
+
+
+def array_slot(kind: FlussType, value: Any, at: int) -> tuple[bytes, bytes]:
+    """A slot, and what lies at `at` for it."""
+    match kind.root:
+        case Root.INTEGER | Root.DATE | Root.TIME:
+            return struct.pack("<i", value), b""
+        case Root.BIGINT:
+            return struct.pack("<q", value), b""
+        case Root.DECIMAL if kind.precision <= 18:
+            return struct.pack("<q", value), b""
+        case Root.DECIMAL:
+            data = compacted_value(kind, value)[1:]
+            return struct.pack("<ii", len(data), at), data.ljust(16, b"\0")
+        case Root.TIMESTAMP | Root.TIMESTAMP_LTZ:
+            millis = struct.pack("<q", value[0])
+            return (millis, b"") if kind.precision <= 3 else (struct.pack("<ii", value[1], at), millis)
+        case Root.CHAR | Root.STRING | Root.BINARY | Root.BYTES:
+            data = value.encode() if isinstance(value, str) else value
+            if len(data) <= 7:
+                return data.ljust(7, b"\0") + bytes([0x80 | len(data)]), b""
+        case Root.ARRAY | Root.MAP | Root.ROW:
+            data = nested_value(kind, value)
+        case _:
+            return compacted_value(kind, value), b""
+    return struct.pack("<ii", len(data), at), data
 
 
 def compacted_row(schema: Schema, values: Sequence[Any]) -> bytes:
@@ -90,13 +152,57 @@ def shown(kind: FlussType, value: Any) -> Any:
             nanos = value[0] * 10**6 + (value[1] if kind.precision > 3 else 0)
             unit = units[kind.unit]
             return nanos // unit if kind.unit != "s" or nanos >= 0 else -(-nanos // unit)
+        case Root.ARRAY:
+            return [shown(kind.children[0], element) for element in value]
+        case Root.MAP:
+            return [tuple(shown(child, part) for child, part in zip(kind.children, pair, strict=True)) for pair in value]
+        case Root.ROW:
+            return [shown(child, part) for child, part in zip(kind.children, value, strict=True)]
         case _:
             return value
 
 
 def seen(array: pa.Array) -> list[Any]:
     """An array as `shown` shows its values."""
-    return (array.view(pa.int64()) if pa.types.is_timestamp(array.type) else array).to_pylist()
+    kind = array.type
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        inner = seen(array.values) if pa.types.is_list(kind) else list(zip(seen(array.keys), seen(array.items), strict=True))
+        ends = array.offsets.to_pylist()
+        found = [inner[start:end] for start, end in itertools.pairwise(ends)]
+    elif pa.types.is_struct(kind):
+        found = [list(values) for values in zip(*(seen(array.field(place)) for place in range(kind.num_fields)), strict=True)]
+    else:
+        return (array.view(pa.int64()) if pa.types.is_timestamp(kind) else array).to_pylist()
+    return [value if valid else None for value, valid in zip(found, array.is_valid().to_pylist(), strict=True)]
+
+
+def wire_value(kind: FlussType, value: Any) -> Any:
+    """A value of `compacted_value` for an Arrow array of the log."""
+    if value is None:
+        return None
+    match kind.root:
+        case Root.DECIMAL | Root.TIMESTAMP | Root.TIMESTAMP_LTZ:
+            return shown(kind, value)
+        case Root.TIME:
+            return {"s": value // 1000, "ms": value, "us": value * 1000, "ns": value * 10**6}[kind.unit]
+        case Root.ARRAY:
+            return [wire_value(kind.children[0], element) for element in value]
+        case Root.MAP:
+            return [
+                {name: wire_value(child, part) for name, child, part in zip(("key", "value"), kind.children, pair, strict=True)}
+                for pair in value
+            ]
+        case Root.ROW:
+            return {name: wire_value(child, part) for name, child, part in zip(kind.names, kind.children, value, strict=True)}
+        case _:
+            return value
+
+
+def wire_batch(schema: Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    arrays = [
+        pa.array([wire_value(column.type, row[place]) for row in rows], column.type.wire) for place, column in enumerate(schema.columns)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(column.name, column.type.wire) for column in schema.columns]))
 
 
 def schema_of(*types: FlussType, id: int = 1) -> Schema:

@@ -6,10 +6,11 @@ The server reads such rows with its own code to make its log of them, so a row t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import google_crc32c
@@ -18,7 +19,7 @@ from snowmelt.errors import Unavailable
 from snowmelt.fluss.client import FlussClient, OffsetKind
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.server import HOST, FlussServer, Part
-from snowmelt.fluss.types import FlussType, Root, Schema
+from snowmelt.fluss.types import FlussType, Schema
 from snowmelt.model.table import TableId
 from tests.fluss_bytes import compacted_row, varint
 from tests.waiting import until
@@ -47,17 +48,15 @@ def path_of(table: TableId) -> bytes:
     return field(1, table.database) + field(2, table.name)
 
 
-def type_json(kind: FlussType) -> dict[str, Any]:
-    described: dict[str, Any] = {"type": kind.root.value}
-    if not kind.nullable:
-        described["nullable"] = False
-    if kind.root in (Root.CHAR, Root.BINARY):
-        described["length"] = kind.length
-    if kind.root in (Root.DECIMAL, Root.TIME, Root.TIMESTAMP, Root.TIMESTAMP_LTZ):
-        described["precision"] = kind.precision
-    if kind.root is Root.DECIMAL:
-        described["scale"] = kind.scale
-    return described
+def numbered(kind: dict[str, Any], numbers: Iterator[int]) -> dict[str, Any]:
+    """A type whose rows' fields have ids, which are unique in a table."""
+    for field in kind.get("fields", ()):
+        field["field_id"] = next(numbers)
+        numbered(field["field_type"], numbers)
+    for part in ("element_type", "key_type", "value_type"):
+        if part in kind:
+            numbered(kind[part], numbers)
+    return kind
 
 
 def create_table(
@@ -71,13 +70,15 @@ def create_table(
     **properties: str,
 ) -> None:
     """Properties as `Tables.make` takes them."""
+    numbers = itertools.count(max(column.id for column in schema.columns) + 1)
+    columns = [{"name": column.name, "data_type": numbered(column.type.json, numbers), "id": column.id} for column in schema.columns]
     described = {
         "version": 1,
         "schema": {
             "version": 1,
-            "columns": [{"name": column.name, "data_type": type_json(column.type), "id": column.id} for column in schema.columns],
+            "columns": columns,
             **({"primary_key": schema.primary_key} if schema.primary_key else {}),
-            "highest_field_id": max(column.id for column in schema.columns),
+            "highest_field_id": next(numbers) - 1,
         },
         "partition_key": list(partition_key),
         "bucket_key": list(schema.primary_key if bucket_key is None else bucket_key),
@@ -121,7 +122,7 @@ def make_led(server: FlussServer, table: TableId, buckets: int, make: Callable[[
 
 
 def add_column(server: FlussServer, table: TableId, name: str, kind: FlussType) -> None:
-    added = field(1, name) + field(2, json.dumps(type_json(kind))) + field(4, 0)
+    added = field(1, name) + field(2, json.dumps(kind.json)) + field(4, 0)
     call(server, Part.COORDINATOR, ALTER_TABLE, field(1, path_of(table)) + field(2, 0) + field(4, added))
 
 

@@ -122,7 +122,14 @@ def read(spark: Any, table: str, *, warehouse: str, snapshot: int | None = None)
 
 
 def _for_spark(kind: pa.DataType) -> pa.DataType:
-    """Spark's timestamps have microseconds, and it has no times of day."""
+    """Spark's timestamps have microseconds, and it has no times of day. What is inside of a value may be NULL: Spark's own conversion to
+    Arrow fails at a struct that is NULL if a field in it may not be."""
+    if pa.types.is_list(kind):
+        return pa.list_(_for_spark(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_for_spark(kind.key_type), _for_spark(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _for_spark(field.type)) for field in kind])
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     return pa.int32() if pa.types.is_time32(kind) else kind

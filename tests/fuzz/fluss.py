@@ -20,11 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 from snowmelt.errors import Corrupt, SourceDrift, Unavailable
-from snowmelt.fluss import compacted
+from snowmelt.fluss import arrays, compacted
 from snowmelt.fluss.batches import BatchDecoder, log_batches
 from snowmelt.fluss.compacted import RowDecoder
 from snowmelt.fluss.types import Column, FlussType, Root, Schema, Versions
-from tests.fluss_bytes import arrow_body, compacted_row, log_batch, shown, stored_row
+from tests.fluss_bytes import arrow_body, compacted_row, log_batch, stored_row, wire_batch
+from tests.fluss_nested import CHOSEN, DEEP
 from tests.fuzz.guard import Guarded, GuardedPool, WatchedArena, WatchedLayout
 from tests.fuzz.mutate import spoil_bytes
 
@@ -50,6 +51,17 @@ VALUES: dict[FlussType, list[Any]] = {
     FlussType(Root.TIMESTAMP, precision=3): [(1, 0), (-1, 0)],
     FlussType(Root.TIMESTAMP, precision=6): [(10**12, 5000), None],
     FlussType(Root.TIMESTAMP_LTZ, precision=9): [(-5, 999_999)],
+    DEEP: CHOSEN[DEEP],
+    FlussType.array(FlussType(Root.BOOLEAN)): [[True, None, False] * 12, []],
+    FlussType.row({"n": FlussType(Root.BIGINT, nullable=False), "at": FlussType.array(FlussType(Root.TIMESTAMP, precision=6))}): [
+        [-1, [(10**12, 5000), None]],
+        None,
+        [5, []],
+    ],
+    FlussType.map(FlussType(Root.TIME, precision=3), FlussType.array(FlussType(Root.DECIMAL, precision=9))): [
+        [(5, [-1, None]), (6, None)],
+        [],
+    ],
 }
 FIRST = Schema(1, tuple(Column(place, f"c{place}", kind) for place, kind in enumerate(VALUES)))
 SECOND = Schema(2, (*FIRST.columns, Column(90, "late", FlussType(Root.STRING)), Column(91, "flag", FlussType(Root.BOOLEAN))))
@@ -68,6 +80,19 @@ def hold_together(batch: pa.RecordBatch) -> None:
     batch.take(pa.array([0, batch.num_rows - 1]))
 
 
+def guard_inner(decoder: Any) -> None:
+    """All that decodes inside of a value has a pool of its own: arenas of several depths are filled one after the other."""
+    parts = decoder._nested if isinstance(decoder, RowDecoder) else [getattr(decoder, name, None) for name in INNER]
+    for part in parts:
+        if part is not None:
+            guard_inner(part)
+    if hasattr(decoder, "_pool"):
+        decoder._pool = GuardedPool(1 << 18)
+
+
+INNER = ("_elements", "_keys", "_values", "_inner", "_rows")
+
+
 class Rows:
     """Compacted rows, one of them spoiled."""
 
@@ -76,6 +101,7 @@ class Rows:
         self._decoders = [RowDecoder(VERSIONS, rows_max=rows) for rows in (1, 7, 100)]
         pool = GuardedPool(8 << 20)
         for decoder in self._decoders:
+            guard_inner(decoder)
             decoder._pool = pool
 
     def run(self, rng: random.Random) -> str:
@@ -101,8 +127,8 @@ class Rows:
         except REFUSALS:
             return "rows: refused"
         finally:
-            # Older ones share their memory with the last.
-            for arena in WatchedArena.made[-1:]:
+            # Older ones of a pool share their memory with its last, and end where it ends.
+            for arena in {arena.memory.ctypes.data + arena.memory.shape[0]: arena for arena in WatchedArena.made}.values():
                 arena.look(_SLOP)
 
 
@@ -139,16 +165,8 @@ class Batches:
             return f"{name}: {'wrong checksum' if 'checksum' in str(error) else 'refused'}"
 
     def _arrow(self, rng: random.Random, count: int, base: int) -> bytes:
-        schema = pa.schema([pa.field(column.name, column.type.wire) for column in FIRST.columns])
-        arrays = []
-        for column, wire in zip(FIRST.columns, schema, strict=True):
-            values = [rng.choice(VALUES[column.type]) for _ in range(count)]
-            if column.type.root in (Root.TIMESTAMP, Root.TIMESTAMP_LTZ):
-                values = [value and value[0] for value in values]
-            elif column.type.root is Root.DECIMAL:
-                values = [shown(column.type, value) for value in values]
-            arrays.append(pa.array(values, wire.type))
-        body = arrow_body(pa.RecordBatch.from_arrays(arrays, schema=schema), rng.choice((None, "lz4", "zstd")))
+        rows = [[rng.choice(values) for values in VALUES.values()] for _ in range(count)]
+        body = arrow_body(wire_batch(FIRST, rows), rng.choice((None, "lz4", "zstd")))
         kinds = None if rng.random() < 0.3 else [rng.randrange(1, 5) for _ in range(count)]
         return log_batch(body, base=base, rows=count, kinds=kinds)
 
@@ -161,7 +179,8 @@ class Batches:
 
 
 def run(seed: int, count: int) -> Counter[str]:
-    compacted.Arena, compacted.Layout = WatchedArena, WatchedLayout  # type: ignore[misc]
+    for module in (compacted, arrays):
+        module.Arena, module.Layout = WatchedArena, WatchedLayout  # type: ignore[misc]
     rows, batches = Rows(), Batches()
     counts: Counter[str] = Counter()
     for number in range(count):

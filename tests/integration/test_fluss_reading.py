@@ -26,6 +26,7 @@ from snowmelt.fluss.types import Column, FlussType, Root, Schema
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile
 from snowmelt.model.table import TableId
 from tests.fluss_bytes import seen, shown
+from tests.fluss_nested import CHOSEN
 from tests.fluss_raw import add_column, create_table, put_rows
 from tests.fluss_servers import Tables, start_fluss
 from tests.servers import NotRun
@@ -63,6 +64,7 @@ EDGES: dict[FlussType, list[Any]] = {
         for root in (Root.TIMESTAMP, Root.TIMESTAMP_LTZ)
         for precision in (7, 9)
     },
+    **CHOSEN,
 }
 
 

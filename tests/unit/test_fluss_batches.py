@@ -165,3 +165,35 @@ def test_a_null_in_a_column_that_has_none_is_refused() -> None:
     arrays = [pa.array([None], field.type) for field in WIRE]
     with pytest.raises(Corrupt, match="NULL"):
         read(log_batch(arrow_body(pa.RecordBatch.from_arrays(arrays, schema=WIRE)), base=0, rows=1))
+
+
+def nested_batch(kind: FlussType, array: pa.Array) -> bytes:
+    schema = pa.schema([pa.field("c0", array.type)])
+    assert array.type == kind.wire
+    return log_batch(arrow_body(pa.RecordBatch.from_arrays([array], schema=schema)), base=0, rows=len(array))
+
+
+WHOLE = FlussType(Root.INTEGER, nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (FlussType.array(WHOLE), [[1], [2, None]]),
+        (FlussType.row({"a": WHOLE}), [{"a": 1}, {"a": None}]),
+        (FlussType.row({"a": FlussType.row({"b": WHOLE}, nullable=False)}), [{"a": None}]),
+        (FlussType.map(WHOLE, FlussType(Root.STRING)), [[{"key": 1, "value": None}, {"key": None, "value": "x"}]]),
+        (FlussType.map(WHOLE, WHOLE), [[{"key": 1, "value": None}]]),
+        (FlussType.map(WHOLE, WHOLE), [[{"key": 1, "value": 2}, None]]),
+    ],
+)
+def test_a_null_inside_of_a_value_where_none_may_be_is_refused(kind: FlussType, values: list[Any]) -> None:
+    """Arrow's own maps end the process at a key that is NULL."""
+    with pytest.raises(Corrupt, match="a NULL where none may be"):
+        read(nested_batch(kind, pa.array(values, kind.wire)), versions=Versions.one(schema_of(kind)))
+
+
+def test_what_is_in_a_row_that_is_null_may_be_null() -> None:
+    kind = FlussType.row({"a": FlussType.row({"b": WHOLE}, nullable=False), "c": WHOLE})
+    found = read(nested_batch(kind, pa.array([None, {"a": {"b": 1}, "c": 2}], kind.wire)), versions=Versions.one(schema_of(kind)))
+    assert [row["c0"] for row in found] == [None, {"a": {"b": 1}, "c": 2}]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
+from snowmelt.fluss import compacted
 from snowmelt.fluss.compacted import RowDecoder
 from snowmelt.fluss.types import Column, FlussType, Root, Schema, Versions, read_schema
 from tests.fluss_bytes import compacted_row, schema_of, seen, shown, stored_row, varint
@@ -135,6 +136,8 @@ def test_a_column_that_was_dropped_or_retyped_is_not_guessed() -> None:
         (T(Root.DECIMAL, precision=38), b"\1\0\0\x10\x7f" + b"\xff" * 15),
         (T(Root.DECIMAL, precision=38), b"\1\0\0\x10\x80" + bytes(15)),
         (T(Root.TIMESTAMP, precision=6), b"\1\0\0\0" + varint(1_000_000, 32)),
+        (T(Root.TIME, precision=3), b"\1\0\0" + varint(86_400_000, 32)),
+        (T(Root.TIME, precision=0), b"\1\0\0" + varint(-1, 32)),
     ],
 )
 def test_bytes_that_are_no_row_are_refused(kind: FlussType, row: bytes) -> None:
@@ -177,10 +180,135 @@ def test_zones_and_lengths_are_kept_and_ids_may_be_absent() -> None:
     assert [column.type.paimon for column in schema.columns] == ["TIMESTAMP(6) WITH LOCAL TIME ZONE", "CHAR(4)", "TIME(0)"]
 
 
-def test_nested_columns_are_refused_when_their_schema_is_read() -> None:
-    nested = SCHEMA.replace(b'"type":"STRING","nullable":false', b'"type":"ARRAY","element_type":{"type":"INTEGER"}')
-    with pytest.raises(InvalidConfig, match="day: ARRAY"):
-        read_schema(2, nested)
+NESTED = """{"version":1,"columns":[{"name":"id","data_type":{"type":"INTEGER","nullable":false},"id":0},
+  {"name":"deep","data_type":{"type":"ARRAY","element_type":{"type":"ROW","nullable":false,"fields":[
+    {"name":"a","field_type":{"type":"INTEGER"},"description":"x","field_id":2},{"name":"m","field_type":{"type":"MAP",
+     "key_type":{"type":"STRING"},"value_type":{"type":"DECIMAL","precision":20,"scale":3,"nullable":false}},"field_id":3}]}},"id":1}],
+  "primary_key":["id"],"highest_field_id":3}"""
+
+
+def test_nested_types_are_read_from_their_description() -> None:
+    schema = read_schema(1, NESTED)
+    amount = T(Root.DECIMAL, precision=20, scale=3, nullable=False)
+    inner = T.row({"a": T(Root.INTEGER), "m": T.map(T(Root.STRING), amount)}, nullable=False)
+    assert schema.column("deep").type == T.array(inner)
+    words = pa.map_(pa.string(), pa.field("value", pa.decimal128(20, 3), nullable=False))
+    struct_type = pa.struct([("a", pa.int32()), ("m", words)])
+    assert schema.arrow.field("deep").type == pa.list_(pa.field("item", struct_type, nullable=False))
+    assert schema.column("deep").type.paimon == {
+        "type": "ARRAY",
+        "element": {
+            "type": "ROW NOT NULL",
+            "fields": [
+                {"name": "a", "type": "INT"},
+                {"name": "m", "type": {"type": "MAP", "key": "STRING NOT NULL", "value": "DECIMAL(20, 3) NOT NULL"}},
+            ],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"type":"INTEGER"},"description"', '"type":"VARIANT"},"description"', "deep.element.a: VARIANT"),
+        ('"type":"ROW","nullable":false,"fields":[', '"type":"ROW","fields":[],"was":[', "deep.element: ROW"),
+        ('"primary_key":["id"]', '"primary_key":["deep"]', "deep: ARRAY"),
+        ('{"type":"STRING"}', '{"type":"ARRAY","element_type":' * 30 + '{"type":"STRING"}' + "}" * 30, "up to 32 deep"),
+    ],
+    ids=["unknown", "empty", "key", "deep"],
+)
+def test_types_that_can_not_be_read_are_refused_by_name(old: str, new: str, told: str) -> None:
+    assert old in NESTED
+    with pytest.raises(InvalidConfig, match=told):
+        read_schema(2, NESTED.replace(old, new, 1))
+
+
+def array(count: int, *parts: bytes, nulls: int = 0) -> bytes:
+    return struct.pack("<ii", count, nulls) + b"".join(parts)
+
+
+def place(at: int, size: int) -> bytes:
+    return struct.pack("<ii", size, at)
+
+
+SIXTEEN = place(16, 9) + b"nine byte" + bytes(7)
+INTS = T.array(T(Root.INTEGER))
+TEXTS = T.array(T(Root.STRING))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (INTS, b""),
+        (INTS, bytes(3)),
+        (INTS, array(-1)),
+        (INTS, array(2, bytes(4))),
+        (INTS, array(2**31 - 1, bytes(8))),
+        (INTS, array(1, bytes(8), bytes(16))),
+        (T.array(T(Root.INTEGER, nullable=False)), array(1, bytes(8), nulls=1)),
+        (T.array(T(Root.BOOLEAN)), array(1, b"\2", bytes(7))),
+        (TEXTS, array(1, place(16, 17), b"nine byte", bytes(7))),
+        (TEXTS, array(1, place(16, -1), b"nine byte", bytes(7))),
+        (TEXTS, array(1, place(8, 8), b"nine byte", bytes(7))),
+        (TEXTS, array(1, place(2**31 - 1, 1))),
+        (TEXTS, array(1, bytes(7) + b"\x88")),
+        (TEXTS, array(1, b"\xc3(" + bytes(5) + b"\x82")),
+        # One text for two elements: what is read is never more than what is there.
+        (TEXTS, array(2, place(24, 9), place(24, 9), b"nine byte", bytes(7))),
+        (T.array(T(Root.DECIMAL, precision=2)), array(1, struct.pack("<q", 100))),
+        (T.array(T(Root.DECIMAL, precision=38)), array(1, place(16, 17), bytes(24))),
+        (T.array(T(Root.DECIMAL, precision=38)), array(1, place(16, 0), bytes(16))),
+        (T.array(T(Root.DECIMAL, precision=19)), array(1, place(16, 16), b"\x7f", bytes(15))),
+        (T.array(T(Root.TIMESTAMP, precision=6)), array(1, place(16, 1_000_000), bytes(8))),
+        (T.array(T(Root.TIMESTAMP, precision=6)), array(1, place(16, 1))),
+        (T.array(T(Root.TIME, precision=3)), array(1, struct.pack("<ii", 86_400_000, 0))),
+        (T.array(INTS), array(1, bytes(7) + b"\x80")),
+        (T.array(INTS), array(1, place(16, 3), bytes(8))),
+        (T.map(T(Root.INTEGER), T(Root.INTEGER)), bytes(3)),
+        (T.map(T(Root.INTEGER), T(Root.INTEGER)), struct.pack("<i", -1)),
+        (T.map(T(Root.INTEGER), T(Root.INTEGER)), struct.pack("<i", 9) + array(0)),
+        (T.map(T(Root.INTEGER), T(Root.INTEGER)), struct.pack("<i", 16) + array(1, bytes(8)) + array(0)),
+        (T.map(T(Root.INTEGER), T(Root.INTEGER)), struct.pack("<i", 16) + array(1, bytes(8), nulls=1) + array(1, bytes(8))),
+        (T.row({"a": T(Root.INTEGER)}), b""),
+        (T.row({"a": T(Root.INTEGER)}), b"\0\5\5"),
+        (T.row({"a": T(Root.INTEGER, nullable=False)}), b"\1"),
+        (T.row({"a": INTS}), b"\0\4" + bytes(3)),
+        (T.array(T.row({"a": T(Root.STRING)})), array(1, place(16, 3), b"\0\1\xff", bytes(5))),
+    ],
+)
+def test_bytes_that_are_no_nested_value_are_refused(kind: FlussType, value: bytes) -> None:
+    with pytest.raises(Corrupt):
+        decode(Versions.one(schema_of(kind)), [b"\1\0\0" + varint(len(value), 32) + value])
+
+
+def test_a_text_that_lies_outside_of_its_slot_is_read() -> None:
+    """Or the refusals above would be of something else."""
+    (batch,) = decode(Versions.one(schema_of(TEXTS)), [b"\1\0\0\x20" + array(1, SIXTEEN)])
+    assert batch.to_pydict() == {"c0": [["nine byte"]]}
+
+
+def test_a_timestamp_in_an_array_beyond_64_bits_of_its_unit_is_an_error() -> None:
+    schema = schema_of(T.array(T(Root.TIMESTAMP, precision=9)))
+    with pytest.raises(SourceDrift, match="beyond"):
+        decode(Versions.one(schema), [stored_row(schema, [[(9223372036855, 0)]])])
+
+
+def test_a_nested_column_that_was_added_later_is_null_in_older_rows() -> None:
+    first = schema_of(T(Root.INTEGER, nullable=False))
+    second = Schema(2, (*first.columns, Column(1, "c1", T.array(T.row({"a": T(Root.STRING)})))))
+    rows = [stored_row(first, [1]), stored_row(second, [2, [["x"], None]]), stored_row(first, [3])]
+    (batch,) = decode(Versions(second, {1: first, 2: second}), rows)
+    assert batch.to_pydict() == {"c0": [1, 2, 3], "c1": [None, [{"a": "x"}, None], None]}
+
+
+def test_rows_with_much_in_them_are_read_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacted, "_NESTED_BYTES_MAX", 1000)
+    schema = schema_of(T(Root.INTEGER), T.row({"texts": TEXTS}))
+    rows = [[row, None if row % 5 == 0 else [["x" * row] * (row % 7)]] for row in range(100)]
+    batches = decode(Versions.one(schema), [stored_row(schema, row) for row in rows])
+    assert len(batches) > 10
+    found = [value for batch in batches for value in seen(batch.column(1))]
+    assert found == [row[1] for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,15 @@ from typing import Final
 import google_crc32c
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit
 
 from snowmelt.columnar.arena import Bytes
 from snowmelt.columnar.memory import JIT, kernel_view, load32
 from snowmelt.errors import Corrupt, InvalidConfig
 from snowmelt.fluss.compacted import RowDecoder
-from snowmelt.fluss.types import Root, Versions
+from snowmelt.fluss.forms import without_nulls
+from snowmelt.fluss.types import FlussType, Root, Versions
 
 OFFSET: Final = "__offset"
 TIMESTAMP: Final = "__timestamp"
@@ -138,11 +140,8 @@ class _WireForm:
         self.head = schema.serialize().to_pybytes()
         places = versions.places(schema_id) or ()
         from_place = {place: column for column, place in enumerate(places)}
-        self.columns = [
-            (from_place.get(place), column.type.arrow, column.type.nullable, column.type.root is Root.TIME)
-            for place, column in enumerate(versions.target.columns)
-        ]
-        """For each column of the plan: which of the batch it is, if any; its type; whether it may be NULL; whether it is a time of day."""
+        self.columns = [(from_place.get(place), column.type) for place, column in enumerate(versions.target.columns)]
+        """For each column of the plan: which of the batch it is, if any, and its type."""
 
 
 class BatchDecoder:
@@ -189,12 +188,14 @@ class BatchDecoder:
         if found.num_rows != batch.rows:
             raise _wrong(batch)
         arrays = []
-        for place, kind, nullable, of_day in form.columns:
-            array = pa.nulls(batch.rows, kind) if place is None else found.column(place)
-            if not nullable and array.null_count:
+        for place, kind in form.columns:
+            if place is None and kind.nullable:
+                arrays.append(pa.nulls(batch.rows, kind.arrow))
+                continue
+            array = None if place is None else _fitted(found.column(place), kind)
+            if array is None:
                 raise _wrong(batch, "a NULL where none may be")
-            # Fluss keeps milliseconds of a day; what a finer unit has beyond them is zero.
-            arrays.append(array if array.type == kind else array.cast(kind, safe=not of_day))
+            arrays.append(array)
         return arrays
 
     def _compacted(self, rows: RowDecoder, batch: LogBatch) -> Iterator[pa.RecordBatch]:
@@ -217,6 +218,38 @@ class BatchDecoder:
         kind = np.zeros(rows, np.int8) if kinds is None else _KINDS[kinds[first : first + rows]]
         system = system_columns(np.arange(start, start + rows, dtype=np.int64), np.full(rows, batch.time_ms, np.int64), kind)
         return pa.RecordBatch.from_arrays([*columns, *system], schema=self.schema)
+
+
+def _fitted(array: pa.Array, kind: FlussType, around: pa.Array | None = None) -> pa.Array | None:
+    """An array of the log as readers of ours hand it out; None: it has a NULL where none may be.
+
+    `around`: the row that it is a field of. What is in a row that is NULL is NULL too, and means nothing.
+    """
+    if not kind.nullable and array.null_count:
+        nulls = array.is_null() if around is None else pc.and_(array.is_null(), around.is_valid())
+        if pc.any(nulls).as_py():
+            return None
+    if not kind.nested:
+        # Fluss keeps milliseconds of a day; what a finer unit has beyond them is zero.
+        found = array if array.type == kind.arrow else array.cast(kind.arrow, safe=kind.root is not Root.TIME)
+        return found if array.null_count else without_nulls(found)
+    children: list[pa.Array | None]
+    match kind.root:
+        case Root.ARRAY:
+            children = [_fitted(array.values, kind.children[0])]
+        case Root.MAP:
+            entries = array.values
+            parts = [_fitted(entries.field(place), child) for place, child in enumerate(kind.children)]
+            # Entries are never NULL, and what is made of them must not say that they may be.
+            whole = not entries.null_count and all(part is not None for part in parts)
+            fields = [kind.arrow.key_field, kind.arrow.item_field]
+            children = [pa.StructArray.from_arrays(parts, fields=fields) if whole else None]
+        case _:
+            children = [_fitted(array.field(place), child, array) for place, child in enumerate(kind.children)]
+    if any(child is None for child in children):
+        return None
+    buffers = array.buffers()[: 1 if kind.root is Root.ROW else 2]
+    return pa.Array.from_buffers(kind.arrow, len(array), buffers, array.null_count, array.offset, children)
 
 
 def system_columns(offsets: object, times_ms: object, kinds: object) -> list[pa.Array]:

@@ -4,42 +4,73 @@ A row is a bitmap of NULLs, then its values one behind the other without places 
 lengths are groups of seven bits, lowest first, negative ones at full length; the rest is little-endian. In front stands the id of the
 schema that it was written with; rows of several schemas lie side by side, and columns that one lacks are NULL.
 
+A nested value lies in its row like bytes: its length, then an array or map (`arrays`), or a row. The kernel of a row only says where it is;
+what is in it is decoded after it, for all rows of a batch at once.
+
 Laws:
 - Every read is checked against the end of its row, every write against the room of its heap, and a row ends exactly where its last
   value does. What is wrong is `Corrupt`; no value is guessed, and none is in the text of the error.
 - A row that doesn't fit ends its batch: it is taken back whole and begins the next one.
-- Values are those that Fluss' log has for the same row: seconds out of milliseconds are cut towards zero, as the server cuts them.
 
 Memory: a batch's arena (`columnar.arena`), bounded by `rows_max` and by the bytes of the rows that were handed in.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
-from snowmelt.columnar.arena import HEAP, Arena, ArenaPool, Bytes, Layout, Longs, Storage
-from snowmelt.columnar.memory import JIT, copy, kernel_view, load16, load32, load64, store8, store16, store32, store64, valid_utf8
-from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift, Unavailable, check
-from snowmelt.fluss.types import COMPACT_DECIMAL_DIGITS, COMPACT_TIMESTAMP_DIGITS, Column, FlussType, Root, Schema, Versions
+from snowmelt.columnar.arena import Arena, ArenaPool, Bytes, Layout, Longs
+from snowmelt.columnar.memory import JIT, kernel_view, load16, load32, load64, store8, store16, store32, store64
+from snowmelt.errors import Corrupt, InvariantBroken, Unavailable, check
+from snowmelt.fluss.arrays import ArrayDecoder, MapDecoder
+from snowmelt.fluss.forms import (
+    ABSENT,
+    BATCH_FULL,
+    BIGINT,
+    BOOL,
+    BYTE,
+    CORRUPT,
+    DECIMAL,
+    DECIMAL_BYTES,
+    DONE,
+    HEAP_TOO_SMALL,
+    INT,
+    LONG,
+    MICROS,
+    NANOS,
+    NESTED,
+    OUT_OF_RANGE,
+    SECONDS,
+    SHORT,
+    TEXT,
+    TIME,
+    TIME_SECONDS,
+    UNKNOWN_SCHEMA,
+    WORD,
+    Nested,
+    beyond,
+    form_of,
+    plain_array,
+    present,
+    ranges,
+    store_decimal,
+    store_instant,
+    store_text,
+    store_time,
+    store_wide_decimal,
+    whole_seconds,
+)
+from snowmelt.fluss.types import Column, FlussType, Root, Schema, Versions
 
 SCHEMA_IN_ROW: Final = -1
 """For a kernel that takes the schema's id from the row itself."""
-
-# Kinds of columns, as the kernel knows them. Those from INT on begin with a number in groups of seven bits, of which those from BIGINT on
-# have up to 64 bits.
-BOOL, BYTE, SHORT, WORD, LONG = 0, 1, 2, 3, 4
-INT, TIME_SECONDS, TEXT, DECIMAL_BYTES = 5, 6, 7, 8
-BIGINT, SECONDS, MICROS, NANOS, DECIMAL = 9, 10, 11, 12, 13
-
-# How a call of the kernel ended.
-DONE, BATCH_FULL, HEAP_TOO_SMALL, CORRUPT, UNKNOWN_SCHEMA, OUT_OF_RANGE = 0, 1, 2, 3, 4, 5
 
 # Slots of the kernel's state.
 INDEX, ROWS, COLUMN, NEED, SCHEMA = 0, 1, 2, 3, 4
@@ -48,6 +79,8 @@ STATE_SLOTS = 5
 
 _HEAP_BYTES_FIRST: Final = 1 << 16
 _OFFSETS_MAX: Final = (1 << 31) - 1
+_NESTED_BYTES_MAX: Final = 1 << 28
+"""Of rows with nested values in one batch, unless it is of one row."""
 
 
 @njit(**JIT)
@@ -65,6 +98,14 @@ def fill(  # type: ignore[no-untyped-def]
             return BATCH_FULL
         q = starts[index]
         end = ends[index]
+        if q == ABSENT and schema_id >= 0:
+            for c in range(valid_at.shape[0]):
+                memory[valid_at[c] + (row >> 3)] &= ~np.uint8(1 << (row & 7))
+                if heap_room[c] > 0:
+                    store32(memory, fixed_at[c] + 4 * (row + 1), np.uint64(heap_used[c]))
+            row += 1
+            index += 1
+            continue
         if q < 0 or q > end or end > buffer.shape[0]:
             return CORRUPT
         schema = np.int64(schema_id)
@@ -123,15 +164,7 @@ def fill(  # type: ignore[no-untyped-def]
                     state[NEED] = v
                     full = True
                     break
-                # Short values, which most are, go as whole words: heaps have room behind their end for the surplus.
-                if v <= 256 and q + v + 16 <= buffer.shape[0]:
-                    done = 0
-                    while done < v:
-                        store64(memory, heap_at[c] + used + done, load64(buffer, q + done))
-                        store64(memory, heap_at[c] + used + done + 8, load64(buffer, q + done + 8))
-                        done += 16
-                else:
-                    copy(memory, heap_at[c] + used, buffer, q, v)
+                store_text(memory, heap_at[c] + used, buffer, q, v)
                 heap_used[c] = used + v
                 store32(memory, f + 4 * (row + 1), np.uint64(used + v))
                 q += v
@@ -175,57 +208,29 @@ def fill(  # type: ignore[no-untyped-def]
                     if byte < np.uint64(0x80):
                         break
                     shift += np.uint64(7)
-                nanos = np.int64(number)
-                if nanos > 999999:
-                    return CORRUPT
-                if k == MICROS:
-                    if v > 9223372036854774 or v < -9223372036854775:
-                        return OUT_OF_RANGE
-                    store64(memory, f + 8 * row, np.uint64(v * 1000 + nanos // 1000))
-                else:
-                    if v > 9223372036854 or (v == 9223372036854 and nanos > 775807):
-                        return OUT_OF_RANGE
-                    if v < -9223372036855 or (v == -9223372036855 and nanos < 224192):
-                        return OUT_OF_RANGE
-                    store64(memory, f + 8 * row, np.uint64(v * 1000000 + nanos))
+                status = store_instant(memory, f + 8 * row, k, v, np.int64(number))
+                if status != DONE:
+                    return status
             elif k == SECONDS:
-                seconds = v // 1000
-                if v < 0 and seconds * 1000 != v:
-                    seconds += 1
-                store64(memory, f + 8 * row, np.uint64(seconds))
-            elif k == TIME_SECONDS:
-                # Whole seconds, handed out as milliseconds.
-                seconds = v // 1000
-                if v < 0 and seconds * 1000 != v:
-                    seconds += 1
-                store32(memory, f + 4 * row, np.uint64(seconds * 1000))
-            elif k == DECIMAL:
-                limit = np.int64(limit_low[at])
-                if v >= limit or v <= -limit:
+                store64(memory, f + 8 * row, np.uint64(whole_seconds(v)))
+            elif k == TIME or k == TIME_SECONDS:
+                if not store_time(memory, f + 4 * row, k, v):
                     return CORRUPT
-                store64(memory, f + 16 * row, np.uint64(v))
-                store64(memory, f + 16 * row + 8, np.uint64(v >> 63))
+            elif k == DECIMAL:
+                if not store_decimal(memory, f + 16 * row, v, limit_low[at]):
+                    return CORRUPT
             elif k == DECIMAL_BYTES:
                 if v < 1 or v > 16 or v > end - q:
                     return CORRUPT
-                negative = buffer[q] & 0x80 != 0
-                high = np.uint64(0xFFFFFFFFFFFFFFFF) if negative else np.uint64(0)
-                low = high
-                for i in range(v):
-                    high = high << np.uint64(8) | low >> np.uint64(56)
-                    low = low << np.uint64(8) | np.uint64(buffer[q + i])
-                q += v
-                size_high = high
-                size_low = low
-                if negative:
-                    size_low = ~low + np.uint64(1)
-                    size_high = ~high
-                    if size_low == np.uint64(0):
-                        size_high += np.uint64(1)
-                if size_high > limit_high[at] or (size_high == limit_high[at] and size_low >= limit_low[at]):
+                if not store_wide_decimal(memory, f + 16 * row, buffer, q, v, limit_high[at], limit_low[at]):
                     return CORRUPT
-                store64(memory, f + 16 * row, low)
-                store64(memory, f + 16 * row + 8, high)
+                q += v
+            elif k == NESTED:
+                if v < 0 or v > end - q:
+                    return CORRUPT
+                store64(memory, f + 16 * row, np.uint64(q))
+                store64(memory, f + 16 * row + 8, np.uint64(q + v))
+                q += v
             else:
                 return CORRUPT
         if full:
@@ -249,43 +254,6 @@ def fill(  # type: ignore[no-untyped-def]
     return DONE
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    kind: int
-    storage: Storage
-    limit: int = 0
-
-
-def _form(column: FlussType) -> _Form:
-    compact = column.precision <= COMPACT_TIMESTAMP_DIGITS
-    match column.root:
-        case Root.BOOLEAN:
-            return _Form(BOOL, Storage(1))
-        case Root.TINYINT:
-            return _Form(BYTE, Storage(1))
-        case Root.SMALLINT:
-            return _Form(SHORT, Storage(2))
-        case Root.INTEGER | Root.DATE:
-            return _Form(INT, Storage(4))
-        case Root.BIGINT:
-            return _Form(BIGINT, Storage(8))
-        case Root.FLOAT:
-            return _Form(WORD, Storage(4))
-        case Root.DOUBLE:
-            return _Form(LONG, Storage(8))
-        case Root.CHAR | Root.STRING | Root.BINARY | Root.BYTES:
-            return _Form(TEXT, HEAP)
-        case Root.TIME:
-            return _Form(TIME_SECONDS if column.precision == 0 else INT, Storage(4))
-        case Root.TIMESTAMP | Root.TIMESTAMP_LTZ:
-            if compact:
-                return _Form(SECONDS if column.precision == 0 else BIGINT, Storage(8))
-            return _Form(MICROS if column.unit == "us" else NANOS, Storage(8))
-        case Root.DECIMAL:
-            narrow = column.precision <= COMPACT_DECIMAL_DIGITS
-            return _Form(DECIMAL if narrow else DECIMAL_BYTES, Storage(16), 10**column.precision)
-
-
 class _Programs:
     """What the kernel is driven by: a program per schema, its columns in the order of its rows."""
 
@@ -303,7 +271,7 @@ class _Programs:
             assert places is not None
             self.program_of[schema.id] = program
             for column, place in zip(schema.columns, places, strict=True):
-                form = _form(column.type)
+                form = form_of(column.type)
                 kind.append(form.kind)
                 target.append(place)
                 limit.append(form.limit)
@@ -331,7 +299,8 @@ class RowDecoder:
         self.schema = versions.target.arrow
         self._programs = _Programs(versions)
         self._types = [column.type for column in versions.target.columns]
-        self._storage = [_form(column).storage for column in self._types]
+        self._nested = [_nested(column.type, column.name) if column.type.nested else None for column in versions.target.columns]
+        self._storage = [form_of(column).storage for column in self._types]
         self._newest = max(versions.by_id)
         self._rows_max = rows_max
         self._room = [_HEAP_BYTES_FIRST if storage.heap else 0 for storage in self._storage]
@@ -347,6 +316,8 @@ class RowDecoder:
             state[ROWS] = 0
             # A batch for few rows gets a small arena.
             rows_max = min(self._rows_max, count - int(state[INDEX]))
+            if any(self._nested):
+                rows_max = _rows_within(starts, ends, int(state[INDEX]), rows_max)
             layout = Layout(self._storage, rows_max=rows_max, heap_bytes=self._room)
             arena = Arena(self._pool, layout, valid=True)
             status = self._fill(buffer, starts, ends, schema_id, arena, state)
@@ -357,7 +328,7 @@ class RowDecoder:
                 self._grow(int(state[COLUMN]), 2 * self._room[int(state[COLUMN])])
             elif status not in (DONE, BATCH_FULL):
                 raise self._refusal(status, state)
-            yield self._batch(arena, int(state[ROWS]))
+            yield self._batch(arena, int(state[ROWS]), buffer)
 
     def _fill(self, buffer: Bytes, starts: Longs, ends: Longs, schema_id: int, arena: Arena, state: Longs) -> int:
         programs, layout = self._programs, arena.layout
@@ -373,15 +344,14 @@ class RowDecoder:
             raise InvariantBroken("a batch ended for want of room that it had")
         self._room[column] = min(max(size, _HEAP_BYTES_FIRST), _OFFSETS_MAX)
 
-    def _batch(self, arena: Arena, rows: int) -> pa.RecordBatch:
-        arrays: list[Any] = []
-        for place, column in enumerate(self._types):
-            if column.root is Root.BOOLEAN:
-                arrays.append(arena.array(place, pa.uint8(), rows).cast(pa.bool_()))
-                continue
-            if column.root in (Root.STRING, Root.CHAR) and not valid_utf8(*arena.heap(place, rows), rows):
-                raise Corrupt("a text of a Fluss row is no UTF-8", detail=self.schema.field(place).name)
-            arrays.append(arena.array(place, column.arrow, rows))
+    def _batch(self, arena: Arena, rows: int, buffer: Bytes) -> pa.RecordBatch:
+        arrays = []
+        for place, kind in enumerate(self._types):
+            nested = self._nested[place]
+            if nested is None:
+                arrays.append(plain_array(arena, place, kind, rows, self.schema.field(place).name))
+            else:
+                arrays.append(nested.decode(buffer, *ranges(arena, place, rows)))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _refusal(self, status: int, state: Longs) -> Exception:
@@ -394,17 +364,48 @@ class RowDecoder:
                 )
             return Corrupt("a row has a schema that its table has not", detail=f"schema {state[SCHEMA]}")
         if status == OUT_OF_RANGE:
-            return SourceDrift(
-                "a timestamp is beyond what the lake's type holds",
-                detail="milliseconds that don't fit 64 bits in the column's unit",
-                hint="correct the row, or give the column a smaller precision",
-            )
+            return beyond()
         return Corrupt("a row of Fluss can't be read", detail=f"row {state[INDEX]} of its batch")
 
 
+def _rows_within(starts: Longs, ends: Longs, first: int, rows_max: int) -> int:
+    """How many rows' nested values fit into one batch, at least one: Arrow counts what is in them with 31 bits."""
+    sizes = np.cumsum((ends - starts)[first : first + rows_max])
+    return max(1, int(np.searchsorted(sizes, _NESTED_BYTES_MAX, side="right")))
+
+
+def _nested(kind: FlussType, name: str) -> Nested:
+    match kind.root:
+        case Root.ARRAY:
+            return ArrayDecoder(kind, _nested, name)
+        case Root.MAP:
+            return MapDecoder(kind, _nested, name)
+        case _:
+            return _RowsInRows(kind, name)
+
+
+class _RowsInRows(Nested):
+    """Rows inside of rows, arrays and maps: as those of a table, without the schema's id."""
+
+    def __init__(self, kind: FlussType, name: str) -> None:
+        columns = (
+            Column(place, f"{name}.{field}", child) for place, (field, child) in enumerate(zip(kind.names, kind.children, strict=True))
+        )
+        self._arrow = kind.arrow
+        self._rows = RowDecoder(Versions.one(Schema(0, tuple(columns))), rows_max=_OFFSETS_MAX)
+
+    def decode(self, buffer: Bytes, starts: Longs, ends: Longs) -> pa.Array:
+        batches = list(self._rows.decode(buffer, starts, ends, schema_id=0))
+        if not batches:
+            return pa.nulls(0, self._arrow)
+        columns = batches[0].columns if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0].columns
+        return pa.Array.from_buffers(self._arrow, starts.shape[0], [present(starts)], children=columns)
+
+
 def warm() -> None:
-    """Compile the kernel, or load it from the cache on disk, before the first rows wait for it."""
-    schema = Schema(1, (Column(0, "id", FlussType(Root.INTEGER, nullable=False)),), ("id",))
-    row = np.frombuffer(b"\x01\x00\x00\x07", np.uint8)
+    """Compile the kernels, or load them from the cache on disk, before the first rows wait for them."""
+    words = FlussType.map(FlussType(Root.INTEGER), FlussType(Root.INTEGER))
+    schema = Schema(1, (Column(0, "id", FlussType(Root.INTEGER, nullable=False)), Column(1, "words", words)), ("id",))
+    row = np.frombuffer(b"\x01\x00\x00\x07\x0c" + struct.pack("<iii", 4, 0, 0), np.uint8)
     (batch,) = RowDecoder(Versions.one(schema)).decode(row, np.zeros(1, np.int64), np.array([row.shape[0]], np.int64))
-    check(batch.to_pydict() == {"id": [7]}, "a row reads otherwise than it was written")
+    check(batch.to_pydict() == {"id": [7], "words": [[]]}, "a row reads otherwise than it was written")

@@ -702,7 +702,7 @@ def _columns(target: str, schema: pa.Schema) -> list[Column]:
 def _bare(column: Column) -> tuple[object, ...]:
     """A column's type without whether it may be NULL."""
     kind = column.type
-    return kind.root, kind.length, kind.precision, kind.scale
+    return kind.root, kind.length, kind.precision, kind.scale, kind.children, kind.names
 
 
 def _lost(target: str, bucket: int, found: int, known: int, what: str = "changes", hint: str = "") -> RowsLost:

@@ -7,14 +7,15 @@ that Fluss' own coordinator gives it in the lake.
 Laws:
 - A column is its id, as in the lake: a row of an older schema is read by ids, and what it lacks is NULL.
 - Times of day are milliseconds, whatever their precision says: Fluss stores no more of them.
-- Nested columns are refused as soon as a schema is read; nothing of such a table is read by halves.
+- A type that can't be read is refused as soon as a schema is read; nothing of such a table is read by halves.
+- Arrays, maps and rows nest as deep as `_DEPTH_MAX`, and are never part of a key. Keys of maps are never NULL.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ COMPACT_TIMESTAMP_DIGITS: Final = 3
 """Decimals and timestamps up to these precisions are stored as one number."""
 
 _COLUMNS_MAX: Final = 10_000
+_DEPTH_MAX: Final = 32
+"""Of types in types. Arrow's readers have a limit of 64, and a map takes two levels of it."""
 
 
 class Root(StrEnum):
@@ -48,8 +51,12 @@ class Root(StrEnum):
     TIME = "TIME_WITHOUT_TIME_ZONE"
     TIMESTAMP = "TIMESTAMP_WITHOUT_TIME_ZONE"
     TIMESTAMP_LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
+    ARRAY = "ARRAY"
+    MAP = "MAP"
+    ROW = "ROW"
 
 
+NESTED: Final = frozenset({Root.ARRAY, Root.MAP, Root.ROW})
 _ROOTS: Final = frozenset(root.value for root in Root)
 
 _SAME: Final[Mapping[Root, tuple[pa.DataType, str]]] = {
@@ -69,13 +76,40 @@ _SAME: Final[Mapping[Root, tuple[pa.DataType, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class FlussType:
-    """`length` is of CHAR and BINARY, `precision` of decimals, times and timestamps, `scale` of decimals."""
+    """`length` is of CHAR and BINARY, `precision` of decimals, times and timestamps, `scale` of decimals.
+
+    `children` are an array's element, a map's key and value, or a row's fields, which have `names`.
+    """
 
     root: Root
     nullable: bool = True
     length: int = 0
     precision: int = 0
     scale: int = 0
+    children: tuple[FlussType, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = {Root.ARRAY: 1, Root.MAP: 2, Root.ROW: len(self.names)}.get(self.root, 0)
+        check(len(self.children) == count, "a type does not have the types that it is made of", self.root)
+        check(self.root is not Root.MAP or not self.children[0].nullable, "a map has keys that may be NULL")
+
+    @staticmethod
+    def array(element: FlussType, nullable: bool = True) -> FlussType:
+        return FlussType(Root.ARRAY, nullable, children=(element,))
+
+    @staticmethod
+    def map(key: FlussType, value: FlussType, nullable: bool = True) -> FlussType:
+        """Its keys are not NULL, whatever `key` says: so it is in Fluss."""
+        return FlussType(Root.MAP, nullable, children=(replace(key, nullable=False), value))
+
+    @staticmethod
+    def row(fields: Mapping[str, FlussType], nullable: bool = True) -> FlussType:
+        return FlussType(Root.ROW, nullable, children=tuple(fields.values()), names=tuple(fields))
+
+    @property
+    def nested(self) -> bool:
+        return self.root in NESTED
 
     @property
     def unit(self) -> str:
@@ -85,6 +119,12 @@ class FlussType:
     @property
     def wire(self) -> pa.DataType:
         match self.root:
+            case Root.MAP:
+                # The same buffers. Arrow's library ends the process at a map with a key that is NULL, so it shall not see one unchecked.
+                key, value = (child.wire for child in self.children)
+                return pa.list_(pa.struct({"key": key, "value": value}))
+            case Root.ARRAY | Root.ROW:
+                return self._nested_arrow([child.wire for child in self.children])
             case Root.BINARY:
                 return pa.binary(self.length)
             case Root.TIME:
@@ -108,12 +148,28 @@ class FlussType:
             case Root.TIMESTAMP_LTZ:
                 # The log leaves the zone out; the bytes are the same.
                 return pa.timestamp(self.unit, "UTC")
+            case Root.ARRAY | Root.MAP | Root.ROW:
+                return self._nested_arrow([child.arrow for child in self.children])
             case _:
                 return _SAME[self.root][0]
 
-    @property
-    def paimon(self) -> str:
+    def _nested_arrow(self, types: Sequence[pa.DataType]) -> pa.DataType:
+        names = {Root.ARRAY: ("item",), Root.MAP: ("key", "value")}.get(self.root, self.names)
+        fields = [pa.field(name, kind, child.nullable) for name, kind, child in zip(names, types, self.children, strict=True)]
         match self.root:
+            case Root.ARRAY:
+                return pa.list_(fields[0])
+            case Root.MAP:
+                return pa.map_(*fields)
+            case _:
+                return pa.struct(fields)
+
+    @property
+    def paimon(self) -> str | dict[str, Any]:
+        """As Paimon's schema files have it, but for the ids of a row's fields, which are the table's to give."""
+        match self.root:
+            case Root.ARRAY | Root.MAP | Root.ROW:
+                return self._nested_paimon()
             case Root.CHAR | Root.BINARY:
                 text = f"{self.root}({self.length})"
             case Root.DECIMAL:
@@ -128,9 +184,21 @@ class FlussType:
                 text = _SAME[self.root][1]
         return text if self.nullable else f"{text} NOT NULL"
 
+    def _nested_paimon(self) -> dict[str, Any]:
+        described: dict[str, Any] = {"type": self.root.value if self.nullable else f"{self.root} NOT NULL"}
+        types = [child.paimon for child in self.children]
+        match self.root:
+            case Root.ARRAY:
+                described["element"] = types[0]
+            case Root.MAP:
+                described["key"], described["value"] = types
+            case _:
+                described["fields"] = [{"name": name, "type": kind} for name, kind in zip(self.names, types, strict=True)]
+        return described
+
     @property
     def json(self) -> dict[str, Any]:
-        """As Fluss writes a type down."""
+        """As Fluss writes a type down, but for the ids of a row's fields, which are the table's to give."""
         described: dict[str, Any] = {"type": self.root.value}
         if not self.nullable:
             described["nullable"] = False
@@ -140,6 +208,14 @@ class FlussType:
             described["precision"] = self.precision
         if self.root is Root.DECIMAL:
             described["scale"] = self.scale
+        types = [child.json for child in self.children]
+        match self.root:
+            case Root.ARRAY:
+                described["element_type"] = types[0]
+            case Root.MAP:
+                described["key_type"], described["value_type"] = types
+            case Root.ROW:
+                described["fields"] = [{"name": name, "field_type": kind} for name, kind in zip(self.names, types, strict=True)]
         return described
 
 
@@ -236,7 +312,7 @@ def read_schema(schema_id: int, schema_json: str | bytes) -> Schema:
 def _schema(schema_id: int, document: Any) -> Schema:
     columns = tuple(
         # Tables of the first versions have no ids; they were never changed, so places do.
-        Column(int(column.get("id", place)), str(column["name"]), _type(str(column["name"]), column["data_type"]))
+        Column(int(column.get("id", place)), str(column["name"]), _type(str(column["name"]), column["data_type"], 1))
         for place, column in enumerate(document["columns"][: _COLUMNS_MAX + 1])
     )
     key = tuple(str(name) for name in document.get("primary_key", ()))
@@ -245,19 +321,24 @@ def _schema(schema_id: int, document: Any) -> Schema:
         raise ValueError
     if not names.issuperset(key):
         raise ValueError
+    if nested := [column for column in columns if column.name in key and column.type.nested]:
+        raise _unsupported(nested[0].name, nested[0].type.root, "a key of arrays, maps or rows can't be compared; leave the table out")
     return Schema(schema_id, columns, key)
 
 
-def _type(column: str, document: Any) -> FlussType:
+def _type(column: str, document: Any, depth: int) -> FlussType:
+    """`depth`: how many types it is in, itself among them."""
     name = str(document["type"])
     nullable = document.get("nullable", True)
     if name not in _ROOTS:
-        raise InvalidConfig(
-            "a column of a Fluss table has a type that is not supported",
-            detail=f"{column}: {name[:40]}",
-            hint="columns of arrays, maps and rows can't be read; leave the table out",
-        )
+        raise _unsupported(column, name, "leave the table out")
+    if not isinstance(nullable, bool):
+        raise TypeError
     root = Root(name)
+    if root in NESTED:
+        if depth > _DEPTH_MAX:
+            raise _unsupported(column, name, f"types nest up to {_DEPTH_MAX} deep; leave the table out")
+        return _nested(column, root, nullable, document, depth + 1)
     length = precision = scale = 0
     if root in (Root.CHAR, Root.BINARY):
         length = int(document["length"])
@@ -271,6 +352,24 @@ def _type(column: str, document: Any) -> FlussType:
         precision = int(document["precision"])
         if not 0 <= precision <= 9:
             raise ValueError
-    if not isinstance(nullable, bool):
-        raise TypeError
     return FlussType(root, nullable, length, precision, scale)
+
+
+def _nested(column: str, root: Root, nullable: bool, document: Any, depth: int) -> FlussType:
+    if root is Root.ARRAY:
+        return FlussType.array(_type(f"{column}.element", document["element_type"], depth), nullable)
+    if root is Root.MAP:
+        key, value = (_type(f"{column}.{part}", document[f"{part}_type"], depth) for part in ("key", "value"))
+        return FlussType.map(key, value, nullable)
+    listed = document["fields"]
+    if not listed:
+        # No file format of the lake holds it.
+        raise _unsupported(column, root, "a row without fields has no form in the lake; leave the table out")
+    fields = {str(field["name"]): _type(f"{column}.{field['name']}", field["field_type"], depth) for field in listed[: _COLUMNS_MAX + 1]}
+    if len(fields) != len(listed) or len(fields) > _COLUMNS_MAX:
+        raise ValueError
+    return FlussType.row(fields, nullable)
+
+
+def _unsupported(column: str, name: str, hint: str) -> InvalidConfig:
+    return InvalidConfig("a column of a Fluss table has a type that is not supported", detail=f"{column[:200]}: {name[:40]}", hint=hint)

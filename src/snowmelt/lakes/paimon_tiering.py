@@ -73,8 +73,8 @@ _PATH_BYTES_MAX: Final = 4096
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
-    type: str
-    """Paimon's, with whether it may be NULL: `BIGINT NOT NULL`."""
+    type: str | dict[str, Any]
+    """Paimon's as its schema files have it, with whether it may be NULL: `BIGINT NOT NULL`. Fields of rows have no ids yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,6 @@ class TieredLake:
     def ensure(self, target: str, shape: Shape) -> None:
         """The lake table is there and fits, made if need be; durable on return. `InvalidConfig`: it is another."""
         from pypaimon import Schema
-        from pypaimon.schema.data_types import DataField, DataTypeParser
 
         with our_errors(target):
             try:
@@ -139,10 +138,8 @@ class TieredLake:
             except Exception as error:
                 if not _absent(error):
                     raise
-                columns = [(column.name, column.type) for column in shape.columns] + [(name, types[0]) for name, types in _SYSTEM]
-                fields = [DataField(place, name, DataTypeParser.parse_data_type(kind)) for place, (name, kind) in enumerate(columns)]
                 schema = Schema(
-                    fields=fields, partition_keys=list(shape.partition_key), primary_keys=list(shape.key), options=shape.options
+                    fields=_fields(shape), partition_keys=list(shape.partition_key), primary_keys=list(shape.key), options=shape.options
                 )
                 self._catalog.create_database(target.partition(".")[0], True)
                 # Somebody else may make it at the same time; then it is looked at like any other.
@@ -314,6 +311,24 @@ class TieringWriter:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def _fields(shape: Shape) -> list[Any]:
+    """With the ids that Fluss' coordinator gives: each column's, then those of the fields in it, the innermost first."""
+    from pypaimon.schema.data_types import AtomicInteger, DataField, reassign_field_id
+
+    numbers = AtomicInteger(-1)
+    fields = []
+    for column in (*shape.columns, *(Column(name, types[0]) for name, types in _SYSTEM)):
+        number = numbers.increment_and_get()
+        fields.append(DataField(number, column.name, reassign_field_id(_parsed(column.type), numbers)))
+    return fields
+
+
+def _parsed(kind: str | dict[str, Any]) -> Any:
+    from pypaimon.schema.data_types import AtomicInteger, DataTypeParser
+
+    return DataTypeParser.parse_data_type(kind, AtomicInteger(-1))
+
+
 def _view(table: Any, latest: Any, base: int | None) -> LakeView:
     """Down from the newest snapshot: to the base, or to the first of the tiering user's."""
     manager = table.snapshot_manager()
@@ -351,7 +366,6 @@ def _check_fits(target: str, table: Any, shape: Shape) -> None:
 
 def _wrong(table: Any, shape: Shape) -> str:
     """How a lake table differs from what its Fluss table needs; empty: not at all."""
-    from pypaimon.schema.data_types import DataTypeParser
     from pypaimon.table.file_store_table import FileStoreTable
 
     if not isinstance(table, FileStoreTable):
@@ -377,7 +391,7 @@ def _wrong(table: Any, shape: Shape) -> str:
         if name != wanted_name or kind.removesuffix(" NOT NULL") not in types:
             return f"its last columns are not {', '.join(name for name, _ in _SYSTEM)}"
     for place, column in enumerate(shape.columns):
-        want = (column.name, _type(DataTypeParser.parse_data_type(column.type)))
+        want = (column.name, _type(_parsed(column.type)))
         if place >= len(own) or own[place] != want:
             return f"column {place + 1} is {' '.join(own[place]) if place < len(own) else 'not there'}, not {' '.join(want)}"
     # Fluss adds a column to the lake first.

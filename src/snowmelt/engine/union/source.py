@@ -21,7 +21,7 @@ from snowmelt.engine.union.options import parse_options
 from snowmelt.engine.union.plan import UnionTask, narrowed, plan_tasks, read_schema_of
 from snowmelt.engine.union.tasks import run_task
 from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.types import Column, Root
+from snowmelt.fluss.types import FlussType, Root
 
 FORMAT: Final = "snowmelt.fluss"
 
@@ -53,7 +53,9 @@ class FlussSource(DataSource):
     def schema(self) -> Any:
         options = parse_options(self.options)
         columns = narrowed(read_schema_of(options), options.columns).columns
-        return spark.StructType([spark.StructField(column.name, _type(column), column.type.nullable) for column in columns])
+        return spark.StructType(
+            [spark.StructField(column.name, _type(column.name, column.type), column.type.nullable) for column in columns]
+        )
 
     def reader(self, schema: Any) -> UnionReader:
         return UnionReader(dict(self.options), schema)
@@ -68,7 +70,7 @@ class UnionReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = parse_options(self._options)
-        held = {column.name: _type(column) for column in narrowed(read_schema_of(options), options.columns).columns}
+        held = {column.name: _type(column.name, column.type) for column in narrowed(read_schema_of(options), options.columns).columns}
         for field in self._schema.fields:
             if held.get(field.name) != field.dataType:
                 found = held[field.name].simpleString() if field.name in held else "not there"
@@ -90,17 +92,29 @@ class UnionReader(DataSourceReader):
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _type(column: Column) -> Any:
-    kind = column.type
-    if kind.root is Root.TIME:
-        if not hasattr(spark, "TimeType"):
-            raise InvalidConfig(
-                "Spark has a type for times of day since 4.1",
-                detail=f"column {column.name}, pyspark {spark_version}",
-                hint="name the other columns in the option columns, or pip install 'pyspark>=4.1,<4.4'",
-            )
-        return spark.TimeType(3)
-    return spark.DecimalType(kind.precision, kind.scale) if kind.root is Root.DECIMAL else _SAME[kind.root]
+def _type(name: str, kind: FlussType) -> Any:
+    """`name`: of the column, for an error. What is inside of a value may be NULL, whatever Fluss says: Spark's own conversion to Arrow
+    fails at a row that is NULL if a field in it may not be."""
+    match kind.root:
+        case Root.TIME:
+            if not hasattr(spark, "TimeType"):
+                raise InvalidConfig(
+                    "Spark has a type for times of day since 4.1",
+                    detail=f"column {name}, pyspark {spark_version}",
+                    hint="name the other columns in the option columns, or pip install 'pyspark>=4.1,<4.4'",
+                )
+            return spark.TimeType(3)
+        case Root.DECIMAL:
+            return spark.DecimalType(kind.precision, kind.scale)
+        case Root.ARRAY:
+            return spark.ArrayType(_type(name, kind.children[0]))
+        case Root.MAP:
+            return spark.MapType(*(_type(name, child) for child in kind.children))
+        case Root.ROW:
+            fields = zip(kind.names, kind.children, strict=True)
+            return spark.StructType([spark.StructField(field, _type(name, child)) for field, child in fields])
+        case _:
+            return _SAME[kind.root]
 
 
 def _fitted(array: pa.Array, field: pa.Field) -> pa.Array:
