@@ -111,6 +111,30 @@ def test_the_log_does_not_wait_for_chunks_that_are_being_read(jobs: Jobs, tmp_pa
     assert [one.wait().answers for one in chunks] == [[0], [1]]
 
 
+def test_a_log_job_that_makes_no_progress_is_cancelled_and_the_next_one_runs(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever its worker hangs in: a mount that does not answer, for one."""
+    go_on = tmp_path / "go-on"
+
+    def hang(_: Any, task: int) -> int:
+        deadline = time.monotonic() + WAIT_S_MAX
+        while task and not go_on.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return task
+
+    jobs = Jobs(spark, at_once=3, wake=lambda: None, still_s_max=2.0)
+    try:
+        outcome = Outcome(jobs, Lane.LOG, [0, 1], hang).wait()
+        assert outcome.answers is None
+        assert isinstance(outcome.error, Unavailable)
+        assert "a log job makes no progress and is cancelled; its epoch is planned again" in caplog.messages
+        assert Outcome(jobs, Lane.LOG, [7], lambda _, task: task).wait().answers == [7]
+    finally:
+        go_on.touch()
+        jobs.close()
+
+
 def test_a_task_that_does_not_see_the_drivers_store_says_so_before_it_does_anything(jobs: Jobs, tmp_path: Path) -> None:
     """L16: a path that is another folder on the worker's machine looks like an empty store."""
     driver = take_generation(open_store(str(tmp_path / "state")), "nonce")

@@ -2,15 +2,23 @@
 
 A job is a list of tasks and what is to be done with its answers. Threads wait for Spark; what comes of it is done by the thread that
 owns the machines, when it asks for it (`take`). A job that fails is nothing: who submitted it plans again.
+
+A log job of which tasks run and none ends for `still_s_max` is cancelled, and so fails: a worker or a mount of the lake that hangs must
+not stop all tables for ever. One whose tasks wait for free cores is not cancelled. Reads of chunks have a limit of their own
+(`databases.mysql.watched`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import re
+import time
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
@@ -19,9 +27,13 @@ from snowmelt.engine.judging import gravest
 from snowmelt.engine.tasks import run_on_spark
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
 
+log = logging.getLogger(__name__)
+
 Where = TypeVar("Where")
 """What all tasks of a job share: a `Place`, or less."""
 
+STILL_S_MAX: Final = 1800.0
+"""How long a log job may run without the end of a task."""
 FAILED_MAX: Final = 10
 """So many jobs in a row may fail for reasons that pass by themselves."""
 
@@ -43,11 +55,25 @@ def slots_of(spark: Any) -> int:
         return 0
 
 
+@dataclass(slots=True)
+class _Running:
+    """A job that was submitted to Spark and is watched."""
+
+    group: str
+    tasks: int
+    ended: int
+    """How many tasks had ended when it was looked at last."""
+    since: float
+    """When the number was another, or no task ran."""
+
+
 class Jobs:
     """Of one driver. `submit` and `take` belong to one thread."""
 
-    def __init__(self, spark: Any, *, at_once: int, wake: Callable[[], None]) -> None:
+    def __init__(self, spark: Any, *, at_once: int, wake: Callable[[], None], still_s_max: float = STILL_S_MAX) -> None:
         """`wake` is called whenever there is something to `take`."""
+        self._still_s_max = still_s_max
+        self._running: dict[str, _Running] = {}
         self._spark = spark
         self._wake = wake
         self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="snowmelt-job")
@@ -93,10 +119,18 @@ class Jobs:
         return lambda: self._succeeded(done, answers)
 
     def _collect(self, lane: Lane, place: Where, tasks: list[Any], run: Callable[[Where, Any], Any]) -> list[Any]:
+        group = f"snowmelt-{uuid.uuid4().hex}"
         with contextlib.suppress(AttributeError):
             # A client of Spark Connect has no context.
-            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", lane.value)
-        return run_on_spark(self._spark, tasks, partial(run, place))
+            context = self._spark.sparkContext
+            context.setLocalProperty("spark.scheduler.pool", lane.value)
+            context.setJobGroup(group, lane.value)
+            if lane is Lane.LOG:
+                self._running[group] = _Running(group, len(tasks), 0, time.monotonic())
+        try:
+            return run_on_spark(self._spark, tasks, partial(run, place))
+        finally:
+            self._running.pop(group, None)
 
     def _succeeded(self, done: Callable[[list[Any]], None], answers: list[Any]) -> None:
         self._failed = 0
@@ -105,11 +139,27 @@ class Jobs:
     def take(self) -> bool:
         """Do what ended jobs call for; whether there was any."""
         took = False
+        for job in list(self._running.values()):
+            if time.monotonic() - job.since >= self._still_s_max:
+                self._cancel_still(job)
         with contextlib.suppress(queue.Empty):
             while True:
                 self._ended.get_nowait()()
                 took = True
         return took
+
+    def _cancel_still(self, job: _Running) -> None:
+        """Cancel a job of which tasks run and none has ended since it was looked at last."""
+        tracker = self._spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(job.group)]
+        stages = [tracker.getStageInfo(number) for one in jobs if one is not None for number in one.stageIds]
+        ended = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+        active = any(stage.numActiveTasks for stage in stages if stage is not None)
+        if active and ended == job.ended:
+            extra = {"tasks": job.tasks, "ended": ended, "seconds": round(self._still_s_max)}
+            log.warning("a log job makes no progress and is cancelled; its epoch is planned again", extra=extra)
+            self._spark.sparkContext.cancelJobGroup(job.group)
+        job.ended, job.since = ended, time.monotonic()
 
     def count_failure(self, error: SnowmeltError) -> None:
         """One more failed in a row. Failing for ever stops the pipeline."""
