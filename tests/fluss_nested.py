@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
 from snowmelt.fluss.types import FlussType, Root
@@ -72,6 +74,29 @@ CHOSEN: dict[FlussType, list[Any]] = {
     ],
 }
 """Types for columns of a real table, each with as many values."""
+
+COLUMNS = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("tags", pa.list_(pa.string())),
+        ("deep", pa.list_(pa.struct([("a", pa.int32()), ("m", pa.map_(pa.string(), pa.list_(pa.decimal128(20, 3))))]))),
+    ]
+)
+"""Of a table that pyfluss makes and writes, and rows of it as Arrow shows them."""
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": 1,
+        "tags": ["a", None, "longer than a slot"],
+        "deep": [{"a": 5, "m": [("k", [Decimal("1.250"), None]), ("l", None)]}, None, {"a": None, "m": []}],
+    },
+    {"id": 2, "tags": None, "deep": None},
+    {"id": 3, "tags": [], "deep": []},
+]
+
+
+def for_client(row: dict[str, Any]) -> dict[str, Any]:
+    """Maps are dicts in pyfluss' rows."""
+    return row | {"deep": row["deep"] and [one and {"a": one["a"], "m": dict(one["m"])} for one in row["deep"]]}
 
 
 _without = [

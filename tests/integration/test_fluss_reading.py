@@ -26,7 +26,7 @@ from snowmelt.fluss.types import Column, FlussType, Root, Schema
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile
 from snowmelt.model.table import TableId
 from tests.fluss_bytes import seen, shown
-from tests.fluss_nested import CHOSEN
+from tests.fluss_nested import CHOSEN, COLUMNS, ROWS, for_client
 from tests.fluss_raw import add_column, create_table, put_rows
 from tests.fluss_servers import Tables, start_fluss
 from tests.servers import NotRun
@@ -227,6 +227,18 @@ def test_rows_that_pyfluss_wrote_are_read_with_their_changes_and_where_they_belo
     # pyfluss looks keys up one at a time, and waits for more to go with each.
     some = sorted(left)[::20]
     assert [row for row in by_id(found_rows) if row["id"] in some] == fluss_tables.lookup(path, [{"id": id} for id in some])
+
+
+def test_nested_values_that_pyfluss_wrote_are_read_from_a_table_with_a_key_and_from_a_log_table(
+    fluss: FlussServer, fluss_tables: Tables
+) -> None:
+    keyed = Reading(fluss, fluss_tables.make(columns=COLUMNS, buckets=1))
+    fluss_tables.upsert(keyed.path, map(for_client, ROWS))
+    log = Reading(fluss, fluss_tables.make(columns=COLUMNS, key=(), buckets=1))
+    fluss_tables.append(log.path, pa.RecordBatch.from_pylist(ROWS, schema=COLUMNS))
+    assert plain(log.log(bucket_of(log))) == ROWS
+    assert by_id(plain(keyed.log(bucket_of(keyed)))) == ROWS
+    assert by_id(keyed.all_kv()) == ROWS
 
 
 def comparable(found: pa.Table) -> list[dict[str, Any]]:
