@@ -59,6 +59,9 @@ def held_by(root: object) -> Iterator[tuple[object, str]]:
             held: list[Any] = [one.__closure__, one.__defaults__, one.__kwdefaults__]
         elif isinstance(one, type | types.ModuleType | types.CodeType | types.FrameType | types.TracebackType):
             continue
+        elif isinstance(one, dict):
+            # The collector does not tell of keys that are texts.
+            held = [*list(one.keys()), *list(one.values())]
         else:
             held = gc.get_referents(one)
         for found in held:
