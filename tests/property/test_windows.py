@@ -432,3 +432,11 @@ class TestUnwanted:
             self.ids(b"".join(log.stored), log=Recycled)
 
     MINE = write_rows_body(9, [7] * 20_000)
+
+
+def test_an_xa_transaction_that_is_decided_inside_of_another_is_refused() -> None:
+    """Where one is decided no row is left to be handed out, so that the window can be given back for what was prepared."""
+    rows = [(Event.TABLE_MAP, table_map_body(9)), (Event.WRITE_ROWS_V1, write_rows_body(9, [1]))]
+    data = one_transaction([*rows, (Event.QUERY, streams.query_body(b"XA COMMIT X'61',X'',1"))])
+    with pytest.raises(Corrupt, match="an XA transaction is decided inside of another"):
+        ids(data, 1 << 20)

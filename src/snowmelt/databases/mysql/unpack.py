@@ -213,11 +213,16 @@ class _Maps:
     def __init__(self, sieve: Sieve | None) -> None:
         self.sieve = sieve
         self._dropped: dict[int, bool] = {}
+        self._judged: dict[bytes, bool] = {}
 
     def note(self, body: Bytes) -> None:
-        if self.sieve is not None and body.shape[0] >= 8:
-            raw = body.tobytes()
-            self._dropped[int.from_bytes(raw[:6], "little")] = not self.sieve.wanted(raw)
+        if self.sieve is None or body.shape[0] < 8:
+            return
+        raw = body.tobytes()
+        if raw not in self._judged:
+            # Each statement maps its tables anew, mostly the same ones.
+            self._judged[raw] = not self.sieve.wanted(raw)
+        self._dropped[int.from_bytes(raw[:6], "little")] = self._judged[raw]
 
     def drops(self, number: int) -> bool:
         if self.sieve is None:
