@@ -156,6 +156,7 @@ def _print_limits(limits: CaptureLimits, reading: Limits) -> None:
     _line(f"a task that copies a table: rows of up to {_size(ROW_BYTES_MAX)}")
     _line(
         f"a task that reads the log: {_size(reading.prefilter_bytes)} of it at a time, {_size(reading.pool_bytes)} that wait for the lake, "
+        f"{_size(reading.writers_bytes)} for all of its writers, "
         f"an event of up to {_size(reading.assembly_bytes)} in memory and {_size(reading.spill_bytes_max)} in TMPDIR, "
         f"rows of up to {_size(reading.row_bytes_max)}"
     )

@@ -570,7 +570,8 @@ class TestCommand:
         assert f"ALTER TABLE `{name}`.`u` ADD PRIMARY KEY" in done.stdout
         assert "capture: memory 25 MiB (6 buffers of 4 MiB), segments of 64 MiB or 500 ms, heartbeat 5 s, disk 16 GiB" in done.stdout
         assert "a task that copies a table: rows of up to 256 MiB\n" in done.stdout
-        assert "a task that reads the log: 8 MiB of it at a time, 64 MiB that wait for the lake" in done.stdout
+        assert "a task that reads the log: 8 MiB of it at a time, 64 MiB that wait for the lake, " in done.stdout
+        assert " for the lake, 256 MiB for all of its writers, an event of up to 16 MiB in memory" in done.stdout
         assert "in TMPDIR, rows of up to 1 GiB\n" in done.stdout
 
     def test_a_pipelines_file_tells_where_tables_go_and_which_routes_nobody_takes(

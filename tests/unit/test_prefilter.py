@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from snowmelt.errors import InvalidConfig, InvariantBroken
-from snowmelt.relay.limits import POOL_BYTES_MIN, PREFILTER_BYTES_MIN, Limits
+from snowmelt.relay.limits import POOL_BYTES_MIN, PREFILTER_BYTES_MIN, WRITERS_BYTES_MIN, Limits
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.prefilter import PreFilter
 
@@ -103,3 +103,11 @@ class TestPool:
     def test_one_that_is_too_small_is_refused(self) -> None:
         with pytest.raises(InvalidConfig, match="too small"):
             Pool(POOL_BYTES_MIN - 1)
+
+
+def test_what_writers_share_is_checked_and_a_third_of_it_waits() -> None:
+    with pytest.raises(InvalidConfig, match="writers_bytes is too small"):
+        Limits(writers_bytes=WRITERS_BYTES_MIN - 1)
+    assert Limits(writers_bytes=WRITERS_BYTES_MIN).held_bytes == WRITERS_BYTES_MIN // 3
+    # What is written together has offsets of 31 bits.
+    assert Limits(writers_bytes=64 << 30).held_bytes == 1 << 30

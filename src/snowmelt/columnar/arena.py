@@ -10,10 +10,11 @@ page faults, which were a third of decoding. Nobody can hold an array whose memo
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ Longs = npt.NDArray[np.int64]
 _ALIGNMENT = 64
 _TAIL = 64
 """Kernels may store a whole word at the end of a heap."""
+KEEP_BYTES: Final = 64 << 20
 
 
 def _aligned(size: int) -> int:
@@ -84,10 +86,17 @@ class _Lease:
 
 
 class ArenaPool:
-    """Memory of returned arenas, at most `keep` pieces. Safe to return to from any thread."""
+    """Memory of returned arenas, at most `keep` pieces and `keep_bytes`, so that one large value does not stay for the rest of a task.
+    Safe to return to from any thread."""
 
-    def __init__(self, *, keep: int = 4) -> None:
+    def __init__(self, *, keep: int = 4, keep_bytes: int = KEEP_BYTES) -> None:
         self._free: deque[Bytes] = deque(maxlen=keep)
+        self._keep_bytes = keep_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        # A copy, as another thread may return a piece meanwhile.
+        return sum(piece.shape[0] for piece in tuple(self._free))
 
     def take(self, size: int) -> Bytes:
         """Memory of at least `size` bytes, with undefined content."""
@@ -103,7 +112,13 @@ class ArenaPool:
         return np.empty(size, np.uint8)
 
     def give_back(self, memory: Bytes) -> None:
+        if memory.shape[0] > self._keep_bytes:
+            return
         self._free.append(memory)
+        # The oldest go first. Another thread may do the same.
+        while self.kept_bytes > self._keep_bytes:
+            with contextlib.suppress(IndexError):
+                self._free.popleft()
 
 
 class Arena:

@@ -216,6 +216,7 @@ class RelayConfig(Section):
     prefilter_bytes: Annotated[float, amount(BYTES, "4KiB", "1GiB", "8MiB or 64KiB")] = float(Limits().prefilter_bytes)
     assembly_bytes: Annotated[float, amount(BYTES, "4KiB", "1TiB", "16MiB or 1GiB")] = float(Limits().assembly_bytes)
     pool_bytes: Annotated[float, amount(BYTES, "4KiB", "1TiB", "64MiB or 1GiB")] = float(Limits().pool_bytes)
+    writers_bytes: Annotated[float, amount(BYTES, "32MiB", "3GiB", "256MiB or 1GiB")] = float(Limits().writers_bytes)
     spool: File | None = None
 
     def limits(self) -> CaptureLimits:
@@ -225,6 +226,7 @@ class RelayConfig(Section):
         return Limits(
             prefilter_bytes=int(self.prefilter_bytes),
             pool_bytes=int(self.pool_bytes),
+            writers_bytes=int(self.writers_bytes),
             assembly_bytes=int(self.assembly_bytes),
             spill_bytes_max=int(self.spill_bytes_max),
             unpacked_bytes_max=int(self.spill_bytes_max),

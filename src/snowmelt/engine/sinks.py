@@ -75,8 +75,9 @@ class Lake(Protocol):
         """Before a driver's first step: the table must not know more than the store. `SourceDrift`."""
         ...
 
-    def writer(self, target: str, prefix: str) -> Writer:
-        """Its files are named `prefix` and something."""
+    def writer(self, target: str, prefix: str, *, at_once: bool = False) -> Writer:
+        """Its files are named `prefix` and something. `at_once`: `write` puts all rows into files and holds none; otherwise the writer
+        holds rows, within a bound of its own, until they are worth a file."""
         ...
 
     def commit(self, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:

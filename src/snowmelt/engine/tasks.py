@@ -7,8 +7,8 @@ Laws:
   several tasks, each of which writes the rows of its own keys: no two files have the same `_seq` of one key. To read and to decode
   it more than once costs less than a shuffle would.
 - Before it does anything a task looks whether it has the driver's packages and sees the driver's store and warehouse.
-- What is read is written at once: no row passes the JVM. What of the log is kept waits for the writer in a pool (`stored_log`); the bounds
-  of that, and of all else that a task holds, are in its place (`relay.limits`).
+- What is read is written at once: no row passes the JVM. What of the log is kept waits for the writer in a pool (`stored_log`), then for a
+  file among the rows of all tables (`writers`); the bounds of both, and of all else that a task holds, are in its place (`relay.limits`).
 - An error of ours is an answer, too: the driver decides what follows from it, not Spark's retries. What a lake table can't take is told
   with the name of its source table (`TableStuck`), so that the others go on.
 """
@@ -48,10 +48,11 @@ from snowmelt.engine.keeping import Opened, segments_of
 from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
 from snowmelt.engine.reading import ChunkReading
 from snowmelt.engine.rows import Ordinals, Sourced, change_rows, chunk_rows, truncate_row
-from snowmelt.engine.sinks import Lake, Writer, open_lake
+from snowmelt.engine.sinks import Lake, open_lake
 from snowmelt.engine.stored_log import Filtered, StoredLog, read_group
 from snowmelt.engine.workers import Packages, check_packages
-from snowmelt.errors import RECOPY, Corrupt, InvariantBroken, SnowmeltError, SourceDrift, check
+from snowmelt.engine.writers import Writers, trouble_of
+from snowmelt.errors import SnowmeltError, check
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.lakes.warehouse import Warehouse, check_marked
 from snowmelt.model.position import LogFile, Position
@@ -199,44 +200,22 @@ def run_log(place: Place, task: LogTask) -> LogAnswer:
     place.check()
     nonce = uuid.uuid4().hex
     lake = place.lake()
-    writers: dict[str, Writer] = {}
-    staged: dict[str, Staged] = {}
     names = {source.target: name for name, source in task.tables.items()} | {one.target: one.table for one in task.emptied}
-    rows = 0
-
-    def write(target: str, batch: pa.RecordBatch) -> None:
-        nonlocal rows
-        if batch.num_rows:
-            with _writing(names[target]):
-                if target not in writers:
-                    writers[target] = lake.writer(target, f"sm-{place.generation}-e{task.epoch}-{nonce}-")
-                writers[target].write(batch)
-            rows += batch.num_rows
-
+    prefix = f"sm-{place.generation}-e{task.epoch}-{nonce}-"
+    writers = Writers(lambda target: lake.writer(target, prefix, at_once=True), names, held_bytes_max=place.limits.held_bytes)
     for one in task.emptied:
-        with _writing(one.table):
+        with trouble_of(one.table):
             columns = lake.columns(one.target)
-        write(one.target, truncate_row(columns, at=one.at, time_us=one.time_ms * 1000))
+        writers.write(one.target, truncate_row(columns, at=one.at, time_us=one.time_ms * 1000))
     with Filtered(lambda: kept_rows(place, task), kept_bytes, Pool(place.limits.pool_bytes)) as kept:
         for target, batch in kept:
-            write(target, batch)
-    for target, writer in writers.items():
-        with _writing(names[target]):
-            staged[target] = writer.finish()
+            writers.write(target, batch)
+    staged = writers.finish()
     if staged:
         reach(FILES_STAGED)
     files = tuple(StagedFile(target, name, task.after) for target, one in staged.items() for name in one.files)
     message = Message(place.generation, task.epoch, task.writer, nonce, ((task.writer, nonce),), files)
-    return LogAnswer(message=message, messages={target: one.messages for target, one in staged.items()}, rows=rows)
-
-
-@contextlib.contextmanager
-def _writing(name: TableId) -> Iterator[None]:
-    """What a lake table can't take is its source table's trouble. Whether the lake as a whole is there is the driver's question."""
-    try:
-        yield
-    except (SourceDrift, Corrupt, InvariantBroken) as error:
-        raise name.stuck(error.fact, detail=error.detail, hint=error.hint or RECOPY) from error
+    return LogAnswer(message=message, messages={target: one.messages for target, one in staged.items()}, rows=writers.rows)
 
 
 def kept_bytes(kept: tuple[str, pa.RecordBatch]) -> int:

@@ -419,7 +419,7 @@ class FlussLake:
 
     # ---- writing, in a task
 
-    def writer(self, target: str, prefix: str) -> FlussWriter:
+    def writer(self, target: str, prefix: str, *, at_once: bool = False) -> FlussWriter:
         table = self._repeated(lambda links: describe_table(links.coordinator, _path(target)))
         self.close()
         bucketing = table.bucketing()
@@ -427,7 +427,7 @@ class FlussLake:
         assert bucketing is not None
         schema = table.versions.target
         encoder = UpsertEncoder(schema, bucketing, run_bytes_max=RUN_BYTES_MAX)
-        return FlussWriter(target, prefix, schema, encoder, self._store)
+        return FlussWriter(target, prefix, schema, encoder, self._store, at_once=at_once)
 
     # ---- committing
 
@@ -591,13 +591,14 @@ class FlussLake:
 class FlussWriter:
     """Stages rows of one table, in a task. Not shared; `finish` once."""
 
-    def __init__(self, target: str, prefix: str, schema: Schema, encoder: UpsertEncoder, store: Store) -> None:
+    def __init__(self, target: str, prefix: str, schema: Schema, encoder: UpsertEncoder, store: Store, *, at_once: bool) -> None:
         self._target = target
         self._prefix = prefix
         self._schema = schema
         self._names = frozenset(column.name for column in schema.columns)
         self._encoder = encoder
         self._store = store
+        self._at_once = at_once
         self._rows = self._held_bytes = 0
         self._held: dict[int, list[Run]] = {}
         self._objects: list[_Object] = []
@@ -612,6 +613,8 @@ class FlussWriter:
             self._held_bytes += len(run.records)
             if self._held_bytes >= OBJECT_BYTES_MAX:
                 self._stage()
+        if self._at_once:
+            self._stage()
         self._rows += batch.num_rows
 
     def finish(self) -> Staged:

@@ -58,8 +58,10 @@ from snowmelt.model.table import SYSTEM_COLUMNS
 SEQUENCE: Final = paimon_shape.SEQUENCE
 _EPOCH, _IDENTITY, _SEQUENCE_MAX = "snowmelt.epoch", "snowmelt.identity", "snowmelt.sequence-max"
 _SCHEMA: Final = re.compile(r"schema-([0-9]+)")
-_OPTIONS: Final = MappingProxyType({"write.parquet-buffer-size": "64mb"})
-"""Of new tables. How much a writer holds of a bucket before it writes a file: `docs/decisions/0009`."""
+_BUFFER: Final = "write.parquet-buffer-size"
+"""How much the native writer holds of a bucket. When a batch brings it there, all that it holds goes into a file."""
+_OPTIONS: Final = MappingProxyType({_BUFFER: "64mb"})
+"""Of new tables: `docs/decisions/0009`."""
 _HOLD_EVERY: Final = 10
 """How many snapshots a table goes on before those that others may not expire are named anew."""
 _SWITCHES: Final = ("deletion-vectors.enabled", "ignore-delete")
@@ -265,11 +267,12 @@ class PaimonLake:
 
     # ---- writing, in a task
 
-    def writer(self, target: str, prefix: str) -> Writer:
-        """A writer whose files are named `prefix` and something."""
+    def writer(self, target: str, prefix: str, *, at_once: bool = False) -> Writer:
+        """A writer whose files are named `prefix` and something. `at_once`: it holds no rows."""
         table = _fitting(self.table(target))
+        options = {"data-file.prefix": prefix, **({_BUFFER: "1b"} if at_once else {})}
         with our_errors(target):
-            return Writer(table.copy({"data-file.prefix": prefix}), self._user, sequenced=True)
+            return Writer(table.copy(options), self._user, sequenced=True)
 
     # ---- committing
 
