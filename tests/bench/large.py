@@ -1,6 +1,8 @@
-"""What does not fit: a huge transaction, long rows, a million small transactions, a compressed log; time, memory, and verified.
+"""What does not fit: a huge transaction, one over fifty tables, long rows, a million small transactions, a compressed log; time, memory,
+and verified.
 
-    python -m tests.bench.large [--gib 4.5] [--row-mb 64] [--transactions 1000000] [--only huge,rows,small,compressed]
+    python -m tests.bench.large [--gib 4.5] [--row-mb 64] [--transactions 1000000] [--fifty-gib 1.5]
+                                [--only huge,fifty,rows,small,compressed]
 
 A MariaDB of its own; its changes are made while no pipeline runs. Then one catches up, on Spark in this process as `snowmelt run`
 starts it, and `snowmelt verify`'s own comparison says whether the lake is the source. Memory is the sum over the JVM and all Python
@@ -34,6 +36,7 @@ from tests.servers import Server, start_mariadb
 
 ROW_BYTES = 1000
 ROWS_LONG = 4
+FIFTY, TURNS = 50, 10
 COMPRESSED_ROWS = 1_000_000
 
 
@@ -42,8 +45,13 @@ class Case:
     name: str
     what: str
     table: str
-    """The columns of its table."""
+    """The columns of its tables."""
     make: Callable[[Any, argparse.Namespace], None]
+    count: int = 1
+
+    @property
+    def tables(self) -> list[str]:
+        return [self.name] if self.count == 1 else [f"{self.name}_{number}" for number in range(self.count)]
 
 
 def huge(cursor: Any, given: argparse.Namespace) -> None:
@@ -52,6 +60,19 @@ def huge(cursor: Any, given: argparse.Namespace) -> None:
     cursor.execute(f"INSERT INTO huge SELECT seq, REPEAT(MD5(seq), 30) FROM seq_1_to_{rows}")
     # The last change of a row must win, however far behind the first it lies.
     cursor.execute(f"UPDATE huge SET c = 'changed' WHERE id % {max(1, rows // 1000)} = 0")
+    cursor.execute("COMMIT")
+
+
+def fifty(cursor: Any, given: argparse.Namespace) -> None:
+    rows = int(given.fifty_gib * (1 << 30)) // ROW_BYTES // FIFTY // TURNS
+    cursor.execute("BEGIN")
+    # In turns, so that all of them are being written at once.
+    for turn in range(TURNS):
+        for number in range(FIFTY):
+            some = f"seq_{turn * rows + 1}_to_{(turn + 1) * rows}"
+            cursor.execute(f"INSERT INTO fifty_{number} SELECT seq, REPEAT(MD5(seq), 30) FROM {some}")
+    for number in range(FIFTY):
+        cursor.execute(f"UPDATE fifty_{number} SET c = 'changed' WHERE id % 100 = 0")
     cursor.execute("COMMIT")
 
 
@@ -78,6 +99,7 @@ def compressed(cursor: Any, given: argparse.Namespace) -> None:
 
 CASES = [
     Case("huge", "one transaction", "id BIGINT NOT NULL PRIMARY KEY, c VARCHAR(1000)", huge),
+    Case("fifty", "one transaction, fifty tables", "id BIGINT NOT NULL PRIMARY KEY, c VARCHAR(1000)", fifty, FIFTY),
     Case("rows", "long rows", "id INT NOT NULL PRIMARY KEY, b LONGBLOB", rows),
     Case("small", "transactions of one row", "id INT NOT NULL PRIMARY KEY, v INT", small),
     Case("compressed", "a compressed log", "id BIGINT NOT NULL PRIMARY KEY, c VARCHAR(1000)", compressed),
@@ -94,8 +116,9 @@ class Caught:
 
 def play(case: Case, server: Server, spark: Any, settings: Settings, given: argparse.Namespace, say: Callable[[str], None]) -> Caught:
     with server.connect(database="bench", read_timeout=None) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE TABLE `{case.name}` ({case.table})")
-        say("an empty table goes live")
+        for table in case.tables:
+            cursor.execute(f"CREATE TABLE `{table}` ({case.table})")
+        say("empty tables go live")
         Pipeline(spark, settings).run(Pipeline.current)
         say("making changes")
         case.make(cursor, given)
@@ -114,15 +137,17 @@ def play(case: Case, server: Server, spark: Any, settings: Settings, given: argp
         Pipeline(spark, settings).run(until)
         meter.end()
     say("verifying")
-    [verdict] = verify(settings, spark)
-    if verdict.outcome is not Outcome.VERIFIED:
-        raise RuntimeError(f"{case.name}: the lake is not the source: {verdict}")
-    return Caught(case, stage, last - (first or 0), verdict.rows)
+    verdicts = verify(settings, spark)
+    wrong = [verdict for verdict in verdicts if verdict.outcome is not Outcome.VERIFIED]
+    if wrong or len(verdicts) != case.count:
+        raise RuntimeError(f"{case.name}: the lake is not the source: {wrong or verdicts}")
+    return Caught(case, stage, last - (first or 0), sum(verdict.rows for verdict in verdicts))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, default=4.5, help="of the huge transaction")
+    parser.add_argument("--fifty-gib", type=float, default=1.5, help="of the transaction over fifty tables")
     parser.add_argument("--row-mb", type=int, default=64)
     parser.add_argument("--transactions", type=int, default=1_000_000)
     parser.add_argument("--only", default=",".join(case.name for case in CASES))
@@ -162,7 +187,12 @@ def main() -> None:
             )
             with spark_session("bench", master="local[2]", ui=False, debug=False) as spark:
                 for case in [one for one in CASES if one.name in given.only.split(",")]:
-                    mine = replace(settings, name=case.name, state=Path(folder / f"state-{case.name}"), tables=[f"bench.{case.name}"])
+                    mine = replace(
+                        settings,
+                        name=case.name,
+                        state=Path(folder / f"state-{case.name}"),
+                        tables=[f"bench.{table}" for table in case.tables],
+                    )
 
                     def say(text: str, name: str = case.name) -> None:
                         console.print(f"[dim]{time.perf_counter() - began:6.0f} s  {name}: {text}", highlight=False)

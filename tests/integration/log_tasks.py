@@ -63,7 +63,7 @@ class Made:
             tables=dict(zip(names, self.tables, strict=True)),
         )
 
-    def lake(self, warehouse: Path) -> PaimonLake:
+    def lake(self, warehouse: Path, *, buckets: int = BUCKETS) -> PaimonLake:
         """A warehouse with all of its tables. Those of one shape are copies of the first: to make a table takes a while."""
         lake, first = PaimonLake(str(warehouse), user="snowmelt"), ""
         for source in self.tables:
@@ -73,7 +73,7 @@ class Made:
                 continue
             schema = lake_schema(source.table, TypeOptions(), keyed=source.keyed)
             key, system = (source.table.key, None) if source.keyed else ((), CHANGE_FIELDS)
-            lake.create(source.target, schema, key, buckets=BUCKETS, system=system)
+            lake.create(source.target, schema, key, buckets=buckets, system=system)
             first = first or name
         return lake
 
