@@ -55,14 +55,17 @@ class Sink:
         return lake
 
     def staged(self, lake: FlussLake, epoch: int, rows: list[Row]) -> Staged:
+        writer = lake.writer(self.target, str(StagedName(1, False, epoch, "a1", "")))
+        writer.write(self.batch(rows))
+        return writer.finish()
+
+    def batch(self, rows: list[Row]) -> pa.RecordBatch:
         arrays = [
             pa.array([row[0] for row in rows], pa.int32()),
             pa.array([row[1] for row in rows], pa.string()),
             pa.array([INSERT if row[1] is not None else DELETE for row in rows], pa.int8()),
         ]
-        writer = lake.writer(self.target, str(StagedName(1, False, epoch, "a1", "")))
-        writer.write(pa.RecordBatch.from_arrays(arrays, ["id", "name", KIND]))
-        return writer.finish()
+        return pa.RecordBatch.from_arrays(arrays, ["id", "name", KIND])
 
     def intent(self, lake: FlussLake, epoch: int, *staged: Staged, reshape: Reshape | None = None) -> tuple[Intent, Entry]:
         uuid, buckets, schema, base = lake.standing(self.target)
@@ -130,6 +133,16 @@ def test_rows_and_deletes_arrive_by_key_in_their_order(table: Sink) -> None:
     table.bring(lake, 1, (1, "a"), (2, "b"), (3, "c"), (1, "d"))
     table.bring(lake, 2, (2, None), (4, "e"), (4, None), (3, "f"))
     assert table.names(1, 2, 3, 4) == ["d", None, "f", None]
+
+
+def test_a_writer_that_stages_at_once_holds_nothing_and_keeps_the_order(table: Sink) -> None:
+    lake = table.made()
+    writer = lake.writer(table.target, str(StagedName(1, False, 1, "a1", "")), at_once=True)
+    for number, rows in enumerate([[(1, "a"), (2, "b")], [(1, None), (2, "c")], [(1, "d")]], 1):
+        writer.write(table.batch([*rows]))
+        assert len(lake.staged(table.target)) == number
+    lake.commit(*table.intent(lake, 1, writer.finish()))
+    assert table.names(1, 2) == ["d", "c"]
 
 
 def test_every_type_that_a_source_has_comes_back_as_it_was(table: Sink) -> None:
