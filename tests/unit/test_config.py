@@ -150,7 +150,12 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
     assert (settings.rows_per_chunk, settings.chunks_at_once, settings.epoch_bytes) == (50_000, 8, 64 << 20)
     assert settings.capture == CaptureLimits(disk_bytes_max=1 << 40)
     assert settings.limits == Limits(
-        writers_bytes=512 << 20, prefilter_bytes=4096, assembly_bytes=1 << 20, pool_bytes=2 << 20, spill_bytes_max=8 << 30, unpacked_bytes_max=8 << 30
+        writers_bytes=512 << 20,
+        prefilter_bytes=4096,
+        assembly_bytes=1 << 20,
+        pool_bytes=2 << 20,
+        spill_bytes_max=8 << 30,
+        unpacked_bytes_max=8 << 30,
     )
     assert settings.failover
 

@@ -2,9 +2,9 @@
 
 A task that reads the log holds at most one pre-filter segment, a few assemblies, the pool, the arenas of the batches that are being made
 and some that are kept, and what its writers share: none of it depends on how large a transaction is, how much of the log is read, or how
-many tables it changes. An assembly is an event that no segment holds, what
-packed events unpack to, an event in fragments, or a prepared transaction; the first three may be there at once, and while a prepared
-transaction is read, those of its own beside them. Each is in memory up to `assembly_bytes`.
+many tables it changes. An assembly is an event that no segment holds, what packed events unpack to, an event in fragments, or a prepared
+transaction; the first three may be there at once, and while a prepared transaction is read, those of its own beside them. Each is in memory
+up to `assembly_bytes`.
 """
 
 from __future__ import annotations
