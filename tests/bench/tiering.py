@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import struct
 import tempfile
@@ -192,7 +193,7 @@ def main() -> None:
             load(server, table.table, options.rows // 10)
             told = {"table": f"{path.database}.{path.name}", "bootstrap": server.bootstrap, "warehouse": str(server.warehouse)}
             parsed = parse_options(told)
-            (task,) = plan_tasks(parsed)
+            (task,) = plan_tasks(parsed, os.getpid())
             assert task.shares
             assert task.stop - task.start == 2 * (options.rows // 10)
             measure("union", lambda: run_task(parsed, task, ORDERS.arrow.names))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from snowmelt.engine.tiering.leasing import Leasing, lease_id
+from snowmelt.engine.tiering.leasing import Leasing, _Calls, lease_id
 from snowmelt.errors import Unavailable
 from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
+from snowmelt.tiering.leases import Acquire, Acquired, Listed, ListSnapshots
 from tests.fluss_servers import FreshFluss, Tables
 from tests.waiting import until
 
@@ -81,7 +81,15 @@ def desk(fluss_tables: Tables, request: pytest.FixtureRequest) -> Desk:
 
 @pytest.fixture
 def leasing(fluss: FlussServer) -> Iterator[Leasing]:
+    """Its leases are short, and have to be renewed."""
     with Leasing(fluss.bootstrap, duration_ms=1500) as made:
+        yield made
+
+
+@pytest.fixture
+def patient(fluss: FlussServer) -> Iterator[Leasing]:
+    """Its leases do not expire while a test runs: what is gone was let go of."""
+    with Leasing(fluss.bootstrap, duration_ms=600_000) as made:
         yield made
 
 
@@ -102,6 +110,12 @@ def test_a_lease_outlives_its_duration_by_renewal_and_a_release_lets_its_snapsho
     assert desk.there(held) == {second}
     leasing.end(desk.lease)
     until(lambda: desk.write() or not desk.there(held))
+
+
+def test_the_end_of_a_round_drops_what_it_has_while_the_service_lives(desk: Desk, patient: Leasing) -> None:
+    desk.acquire(patient)
+    assert desk.lease_files()
+    patient.end(desk.lease)
     until(lambda: not desk.lease_files())
 
 
@@ -127,27 +141,41 @@ def test_nothing_is_left_of_a_holder_that_was_killed_once_its_lease_has_expired(
     until(lambda: desk.write() or not desk.there(held))
 
 
-def test_a_table_dropped_under_a_lease_fails_the_round_and_leaves_no_lease(desk: Desk, leasing: Leasing) -> None:
-    desk.acquire(leasing)
-    desk.tables.drop(desk.path)
-
-    def lost() -> bool:
-        try:
+def test_a_table_dropped_under_a_lease_fails_the_round_and_leaves_no_lease(desk: Desk, fluss: FlussServer) -> None:
+    # The renewal after 20 s is refused; it would last for 40 s more.
+    with Leasing(fluss.bootstrap, duration_ms=60_000) as leasing:
+        lost: list[str] = []
+        leasing.acquire(desk.lease, desk.path, desk.table, desk.wanted, lost.append)
+        desk.tables.drop(desk.path)
+        leasing._book._leases[desk.lease].renewal_ms = 0
+        until(lambda: lost)
+        with pytest.raises(Unavailable, match="lease was lost"):
             leasing.check(desk.lease)
-        except Unavailable:
-            return True
-        return False
-
-    until(lost)
-    leasing.end(desk.lease)
-    until(lambda: not desk.lease_files())
+        until(lambda: not desk.lease_files(), seconds_max=30)
 
 
-def test_a_release_that_the_server_refuses_ends_in_a_drop(desk: Desk, leasing: Leasing) -> None:
-    held = desk.acquire(leasing)
+def test_a_release_that_the_server_refuses_ends_in_a_drop(desk: Desk, patient: Leasing) -> None:
+    held = desk.acquire(patient)
     desk.tables.drop(desk.path)
-    leasing.release(desk.lease, frozenset(held))
+    patient.release(desk.lease, frozenset(held))
     until(lambda: not desk.lease_files())
+    # All of it had been read by then.
+    patient.check(desk.lease)
+
+
+def test_a_connection_that_was_lost_is_never_taken_for_the_next_one(desk: Desk, fluss: FlussServer) -> None:
+    """Their coordinators may have the same epoch, and not the same leases."""
+    calls = _Calls(fluss.bootstrap, None, 10.0)
+    first = calls.perform(ListSnapshots(desk.lease, desk.path, (None,)))
+    calls.disconnect()
+    second = calls.perform(ListSnapshots(desk.lease, desk.path, (None,)))
+    acquired = calls.perform(Acquire(desk.lease, 1000, {}))
+    calls.disconnect()
+    assert isinstance(first, Listed)
+    assert isinstance(second, Listed)
+    assert first.place.epoch == second.place.epoch
+    assert first.place != second.place
+    assert acquired == Acquired(second.place.connection)
 
 
 def test_a_table_that_was_made_anew_is_not_leased(desk: Desk, leasing: Leasing) -> None:
@@ -161,23 +189,6 @@ def test_close_drops_what_is_held(desk: Desk, fluss: FlussServer) -> None:
         desk.acquire(leasing)
         assert desk.lease_files()
     assert not desk.lease_files()
-
-
-def test_a_server_without_leases_gives_one_warning_and_its_newest_snapshots(
-    desk: Desk, leasing: Leasing, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    # The lease calls came with 0.9, and no older server is published where 0.9 is.
-    monkeypatch.setattr(FlussClient, "knows_leases", lambda _: False)
-    with caplog.at_level(logging.WARNING):
-        for number in range(3):
-            lease = f"{desk.lease}-{number}"
-            assert leasing.acquire(lease, desk.path, desk.table, desk.wanted).keys() == desk.wanted.keys()
-            leasing.check(lease)
-            leasing.end(lease)
-    assert [record.message for record in caplog.records].count(
-        "the Fluss server knows no leases; KV snapshots are read without protection"
-    ) == 1
-    assert not list((desk.server.remote / "lease").glob(f"**/{desk.lease}-*/**/*.metadata"))
 
 
 def test_no_server_is_no_lease_and_no_round() -> None:

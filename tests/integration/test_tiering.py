@@ -193,7 +193,7 @@ def slowly(bootstrap: str) -> Callable[[TieringSettings, SplitTask], SplitAnswer
     return run
 
 
-def unleased(self: Leasing, lease: str, path: TableId, table: int, wanted: Any) -> dict[Bucket, Leased]:
+def unleased(self: Leasing, lease: str, path: TableId, table: int, wanted: Any, lost: Any) -> dict[Bucket, Leased]:
     client = connect_coordinator(self._calls._bootstrap)
     found = until(lambda: newest_snapshots(client, path, set(wanted)))
     return {bucket: Leased(found[bucket], client.snapshot_files(bucket, found[bucket].snapshot)) for bucket in wanted}
@@ -272,9 +272,10 @@ def test_no_server_and_a_wrong_address_are_told(spark: Any) -> None:
 
 
 def test_a_server_that_is_too_old_is_told(fluss: FlussServer, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "knows", lambda self, call: call is not Call.PREPARE_LAKE_TABLE_SNAPSHOT)
-    with pytest.raises(InvalidConfig, match=r"too old to be tiered from.*PREPARE_LAKE_TABLE_SNAPSHOT.*Fluss 0\.9"):
-        Tiering(spark, settings(fluss)).run()
+    for lacking in (Call.PREPARE_LAKE_TABLE_SNAPSHOT, Call.ACQUIRE_KV_SNAPSHOT_LEASE):
+        monkeypatch.setattr(Connection, "knows", lambda self, call, lacking=lacking: call is not lacking)
+        with pytest.raises(InvalidConfig, match=rf"too old to be tiered from.*{lacking.name}.*Fluss 0\.9"):
+            Tiering(spark, settings(fluss)).run()
 
 
 def test_a_warehouse_that_can_not_be_written_or_is_not_that_of_fluss_is_told(fluss: FlussServer, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import date
@@ -14,9 +16,10 @@ import pytest
 import snowmelt
 from snowmelt.engine.tiering.listing import Buckets, lake_shape, list_buckets
 from snowmelt.engine.union import plan
+from snowmelt.engine.union.holder import Hold, hold
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, OffsetKind
-from snowmelt.fluss.rpc import NO_TABLE_OR_BUCKET, Gone
+from snowmelt.fluss.rpc import NO_TABLE_OR_BUCKET, Call, Connection, Gone
 from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.fluss.types import Root
@@ -292,23 +295,53 @@ def test_a_kv_snapshot_is_read_under_its_lease_though_newer_ones_came(fluss: Flu
         read(brief, soon_over)
 
 
-def test_an_old_server_gives_one_warning_and_any_other_failure_to_lease_ends_the_plan(
-    fluss: FlussServer, fluss_tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_server_without_leases_and_any_failure_to_lease_end_the_plan(
+    fluss: FlussServer, fluss_tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = fluss_tables.make()
-    rows = [values(id, "x") for id in range(20)]
-    fluss_tables.upsert(path, rows)
+    fluss_tables.upsert(path, [values(id, "x") for id in range(20)])
     until(lambda: len(FlussClient(fluss.connect()).latest_snapshots(path).snapshots) == 2)
-    with monkeypatch.context() as old:
-        old.setattr(FlussClient, "knows_leases", lambda _: False)
-        parsed, tasks = planned(fluss, path)
-    assert all(task.files and task.leased_until_ms is None for task in tasks)
-    assert in_order(read(parsed, tasks).to_pylist()) == in_order(rows)
-    assert [record.message for record in caplog.records if "knows no leases" in record.message] == [caplog.records[-1].message]
-    with monkeypatch.context() as silent:
-        silent.setattr(FlussClient, "acquire", lambda *_: (_ for _ in ()).throw(Unavailable("no answer")))
-        with pytest.raises(Unavailable, match=r"could not be leased.*no answer"):
-            planned(fluss, path)
+    knows = Connection.knows
+    monkeypatch.setattr(Connection, "knows", lambda self, call: call is not Call.ACQUIRE_KV_SNAPSHOT_LEASE and knows(self, call))
+    with pytest.raises(InvalidConfig, match=r"has no leases of KV snapshots.*ACQUIRE_KV_SNAPSHOT_LEASE.*Fluss 0\.9"):
+        planned(fluss, path)
+    monkeypatch.undo()
+    wanted: dict[Bucket, str | None] = {Bucket(1 << 40, 0): None}
+    with pytest.raises(Unavailable, match="could not be leased"):
+        hold(Hold(bootstrap=fluss.bootstrap, lease="x", path=path, table=1 << 40, wanted=wanted, duration_ms=60_000, owner=os.getpid()))
+
+
+def test_the_lease_of_a_read_is_renewed_and_goes_with_its_owner(fluss: FlussServer, fluss_tables: Tables) -> None:
+    path = fluss_tables.make(buckets=1)
+    fluss_tables.upsert(path, [values(id, "x") for id in range(20)])
+    client = FlussClient(fluss.connect())
+    until(lambda: client.latest_snapshots(path).snapshots)
+    table = client.table_info(path).table
+
+    def files() -> set[Path]:
+        return set((fluss.remote / "lease").glob(f"**/{table}/*.metadata"))
+
+    with subprocess.Popen(["sleep", "600"]) as owner:
+        try:
+            wanted: dict[Bucket, str | None] = {Bucket(table, 0): None}
+            asked = Hold(
+                bootstrap=fluss.bootstrap,
+                lease="union-test",
+                path=path,
+                table=table,
+                wanted=wanted,
+                duration_ms=600_000,
+                owner=owner.pid,
+                step_ms=30_000,
+            )
+            assert hold(asked).keys() == wanted.keys()
+            first = files()
+            assert first
+            # A renewal writes it anew.
+            until(lambda: files() and not files() & first)
+        finally:
+            owner.kill()
+    until(lambda: not files(), seconds_max=30)
 
 
 def test_every_type_is_the_same_from_lake_kv_snapshot_and_log(fluss: FlussServer, fluss_tables: Tables, spark: Any) -> None:

@@ -32,9 +32,11 @@ def settings(server: FlussServer, **more: Any) -> TieringSettings:
 
 
 class RunningTiering:
+    service_class = Tiering
+
     def __init__(self, spark: Any, wanted: TieringSettings) -> None:
         self.ends: list[RoundEnd] = []
-        self.service = Tiering(spark, wanted, self.ends.append)
+        self.service = self.service_class(spark, wanted, self.ends.append)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="tiering")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +24,7 @@ def options(server: FlussServer, path: TableId, **more: str) -> dict[str, str]:
 def planned(server: FlussServer, path: TableId, **more: str) -> tuple[UnionOptions, list[UnionTask]]:
     parsed = parse_options(options(server, path, **more))
     # As tasks have them.
-    return parsed, pickle.loads(pickle.dumps(plan_tasks(parsed)))
+    return parsed, pickle.loads(pickle.dumps(plan_tasks(parsed, os.getpid())))
 
 
 def read(parsed: UnionOptions, tasks: Iterable[UnionTask]) -> pa.Table:

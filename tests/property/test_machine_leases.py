@@ -85,7 +85,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 3))
     def a_bucket_is_released(self, number: int) -> None:
         lease = list(self.open)[number % len(self.open)]
-        self.book.release(lease, frozenset(list(self.book.standing(lease, self.now_ms).snapshots)[:1]))
+        self.book.release(lease, frozenset(list(self.book.standing(lease, self.now_ms).snapshots)[:1]), self.now_ms)
 
     @precondition(lambda self: self.open)
     @rule(number=st.integers(0, 3))

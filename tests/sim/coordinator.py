@@ -19,7 +19,6 @@ from snowmelt.tiering.leases import (
     Confirmed,
     Drop,
     FilesRead,
-    Lacking,
     Listed,
     ListSnapshots,
     Place,
@@ -40,8 +39,7 @@ class ServerLease:
 
 
 class Coordinator:
-    def __init__(self, *, leases: bool = True, retained: int = 1) -> None:
-        self.knows_leases = leases
+    def __init__(self, *, retained: int = 1) -> None:
         self.retained = retained
         self.tables: dict[str, int] = {}
         """Ids by names; a table that is made anew has another."""
@@ -96,8 +94,6 @@ class Coordinator:
                 if not (seen or self).exists(snapshot):
                     return Refused("no such snapshot")
                 return FilesRead(SnapshotFiles(snapshot.offset, ()))
-            case Acquire() | Release() | Drop() if not self.knows_leases:
-                return Lacking()
             case Acquire(lease, duration_ms, snapshots):
                 return self.acquired(lease, duration_ms, snapshots, connection, now_ms)
             case Release(lease, buckets):
@@ -139,7 +135,7 @@ class Coordinator:
 
     def as_it_is(self) -> Coordinator:
         """What it lists, kept for later."""
-        seen = Coordinator(leases=self.knows_leases, retained=self.retained)
+        seen = Coordinator(retained=self.retained)
         seen.tables = dict(self.tables)
         seen.snapshots = {bucket: list(kept) for bucket, kept in self.snapshots.items()}
         return seen

@@ -42,8 +42,8 @@ class BelievesLateRenewals(LeaseBook):
 class CountsFromTheAnswer(LeaseBook):
     """A lease is taken to last from when the answer came, which may be long after the server gave it."""
 
-    def answer(self, step: Step, answer: Answer, sent_ms: int, now_ms: int) -> bool:
-        return super().answer(step, answer, now_ms, now_ms)
+    def answer(self, step: Step, answer: Answer, sent_ms: int, now_ms: int) -> None:
+        super().answer(step, answer, now_ms, now_ms)
 
 
 class RenewsTooLate(LeaseBook):
@@ -66,7 +66,7 @@ class GoesOnUnprotected(LeaseBook):
 
     def _failed(self, one: _Lease, step: Step, answer: Lost | Refused, now_ms: int) -> None:
         if isinstance(step, Acquire) and one.phase is Phase.ACQUIRING:
-            self._turn(one, Turn.LACKING)
+            one.phase = Phase.LOOKING
         else:
             super()._failed(one, step, answer, now_ms)
 
@@ -104,15 +104,15 @@ class RenewsBehindTheDrop(LeaseBook):
     def step(self, now_ms: int) -> Step | None:
         return self.behind[0] if self.behind else super().step(now_ms)
 
-    def answer(self, step: Step, answer: Answer, sent_ms: int, now_ms: int) -> bool:
+    def answer(self, step: Step, answer: Answer, sent_ms: int, now_ms: int) -> None:
         if self.behind:
             self.behind.pop()
-            return False
+            return
         if isinstance(step, Acquire):
             self.last[step.lease] = step
         if isinstance(step, Drop) and isinstance(answer, Confirmed) and step.lease in self.last:
             self.behind.append(self.last.pop(step.lease))
-        return super().answer(step, answer, sent_ms, now_ms)
+        super().answer(step, answer, sent_ms, now_ms)
 
 
 LEASE_BUGS = {

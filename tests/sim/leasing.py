@@ -17,7 +17,7 @@ from random import Random
 
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import Acquire, Answer, Lacking, LeaseBook, ListSnapshots, Lost, ReadFiles, Step
+from snowmelt.tiering.leases import Acquire, Answer, LeaseBook, ListSnapshots, Lost, ReadFiles, Step
 from tests.sim.coordinator import Coordinator
 from tests.sim.lake import Violation
 
@@ -33,8 +33,6 @@ STEPS_MAX = 50_000
 class Profile:
     """How hostile this world is. Rates are per second; each danger is absent from some worlds, so that it hides no other."""
 
-    leases: bool
-    """Whether the server knows them at all."""
     retained: int
     snapshot_ms: int
     read_ms: int
@@ -67,7 +65,6 @@ def draw(rng: Random) -> Profile:
         return rate * rng.uniform(0.5, 2) if rng.random() < often else 0.0
 
     return Profile(
-        leases=rng.random() > 0.1,
         retained=rng.choice([1, 1, 2]),
         snapshot_ms=rng.choice([30, 100, 400, 1500]),
         read_ms=rng.choice([100, 1000, 4000]),
@@ -95,7 +92,6 @@ class Round:
     reads: dict[Bucket, list[str]]
     """What was wrong with the reads of each bucket."""
     ready: bool = False
-    protected: bool = True
     over: bool = False
 
 
@@ -110,7 +106,7 @@ class LeaseWorld:
         self.counts: Counter[str] = Counter()
         self.trace = 0
         self.told: list[str] | None = None
-        self.coordinator = Coordinator(leases=self.profile.leases, retained=self.profile.retained)
+        self.coordinator = Coordinator(retained=self.profile.retained)
         self.ids = itertools.count(1)
         self.excused: set[str] = set()
         """Leases that nobody can let go of, but time: their process died, or a request of theirs was done when nobody waited any more."""
@@ -296,10 +292,7 @@ class LeaseWorld:
         if isinstance(answer, Lost):
             self.connection = None
         self.tell(f"{type(answer).__name__}: {step.lease}")
-        if book.answer(step, answer, sent_ms, self.now_ms):
-            self.tell("warned")
-            if not isinstance(answer, Lacking) or self.counts["warned"] > 1 + self.counts["crashed"]:
-                raise Violation("a warning too much")
+        book.answer(step, answer, sent_ms, self.now_ms)
         self.work(book)
 
     # ---- rounds
@@ -332,7 +325,7 @@ class LeaseWorld:
         elif not standing.ready:
             self.after(40, lambda: self.wait(one))
         else:
-            one.ready, one.protected = True, standing.protected
+            one.ready = True
             self.tell(f"ready: {one.lease}")
             if not standing.snapshots:
                 self.over(one, "nothing")
@@ -351,9 +344,9 @@ class LeaseWorld:
             self.over(one, "table gone")
             return
         wrong = one.reads[snapshot.bucket]
-        if one.protected and not self.coordinator.in_lease(snapshot.bucket, snapshot.snapshot):
+        if not self.coordinator.in_lease(snapshot.bucket, snapshot.snapshot):
             wrong.append(f"{snapshot} was in no lease at {self.now_ms}")
-        if one.protected and not self.coordinator.exists(snapshot):
+        if not self.coordinator.exists(snapshot):
             wrong.append(f"{snapshot} did not exist at {self.now_ms}")
         if self.now_ms < end_ms:
             self.after(self.rng.randint(1, 100), lambda: self.read(one, snapshot, end_ms))
@@ -374,7 +367,7 @@ class LeaseWorld:
             raise Violation(f"{one.lease} committed: {one.reads[bucket][0]}")
         self.tell(f"committed: {one.lease}")
         one.committed.add(bucket)
-        self.book.release(one.lease, frozenset({bucket}))
+        self.book.release(one.lease, frozenset({bucket}), self.now_ms)
         if one.committed == one.reads.keys():
             self.over(one, "finished")
 

@@ -17,11 +17,12 @@ from snowmelt.tiering.leases import (
     Confirmed,
     Drop,
     FilesRead,
-    Lacking,
     LeaseBook,
+    LeaseStatus,
     Listed,
     ListSnapshots,
     Lost,
+    Phase,
     Place,
     ReadFiles,
     Refused,
@@ -54,13 +55,13 @@ class Desk:
     def step(self) -> Step | None:
         return self.book.step(self.now_ms)
 
-    def answer(self, answer: Answer, *, takes_ms: int = 0, lease: str = "r1") -> bool:
+    def answer(self, answer: Answer, *, takes_ms: int = 0, lease: str = "r1") -> None:
         """To whatever is due."""
         step, sent_ms = self.step(), self.now_ms
         assert step is not None
         assert step.lease == lease
         self.now_ms += takes_ms
-        return self.book.answer(step, answer, sent_ms, self.now_ms)
+        self.book.answer(step, answer, sent_ms, self.now_ms)
 
     def hold(self, snapshots: Mapping[Bucket, int] | None = None) -> None:
         chosen = snapshots or {A: 3, B: 5}
@@ -96,7 +97,6 @@ class TestAcquiring:
             desk.book.answer(step, FilesRead(SnapshotFiles(snapshot * 10, ())), 0, 0)
         standing = desk.book.standing("r1", 0)
         assert standing.ready
-        assert standing.protected
         assert {bucket: one.files.offset for bucket, one in standing.snapshots.items()} == {A: 30, B: 50}
 
     def test_a_snapshot_that_is_not_the_newest_any_more_is_replaced_and_listed_again(self, desk: Desk) -> None:
@@ -241,16 +241,16 @@ class TestRenewing:
         desk.answer(Lost("no answer"))
         assert desk.book.due_ms() == desk.now_ms + DURATION_MS // 120
 
-    @pytest.mark.parametrize("answer", [Refused("no such table"), Acquired(1, frozenset({B})), Lacking()])
+    @pytest.mark.parametrize("answer", [Refused("no such table"), Acquired(1, frozenset({B}))])
     def test_a_renewal_that_is_refused_is_a_loss(self, desk: Desk, answer: Answer) -> None:
         desk.hold()
         desk.now_ms = 400
-        assert not desk.answer(answer)
+        desk.answer(answer)
         assert desk.failure
 
     def test_that_the_server_lacks_what_was_released_already_is_no_loss(self, desk: Desk) -> None:
         desk.hold()
-        desk.book.release("r1", frozenset({B}))
+        desk.book.release("r1", frozenset({B}), desk.now_ms)
         desk.answer(Confirmed())
         desk.now_ms = 400
         desk.answer(Acquired(1, frozenset({B})))
@@ -259,7 +259,7 @@ class TestRenewing:
     def test_a_renewal_comes_before_a_release_and_does_not_name_what_is_released(self, desk: Desk) -> None:
         desk.hold()
         desk.now_ms = 400
-        desk.book.release("r1", frozenset({A}))
+        desk.book.release("r1", frozenset({A}), desk.now_ms)
         assert desk.step() == Acquire("r1", DURATION_MS, {B: 5})
 
     def test_it_is_renewed_while_files_are_looked_up(self, desk: Desk) -> None:
@@ -273,7 +273,7 @@ class TestRenewing:
 class TestLettingGo:
     def test_a_release_is_kept_until_the_server_confirms_it(self, desk: Desk) -> None:
         desk.hold()
-        desk.book.release("r1", frozenset({A}))
+        desk.book.release("r1", frozenset({A}), desk.now_ms)
         desk.answer(Lost("no answer"))
         assert desk.step() is None
         desk.now_ms = desk.book.due_ms() or 0
@@ -284,7 +284,7 @@ class TestLettingGo:
 
     def test_a_release_is_forgotten_when_the_lease_has_expired_by_itself(self, desk: Desk) -> None:
         desk.hold()
-        desk.book.release("r1", frozenset({A, B}))
+        desk.book.release("r1", frozenset({A, B}), desk.now_ms)
         desk.answer(Lost("no answer"))
         desk.now_ms = DURATION_MS + 1
         assert desk.step() is None
@@ -295,27 +295,27 @@ class TestLettingGo:
 
     def test_a_release_that_is_refused_drops_the_lease_when_nothing_is_read_under_it_any_more(self, desk: Desk) -> None:
         desk.hold()
-        desk.book.release("r1", frozenset({A}))
+        desk.book.release("r1", frozenset({A}), desk.now_ms)
         desk.answer(Refused("a null pointer"))
         desk.now_ms += 100
         assert desk.step() is None
         assert desk.ready, "B is still read"
-        desk.book.release("r1", frozenset({B}))
+        desk.book.release("r1", frozenset({B}), desk.now_ms)
         assert desk.step() == Drop("r1")
 
     def test_it_drops_the_lease_at_once_if_nothing_is_read(self, desk: Desk) -> None:
         desk.hold()
-        desk.book.release("r1", frozenset({A, B}))
+        desk.book.release("r1", frozenset({A, B}), desk.now_ms)
         desk.answer(Refused("no such table"))
         assert desk.step() == Drop("r1")
 
     def test_releasing_twice_or_what_is_not_held_is_nothing(self, desk: Desk) -> None:
-        desk.book.release("r1", frozenset({A}))
+        desk.book.release("r1", frozenset({A}), desk.now_ms)
         desk.hold()
         for buckets in (frozenset({A}), frozenset({A}), frozenset({C})):
-            desk.book.release("r1", buckets)
+            desk.book.release("r1", buckets, desk.now_ms)
         assert desk.step() == Release("r1", frozenset({A}))
-        desk.book.release("r2", frozenset({A}))
+        desk.book.release("r2", frozenset({A}), desk.now_ms)
 
     def test_a_drop_is_repeated_until_it_is_confirmed_and_nothing_is_sent_behind_it(self, desk: Desk) -> None:
         desk.hold()
@@ -378,23 +378,65 @@ class TestLettingGo:
             desk.book.open("r3", PATH, 7, {A: None})
 
 
-class TestAnOldServer:
-    def test_it_is_told_once_and_rounds_go_on(self, desk: Desk) -> None:
-        desk.answer(listed({A: 3, B: 5}))
-        assert desk.answer(Lacking())
-        for _ in (A, B):
-            desk.answer(FilesRead(SnapshotFiles(0, ())))
-        standing = desk.book.standing("r1", 10 * DURATION_MS)
-        assert standing.ready
-        assert not standing.protected
-        assert desk.book.due_ms() is None, "there is nothing to renew"
-        desk.book.release("r1", frozenset({A}))
-        assert desk.book.due_ms() is None
+class TestWhatIsReleasedBeforeTheCommit:
+    def test_a_release_that_comes_when_the_lease_was_over_is_a_loss(self, desk: Desk) -> None:
+        """A process that stood still for longer than the lease hears of its tasks before it looks at the clock."""
+        desk.hold()
+        desk.now_ms = DURATION_MS + 1
+        desk.book.release("r1", frozenset({A, B}), desk.now_ms)
+        assert "not renewed in time" in desk.failure
+
+    def test_once_everything_was_released_in_time_nothing_can_be_lost_any_more(self, desk: Desk) -> None:
+        desk.hold()
+        desk.book.release("r1", frozenset({A, B}), desk.now_ms)
+        desk.answer(Confirmed())
+        desk.now_ms = 10 * DURATION_MS
+        assert desk.ready
+
+    def test_nor_if_the_server_refuses_the_release_and_the_lease_is_dropped(self, desk: Desk) -> None:
+        desk.hold()
+        desk.book.release("r1", frozenset({A, B}), desk.now_ms)
+        desk.answer(Refused("a null pointer"))
+        assert desk.step() == Drop("r1")
+        assert desk.ready
+        desk.book.answer(Drop("r1"), Confirmed(), desk.now_ms, desk.now_ms)
+        assert desk.ready
         desk.book.end("r1")
-        assert desk.book.empty
+        assert desk.failure == "the lease is over"
+
+
+class TestTelling:
+    def test_a_loss_is_told_once_and_an_end_is_none(self, desk: Desk) -> None:
+        desk.hold()
+        desk.now_ms = DURATION_MS + 1
+        assert desk.failure
+        assert desk.book.take_lost() == [("r1", desk.failure)]
+        assert desk.book.take_lost() == []
         desk.book.open("r2", PATH, 7, {A: None})
-        desk.answer(listed({A: 3}), lease="r2")
-        assert not desk.answer(Lacking(), lease="r2")
+        desk.book.end("r2")
+        assert desk.book.take_lost() == []
+
+    def test_a_lease_tells_its_snapshots_since_when_and_how_long_they_are_safe(self, desk: Desk) -> None:
+        assert [(one.phase, one.buckets, one.held_ms, one.covered_ms) for one in desk.book.statuses()] == [(Phase.LISTING, 0, None, None)]
+        desk.now_ms = 50
+        desk.hold()
+        assert desk.book.statuses() == [LeaseStatus("r1", PATH, Phase.HELD, 2, 50, 50 + DURATION_MS)]
+        desk.now_ms = 450
+        desk.answer(Acquired(1))
+        desk.book.release("r1", frozenset({A}), desk.now_ms)
+        assert desk.book.statuses() == [LeaseStatus("r1", PATH, Phase.HELD, 1, 50, 450 + DURATION_MS)]
+        desk.book.end("r1")
+        desk.answer(Confirmed())
+        assert desk.book.statuses() == []
+
+    def test_what_the_server_may_have_is_known_until_it_has_confirmed_its_end(self, desk: Desk) -> None:
+        assert desk.book.untold == ()
+        desk.answer(listed({A: 3, B: 5}))
+        desk.answer(Lost("no answer"))
+        assert desk.book.untold == ("r1",), "it may have been acquired"
+        desk.now_ms = desk.book.due_ms() or 0
+        desk.answer(Confirmed())
+        assert desk.book.untold == ()
 
 
 class TestLimits:

@@ -385,9 +385,6 @@ class FlussClient:
         ]
         self.connection.call(Call.ALTER_TABLE, changes=True, table_path=_path(path), ignore_if_not_exists=False, add_columns=added)
 
-    def knows_leases(self) -> bool:
-        return self.connection.knows(Call.ACQUIRE_KV_SNAPSHOT_LEASE)
-
     def acquire(self, lease: str, duration_ms: int, snapshots: Mapping[Bucket, int]) -> frozenset[Bucket]:
         """Lease these snapshots, and renew whatever the lease has. Gives those that the server says it does not have, which it need not
         say: it takes a snapshot that is gone for one that is there. Repeating it is harmless."""

@@ -10,7 +10,8 @@ says which call is due; who has a connection makes it and brings the answer. Tim
     Forbidden orders. A snapshot is read before its lease is verified: the server says yes to snapshots that are gone, so what was
     leased must be the newest in a list taken *behind* the acquire, at the same coordinator (one connection, one epoch) as the list
     before it. A snapshot is read, or a round commits, when more than the duration has passed since the last renewal that
-    succeeded was sent: it may have been deleted in between, whatever the server says later. Anything is sent of a lease
+    succeeded was sent: it may have been deleted in between, whatever the server says later. That holds of a bucket until it is released:
+    a release that comes too late is a loss. Anything is sent of a lease
     behind its drop: a late renewal would make it anew. A renewal names a bucket that is being let go of. Two calls are under way
     at once.
 
@@ -56,7 +57,6 @@ class Turn(Enum):
     LISTED = "listed"
     NOTHING = "no bucket has a snapshot"
     ACQUIRED = "acquired"
-    LACKING = "the server has no leases"
     NEWEST = "still the newest"
     MOVED = "newer ones"
     ELSEWHERE = "another coordinator"
@@ -69,7 +69,6 @@ LEASE_LIFE: Final[Mapping[tuple[Phase, Turn], Phase]] = {
     (Phase.LISTING, Turn.LISTED): Phase.ACQUIRING,
     (Phase.LISTING, Turn.NOTHING): Phase.HELD,
     (Phase.ACQUIRING, Turn.ACQUIRED): Phase.CHECKING,
-    (Phase.ACQUIRING, Turn.LACKING): Phase.LOOKING,
     (Phase.ACQUIRING, Turn.MOVED): Phase.LISTING,
     (Phase.ACQUIRING, Turn.ELSEWHERE): Phase.LISTING,
     (Phase.CHECKING, Turn.NEWEST): Phase.LOOKING,
@@ -172,12 +171,7 @@ class Refused:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """The server is too old to know leases. Nothing was sent."""
-
-
-Answer = Listed | Acquired | FilesRead | Confirmed | Lost | Refused | Lacking
+Answer = Listed | Acquired | FilesRead | Confirmed | Lost | Refused
 
 
 # ---- what a round sees
@@ -198,7 +192,21 @@ class Standing:
     ready: bool
     failure: str
     snapshots: Mapping[Bucket, Leased]
-    protected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """A lease as users see it."""
+
+    lease: str
+    path: TableId
+    phase: Phase
+    buckets: int
+    """Snapshots that are held."""
+    held_ms: int | None
+    """Since when; None: not yet, or never."""
+    covered_ms: int | None
+    """Up to here nothing of it can be deleted, without another renewal."""
 
 
 @dataclass(slots=True)
@@ -209,7 +217,6 @@ class _Lease:
     wanted: Mapping[Bucket, str | None]
     phase: Phase = Phase.LISTING
     failure: str = ""
-    protected: bool = True
     over_for_round: bool = False
     """The round has ended it, and asks no more."""
     place: Place | None = None
@@ -227,6 +234,8 @@ class _Lease:
     """Up to here the server can't have deleted anything: when the last renewal that succeeded was sent, and the duration."""
     expired_ms: int | None = None
     """Behind this the server has nothing of the lease: when the last renewal came back, in whatever way, and the duration."""
+    held_ms: int | None = None
+    """When it was ready to be read under."""
     renewal_ms: int = 0
     not_before_ms: int = 0
     lost_in_a_row: int = 0
@@ -243,7 +252,7 @@ class LeaseBook:
         self._leases: dict[str, _Lease] = {}
         self._under_way: Step | None = None
         self._closed = False
-        self._lacking_told = False
+        self._lost: list[tuple[str, str]] = []
 
     # ---- the round's side
 
@@ -263,14 +272,19 @@ class LeaseBook:
         """To be asked before splits are handed out, and again before what was read is committed."""
         self._expire(now_ms)
         found = self._leases.get(lease)
-        if found is None or found.phase in (Phase.ENDING, Phase.GONE):
-            return Standing(False, (found.failure if found is not None else "") or "the lease is over", {}, False)
+        if found is None or found.failure or found.over_for_round:
+            return Standing(False, (found.failure if found is not None else "") or "the lease is over", {})
+        if found.phase in (Phase.ENDING, Phase.GONE):
+            # All of it was released in time, and the server refuses to hear of it bucket by bucket.
+            return Standing(True, "", {})
         ready = found.phase is Phase.HELD
         snapshots = {bucket: Leased(one, found.files[bucket]) for bucket, one in found.leased.items()} if ready else {}
-        return Standing(ready, "", snapshots, found.protected)
+        return Standing(ready, "", snapshots)
 
-    def release(self, lease: str, buckets: frozenset[Bucket]) -> None:
-        """The lake has what was read of these buckets. Buckets that the lease does not have are passed over, so twice is fine."""
+    def release(self, lease: str, buckets: frozenset[Bucket], now_ms: int) -> None:
+        """These buckets were read whole and are read no more. One whose time was over by now is a loss: what was read of it may not be all.
+        Buckets that the lease does not have are passed over, so twice is fine."""
+        self._expire(now_ms)
         found = self._leases.get(lease)
         if found is None or found.phase is not Phase.HELD:
             return
@@ -279,8 +293,7 @@ class LeaseBook:
             del found.leased[bucket]
             del found.files[bucket]
             found.verified.discard(bucket)
-        if found.protected:
-            found.letting_go |= released
+        found.letting_go |= released
         self._drop_at_last(found)
 
     def end(self, lease: str) -> None:
@@ -300,6 +313,24 @@ class LeaseBook:
     def empty(self) -> bool:
         return not self._leases
 
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """Leases that the server may have, for whoever has to drop them without the book."""
+        return tuple(one.id for one in self._leases.values() if one.expired_ms is not None and one.phase is not Phase.GONE)
+
+    def take_lost(self) -> list[tuple[str, str]]:
+        """Leases that failed since this was asked last, and why. Not those that their rounds ended."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def statuses(self) -> list[LeaseStatus]:
+        """Every lease that is not over."""
+        return [
+            LeaseStatus(one.id, one.path, one.phase, len(one.leased), one.held_ms, one.covered_ms if one.leased else None)
+            for one in self._leases.values()
+            if one.phase is not Phase.GONE
+        ]
+
     # ---- the connection's side
 
     def due_ms(self) -> int | None:
@@ -317,20 +348,20 @@ class LeaseBook:
         self._under_way = self._make(kind, self._leases[lease])
         return self._under_way
 
-    def answer(self, step: Step, answer: Answer, sent_ms: int, now_ms: int) -> bool:
-        """What came of the step, which was sent then. True once in a book's life: when it turned out that the server has no leases."""
+    def answer(self, step: Step, answer: Answer, sent_ms: int, now_ms: int) -> None:
+        """What came of the step, which was sent then."""
         check(self._under_way == step, "an answer to what was not asked")
         found = self._leases[step.lease]
-        if isinstance(step, Acquire) and not isinstance(answer, Lacking):
+        if isinstance(step, Acquire):
             found.expired_ms = now_ms + self.duration_ms
         self._under_way = None
         # A renewal that comes back too late is none: what it renewed may have been deleted before.
         self._expire(now_ms)
         if found.phase is Phase.GONE:
-            return False
+            return
         if isinstance(answer, Lost | Refused):
             self._failed(found, step, answer, now_ms)
-            return False
+            return
         found.lost_in_a_row = 0
         found.not_before_ms = 0
         match step, answer:
@@ -345,8 +376,6 @@ class LeaseBook:
                 self._choose(found, answer)
             case ListSnapshots(), Listed():
                 self._verify(found, answer)
-            case Acquire(), Lacking():
-                return self._go_on_without(found)
             case Acquire(), Acquired():
                 found.covered_ms = sent_ms + self.duration_ms
                 found.renewal_ms = sent_ms + self.duration_ms // 3
@@ -355,9 +384,9 @@ class LeaseBook:
                 found.files[snapshot.bucket] = files
                 if found.files.keys() == found.leased.keys():
                     self._turn(found, Turn.LOOKED)
+                    found.held_ms = now_ms
             case _:
                 check(False, "an answer does not fit its question", f"{type(step).__name__}, {type(answer).__name__}")
-        return False
 
     # ---- inside
 
@@ -369,7 +398,7 @@ class LeaseBook:
             yield 1, one.not_before_ms, Acquire
         elif one.phase in (Phase.LISTING, Phase.CHECKING):
             yield 1, one.not_before_ms, ListSnapshots
-        elif one.protected and one.leased:
+        elif one.leased:
             yield 0, max(one.renewal_ms, one.not_before_ms), Acquire
         if one.phase is Phase.LOOKING:
             yield 1, one.not_before_ms, ReadFiles
@@ -432,16 +461,6 @@ class LeaseBook:
         else:
             self._turn(one, why)
 
-    def _go_on_without(self, one: _Lease) -> bool:
-        """True if this is to be told. Only a server that never gave this lease anything is an old one."""
-        if one.phase is not Phase.ACQUIRING or one.expired_ms is not None:
-            self._end(one, "the server does not know leases any more")
-            return False
-        one.protected = False
-        self._turn(one, Turn.LACKING)
-        told, self._lacking_told = self._lacking_told, True
-        return not told
-
     def _failed(self, one: _Lease, step: Step, answer: Lost | Refused, now_ms: int) -> None:
         one.lost_in_a_row += 1
         # A dozen tries at least before a lease is lost, the first of them soon.
@@ -478,6 +497,8 @@ class LeaseBook:
     def _end(self, one: _Lease, failure: str) -> None:
         if one.phase not in (Phase.ENDING, Phase.GONE):
             one.failure = failure
+            if failure:
+                self._lost.append((one.id, failure))
             one.leased, one.files, one.letting_go = {}, {}, frozenset()
             one.not_before_ms = 0
             self._turn(one, Turn.ENDED)

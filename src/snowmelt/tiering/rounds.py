@@ -382,12 +382,16 @@ class Round:
         self.owned = False
         self._settle()
 
+    def silent(self, now_ms: int) -> bool:
+        """Whether the coordinator fell silent for too long before the commit, so that the table may be somebody else's."""
+        return self.state in _BEFORE_THE_COMMIT and now_ms - self._heard_ms > SILENCE_MS_MAX
+
     # ---- going on
 
     def next_step(self, now_ms: int) -> Step:
         """What is to be done now. Asked again without an outcome in between it is the same, unless the coordinator fell silent; but a
         commit that was begun is looked for."""
-        if self.state in _BEFORE_THE_COMMIT and now_ms - self._heard_ms > SILENCE_MS_MAX:
+        if self.silent(now_ms):
             self.lost()
         match self.state:
             case State.HANDED_OUT:
@@ -481,7 +485,7 @@ class Round:
 
     @property
     def committed(self) -> Mapping[Bucket, int]:
-        """What the lake has by this round, once it has it: these buckets' leases are no longer needed."""
+        """What the lake has by this round, once it has it: these buckets' leases, where they still are held, are no longer needed."""
         over = (State.COMMITTED, State.NEWEST, State.TOLD, State.FINISHED)
         return self._ends if self.state in over else {}
 

@@ -20,3 +20,7 @@ class RoundEnd:
     snapshot: int
     """Of the lake, where the round made one."""
     error: SnowmeltError | None
+    lease: str = ""
+    """Under which KV snapshots were read; empty where none were."""
+    leased: int = 0
+    """How many."""

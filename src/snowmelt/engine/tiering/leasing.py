@@ -4,6 +4,9 @@
     that got no answer ends its connection, so that no list is compared with one of another coordinator. Time is that of a clock which
     goes on while the machine sleeps: a lease does not outlast a lid that was shut.
 
+    A loss is told at once, by this thread, to the round that reads under the lease. If this thread ends by a bug, every lease counts as
+    lost, its owner is told, and `close` drops what the server may still have.
+
 A process that dies leaves its leases to expire; one that closes drops them, and waits for that only so long.
 """
 
@@ -13,14 +16,13 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from snowmelt.errors import OutcomeUnknown, SnowmeltError, Unavailable
+from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.fluss.client import FlussClient, connect_coordinator
-from snowmelt.fluss.rpc import TIMEOUT_S
+from snowmelt.fluss.rpc import TIMEOUT_S, Call
 from snowmelt.fluss.target import Login, parse_bootstrap
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
@@ -32,9 +34,9 @@ from snowmelt.tiering.leases import (
     Confirmed,
     Drop,
     FilesRead,
-    Lacking,
     LeaseBook,
     Leased,
+    LeaseStatus,
     Listed,
     ListSnapshots,
     Lost,
@@ -48,6 +50,9 @@ from snowmelt.tiering.leases import (
 log = logging.getLogger(__name__)
 
 CLOSE_S: Final = 30.0
+CALLS_PER_LEASE: Final = 6
+"""So many calls may time out, one after the other, while a lease lasts: the first renewal comes after a third of it."""
+CALL_S_MIN: Final = 1.0
 _WAIT_S: Final = 1.0
 """How long the thread sleeps at most when nothing is due."""
 _NAME_CHARS_MAX: Final = 60
@@ -59,33 +64,76 @@ def lease_id(service: str, table: int, nonce: str) -> str:
     return f"{re.sub('[^A-Za-z0-9_-]', '_', service)[:_NAME_CHARS_MAX]}-{table}-{nonce}"
 
 
+def require_leases(client: FlussClient) -> None:
+    """`InvalidConfig` if the server has no leases: nothing is read from it unprotected."""
+    if not client.connection.knows(Call.ACQUIRE_KV_SNAPSHOT_LEASE):
+        raise InvalidConfig(
+            "the Fluss server has no leases of KV snapshots",
+            detail=f"{client.connection.where} does not know {Call.ACQUIRE_KV_SNAPSHOT_LEASE.name}",
+            hint="upgrade to Fluss 0.9 or newer",
+        )
+
+
+def _ignore_loss(_: str) -> None:
+    pass
+
+
 class Leasing:
     """The leases of one service. Any thread may use it; `close` it."""
 
-    def __init__(self, bootstrap: str, login: Login | None = None, *, duration_ms: int = DURATION_MS, timeout_s: float = TIMEOUT_S) -> None:
-        """Nothing is asked of the server yet."""
+    def __init__(
+        self,
+        bootstrap: str,
+        login: Login | None = None,
+        *,
+        duration_ms: int = DURATION_MS,
+        timeout_s: float | None = None,
+        died: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Nothing is asked of the server yet. `timeout_s`: of one call; unless told, so short that one which times out costs no lease.
+        `died`: called when the thread has ended by a bug, which is then the `error`."""
         parse_bootstrap(bootstrap)
+        if timeout_s is None:
+            timeout_s = max(CALL_S_MIN, min(TIMEOUT_S, duration_ms / 1000 / CALLS_PER_LEASE))
         self._calls = _Calls(bootstrap, login, timeout_s)
         self._book = LeaseBook(duration_ms=duration_ms)
         self._changed = threading.Condition()
         self._close_by_ms: int | None = None
+        self._lost: dict[str, Callable[[str], None]] = {}
+        """Whom a loss is told, by lease."""
+        self._died = died
+        self.error: InvariantBroken | None = None
         self._thread = threading.Thread(target=self._work, name="leases", daemon=True)
         self._thread.start()
 
     # ---- for rounds
 
-    def acquire(self, lease: str, path: TableId, table: int, wanted: Mapping[Bucket, str | None]) -> Mapping[Bucket, Leased]:
-        """Waits until the newest snapshots of these buckets are safe from deletion, or, on a server that knows no leases, known. A bucket
-        that has none is not in the answer. `Unavailable` if that fails; the round then fails, and the lease is let go of."""
+    def acquire(
+        self,
+        lease: str,
+        path: TableId,
+        table: int,
+        wanted: Mapping[Bucket, str | None],
+        lost: Callable[[str], None] = _ignore_loss,
+    ) -> Mapping[Bucket, Leased]:
+        """Waits until the newest snapshots of these buckets are safe from deletion. A bucket that has none is not in the answer.
+        `Unavailable` if that fails; the round then fails, and the lease is let go of. `lost`: called once, by the lease thread, with the
+        reason if the lease is lost before its `end`. It must not wait for anything."""
         with self._changed:
+            if self.error is not None:
+                raise self.error
             self._book.open(lease, path, table, wanted)
+            self._lost[lease] = lost
             self._changed.notify_all()
             while True:
                 standing = self._book.standing(lease, _now_ms())
                 if standing.ready:
                     return standing.snapshots
-                if standing.failure or not self._thread.is_alive():
+                if self.error is not None:
+                    raise self.error
+                if standing.failure:
                     self._book.end(lease)
+                    self._lost.pop(lease, None)
                     raise Unavailable("KV snapshots could not be leased", detail=f"{path}, lease {lease}, {standing.failure}")
                 self._changed.wait(_WAIT_S)
 
@@ -93,20 +141,28 @@ class Leasing:
         """Whether all that was read under the lease was safe so far. To be asked right before a round commits; `Unavailable` if not."""
         with self._changed:
             standing = self._book.standing(lease, _now_ms())
+            if self.error is not None:
+                raise self.error
         if standing.failure:
             raise Unavailable("KV snapshots were read whose lease was lost", detail=f"lease {lease}, {standing.failure}")
 
     def release(self, lease: str, buckets: frozenset[Bucket]) -> None:
-        """The lake has what was read of these buckets."""
+        """These buckets were read whole, in time or else the lease is lost by this, and nothing will read them again."""
         with self._changed:
-            self._book.release(lease, buckets)
+            self._book.release(lease, buckets, _now_ms())
             self._changed.notify_all()
 
     def end(self, lease: str) -> None:
         """The round is over, whatever came of it. Twice is fine, and so is a lease that was never acquired."""
         with self._changed:
+            self._lost.pop(lease, None)
             self._book.end(lease)
             self._changed.notify_all()
+
+    def statuses(self) -> tuple[int, list[LeaseStatus]]:
+        """The leases that are not over, and the time by the clock that they go by."""
+        with self._changed:
+            return _now_ms(), self._book.statuses()
 
     def close(self, *, wait_s: float = CLOSE_S) -> None:
         """Drop all leases, and wait for the server to confirm it, but no longer than that: what it is not told expires. Twice is fine."""
@@ -115,6 +171,8 @@ class Leasing:
             self._close_by_ms = _now_ms() + round(wait_s * 1000)
             self._changed.notify_all()
         self._thread.join()
+        if self.error is not None:
+            self._drop_untold()
 
     def __enter__(self) -> Self:
         return self
@@ -130,18 +188,49 @@ class Leasing:
                 sent_ms = _now_ms()
                 answer = self._calls.perform(step)
                 with self._changed:
-                    lacking = self._book.answer(step, answer, sent_ms, _now_ms())
+                    self._book.answer(step, answer, sent_ms, _now_ms())
                     self._changed.notify_all()
-                _tell(step, answer, lacking=lacking)
+                _tell(step, answer)
+                self._tell_lost()
+        except BaseException as error:
+            # Of an error that nobody foresaw the kind alone is told: its text may hold anything.
+            log.debug("the lease thread ended", exc_info=error)
+            with self._changed:
+                self.error = InvariantBroken(
+                    "the lease thread ended by a bug, so no lease is renewed any more",
+                    detail=type(error).__name__,
+                    hint="start the service again; --debug shows where",
+                )
+                told, self._lost = list(self._lost.values()), {}
+            for lost in told:
+                lost("the lease thread ended")
+            self._died()
         finally:
             self._calls.disconnect()
             with self._changed:
                 self._changed.notify_all()
 
+    def _tell_lost(self) -> None:
+        with self._changed:
+            told = [(lease, why, self._lost.pop(lease, None)) for lease, why in self._book.take_lost()]
+        for lease, why, lost in told:
+            log.warning("a lease was lost", extra={"lease": lease, "why": why})
+            if lost is not None:
+                lost(why)
+
+    def _drop_untold(self) -> None:
+        """Once the thread is dead: one try for each lease. What can't be told expires."""
+        with self._changed:
+            untold = self._book.untold
+        for lease in untold:
+            answer = self._calls.perform(Drop(lease))
+            _tell(Drop(lease), answer)
+        self._calls.disconnect()
+
     def _due(self) -> Step | None:
         """Waits for the next step. None: closed, and there is nothing left to say or no time left to say it."""
-        with self._changed:
-            while True:
+        while True:
+            with self._changed:
                 now_ms = _now_ms()
                 if self._close_by_ms is not None and (self._book.empty or now_ms >= self._close_by_ms):
                     return None
@@ -149,6 +238,8 @@ class Leasing:
                     return step
                 due_ms = self._book.due_ms()
                 self._changed.wait(_WAIT_S if due_ms is None else min(_WAIT_S, max(0.001, (due_ms - now_ms) / 1000)))
+            # One may have been lost by time alone.
+            self._tell_lost()
 
 
 class _Calls:
@@ -190,11 +281,7 @@ class _Calls:
             case ReadFiles(_, snapshot):
                 return FilesRead(client.snapshot_files(snapshot.bucket, snapshot.snapshot))
             case Acquire(lease, duration_ms, snapshots_by_bucket):
-                if not client.knows_leases():
-                    return Lacking()
                 return Acquired(self._connections, client.acquire(lease, duration_ms, snapshots_by_bucket))
-            case Release() | Drop() if not client.knows_leases():
-                return Confirmed()
             case Release(lease, buckets):
                 client.release(lease, buckets)
                 return Confirmed()
@@ -208,47 +295,16 @@ class _Calls:
             self._client = None
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Snapshots that may be read for as long as the lease lasts, which nobody renews. Not protected: the server knows no leases."""
-
-    snapshots: Mapping[Bucket, Leased]
-    protected: bool
-
-
-def lease_once(
-    bootstrap: str,
-    login: Login | None,
-    lease: str,
-    path: TableId,
-    table: int,
-    wanted: Mapping[Bucket, str | None],
-    duration_ms: int,
-) -> Held:
-    """As `Leasing.acquire`, for whoever ends before what he leases is read: the lease is left to expire. `Unavailable` if it fails."""
-    calls, book = _Calls(bootstrap, login, TIMEOUT_S), LeaseBook(duration_ms=duration_ms)
-    book.open(lease, path, table, wanted)
-    try:
-        while True:
-            standing = book.standing(lease, _now_ms())
-            if standing.ready:
-                return Held(standing.snapshots, standing.protected)
-            step = book.step(_now_ms())
-            if step is None:
-                # Failed, and dropped if that was heard.
-                raise Unavailable("KV snapshots could not be leased", detail=f"{path}, lease {lease}, {standing.failure}")
-            sent_ms = _now_ms()
-            answer = calls.perform(step)
-            _tell(step, answer, lacking=book.answer(step, answer, sent_ms, _now_ms()))
-    finally:
-        calls.disconnect()
-
-
-def _tell(step: Step, answer: Answer, *, lacking: bool) -> None:
-    if lacking:
-        log.warning("the Fluss server knows no leases; KV snapshots are read without protection", extra={"hint": "Fluss 0.9"})
-    elif isinstance(answer, Lost | Refused):
-        log.warning("a call about a lease failed", extra={"call": type(step).__name__, "lease": step.lease, "why": answer.why})
+def _tell(step: Step, answer: Answer) -> None:
+    fields = {"call": type(step).__name__, "lease": step.lease}
+    if isinstance(answer, Lost | Refused):
+        log.warning("a call about a lease failed", extra={**fields, "why": answer.why})
+    elif isinstance(step, Acquire):
+        log.info("a lease was acquired or renewed", extra={**fields, "buckets": len(step.snapshots)})
+    elif isinstance(step, Release):
+        log.info("buckets of a lease were released", extra={**fields, "buckets": len(step.buckets)})
+    elif isinstance(step, Drop):
+        log.info("a lease was dropped", extra=fields)
 
 
 def _now_ms() -> int:

@@ -6,6 +6,11 @@ Laws:
 - Steps before the lake commit fail the round, whatever their error. From the commit on nothing fails it: what the lake says is asked
   for, and Fluss is told, until they answer. A service that is asked to end meanwhile leaves it to the next round, which finds it.
 - A KV snapshot is read under a lease, which is asked for again before anything that was read under it is prepared.
+- A bucket's lease is released as soon as the task that read its KV snapshot has ended well: Spark never runs such a task again, a commit
+  that is tried again takes the same files, and the next round leases anew. Where Spark does not tell of single tasks (a client of
+  Spark Connect), that is when the lake has the bucket.
+- Whoever hears that the round can't commit any more (the table is lost, the lease is lost, a split failed) cancels its Spark job and
+  lets go of its lease at once. What ended tasks have staged is deleted; a task that was killed leaves files that no snapshot names.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from snowmelt.engine.tasks import run_on_spark
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing, lease_id
 from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
+from snowmelt.engine.tiering.reading import SplitNews, cancel_group, run_in_group
 from snowmelt.engine.tiering.refusals import check_table
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
@@ -45,6 +51,8 @@ ROW_BYTES: Final = 100
 """What a row of the log is taken for before it is read; tasks count what it really is."""
 COMMITS_MAX: Final = 5
 """Tries of a commit of which the lake knows nothing afterwards."""
+CANCEL_S: Final = 0.2
+"""Between two tries to cancel: the job may not have been there yet at the first."""
 PAUSE_S: Final = 0.2
 PAUSE_S_MAX: Final = 10.0
 SAY_S_MAX: Final = 10.0
@@ -68,8 +76,10 @@ class RunningRound:
         abandon: threading.Event,
         wake: threading.Event,
         slots: threading.Semaphore,
+        news: SplitNews,
     ) -> None:
-        """`abandon`: the service is to end. `wake`: set by this one when it has something to say. `slots`: as many as may be at work."""
+        """`abandon`: the service is to end. `wake`: set by this one when it has something to say. `slots`: as many as may be at work.
+        `news`: tells of splits while their job runs."""
         self.handed = handed
         self.coordinator_epoch = coordinator_epoch
         self.lock = threading.Lock()
@@ -84,6 +94,13 @@ class RunningRound:
         self._abandon = abandon
         self._wake = wake
         self._slots = slots
+        self._news = news
+        self._stopped: SnowmeltError | None = None
+        """Why nothing more is read."""
+        self._reading: threading.Event | None = None
+        """Set when the Spark job is over; None: there was none yet."""
+        self._ended: dict[Bucket, SplitAnswer] = {}
+        """Splits that tasks have read, while their job runs."""
         self.pausing = False
         """It waits, because the table failed just now."""
         self.counted = False
@@ -114,6 +131,7 @@ class RunningRound:
                 self.machine.heard(sent_ms)
 
     def lost(self, why: str) -> None:
+        """The table is not ours any more. Its job is cancelled, and its lease let go of."""
         with self.lock:
             news, self._lost = not self._lost, True
             if self.machine is not None and self.machine.state not in ENDS:
@@ -121,6 +139,14 @@ class RunningRound:
         self.reported.set()
         if news:
             log.warning("%s is not ours any more: %s", self.handed.path, why)
+            self._stop_reading(Unavailable("the Fluss table is not ours any more", detail=f"{self.handed.path}, {why}"))
+
+    def look_for_silence(self) -> None:
+        """To be called while the coordinator does not answer."""
+        with self.lock:
+            silent = self.machine is not None and self.machine.silent(_now_ms())
+        if silent:
+            self.lost("the coordinator has been silent for too long")
 
     @property
     def owned(self) -> bool:
@@ -146,7 +172,9 @@ class RunningRound:
                 self._leasing.end(self._lease)
                 if self._coordinator is not None:
                     self._coordinator.connection.close()
-        return RoundEnd(self.handed.path, state, self._rows, time.monotonic() - began, self._snapshot, self._failed)
+        seconds, leased = time.monotonic() - began, len(self._files)
+        lease = self._lease if leased else ""
+        return RoundEnd(self.handed.path, state, self._rows, seconds, self._snapshot, self._failed, lease, leased)
 
     def _run(self) -> State:
         try:
@@ -170,9 +198,11 @@ class RunningRound:
                 except SnowmeltError as error:
                     self._failed = error
                     machine.take(rounds.Failed())
-                committed = frozenset(machine.committed)
+                committed, void = frozenset(machine.committed), machine.state is State.VOID
             if committed:
                 self._leasing.release(self._lease, committed)
+            if void:
+                self._leasing.end(self._lease)
 
     def _begin(self) -> None:
         """Know the table, and have its lake table."""
@@ -330,13 +360,42 @@ class RunningRound:
 
     def _hold(self, wanted: Mapping[Bucket, Any]) -> Outcome:
         names = {bucket: self._buckets.partition_name(bucket) for bucket in wanted}
-        leased = self._leasing.acquire(self._lease, self.handed.path, self.handed.table, names)
+        leased = self._leasing.acquire(self._lease, self.handed.path, self.handed.table, names, self._lease_lost)
         self._files = {bucket: one.files.files for bucket, one in leased.items()}
         return rounds.Leased({bucket: one.snapshot for bucket, one in leased.items()})
+
+    def _lease_lost(self, why: str) -> None:
+        self._stop_reading(Unavailable("KV snapshots were read whose lease was lost", detail=f"lease {self._lease}, {why}"))
 
     def _check_lease(self) -> None:
         if self._files:
             self._leasing.check(self._lease)
+
+    # ---- reading, and an end to it
+
+    def _stop_reading(self, why: SnowmeltError) -> None:
+        """Nothing that is read from now on is of use. From any thread; back at once."""
+        with self.lock:
+            first, self._stopped = self._stopped is None, self._stopped or why
+            reading = self._reading
+        self._leasing.end(self._lease)
+        if first and reading is not None:
+            threading.Thread(target=self._cancel, args=(reading,), name="snowmelt-cancel", daemon=True).start()
+
+    def _cancel(self, over: threading.Event) -> None:
+        while not over.is_set():
+            cancel_group(self._spark, self._nonce)
+            over.wait(CANCEL_S)
+
+    def _split_ended(self, answer: SplitAnswer | SnowmeltError) -> None:
+        """Told by Spark while other tasks of the job still run, by a thread that must not wait."""
+        if isinstance(answer, SnowmeltError):
+            self._stop_reading(answer)
+            return
+        with self.lock:
+            self._ended[answer.read.bucket] = answer
+        if answer.read.bucket in self._files:
+            self._leasing.release(self._lease, frozenset({answer.read.bucket}))
 
     def _read(self, splits: Sequence[Any]) -> list[SplitAnswer]:
         table = self._readable
@@ -350,14 +409,26 @@ class RunningRound:
             )
             for split in splits
         ]
+        with self.lock:
+            if self._stopped is not None:
+                raise self._stopped
+            self._reading = over = threading.Event()
         try:
-            answers = run_on_spark(self._spark, tasks, partial(run_split, self._settings))
+            with self._news.told(self._nonce, self._split_ended) as report:
+                run = partial(report, partial(run_split, self._settings))
+                answers = run_in_group(self._spark, self._nonce, lambda: run_on_spark(self._spark, tasks, run))
         except Exception as error:
-            raise spark_error(error) from error
+            why = self._stopped or spark_error(error)
+            with self.lock:
+                staged = tuple(message for answer in self._ended.values() for message in answer.read.messages)
+            raise _Staged(why, staged) from error
+        finally:
+            over.set()
         errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
         done = [answer for answer in answers if isinstance(answer, SplitAnswer)]
-        if errors:
-            raise _Staged(errors[0], tuple(message for answer in done for message in answer.read.messages))
+        if errors or self._stopped is not None:
+            why = self._stopped or errors[0]
+            raise _Staged(why, tuple(message for answer in done for message in answer.read.messages))
         return done
 
     def _look_back(self, base: Any, path: str) -> Outcome:

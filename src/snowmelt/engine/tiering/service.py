@@ -6,7 +6,8 @@ Laws:
 - A table that is handed out while a round of it is still ours was taken from us, and the older round is told so first.
 - A table that failed is handed out again at once; how long it then waits here doubles with each failure. It takes nobody's place meanwhile.
 - A table that can't be tiered here is told once and left to other services (`refusals`).
-- Whatever goes wrong in a round ends that round, and never the service; but without Spark there are no rounds any more, and it ends.
+- Whatever goes wrong in a round ends that round, and never the service; but without Spark, or without the thread that renews leases, there
+  are no rounds any more, and it ends with an error.
 - Nothing is kept: whoever starts anew, here or elsewhere, finds everything in Fluss and in the lake.
 - Asked to end, it asks for no more tables, ends the rounds under way, and drops its leases. Rounds that wait for a server which does not
   answer are left to whoever has their tables next.
@@ -24,6 +25,7 @@ from typing import Any, Final
 from snowmelt.engine.jobs import is_gone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing
+from snowmelt.engine.tiering.reading import SplitNews
 from snowmelt.engine.tiering.refusals import Refusals, check_cluster
 from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
@@ -40,6 +42,7 @@ PAUSES_DOUBLED_MAX: Final = 7
 """A minute or so is the longest."""
 PAUSING_MAX: Final = 64
 """Tables that failed and wait."""
+_NEEDED: Final = (Call.LAKE_TIERING_HEARTBEAT, Call.PREPARE_LAKE_TABLE_SNAPSHOT, Call.ACQUIRE_KV_SNAPSHOT_LEASE)
 AWAY_S_MAX: Final = 15.0
 """Between tries to reach a coordinator that is away."""
 
@@ -54,6 +57,7 @@ class Tiering:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._slots = threading.Semaphore(settings.rounds_at_once)
+        self._news = SplitNews(spark)
         self._running: dict[Future[RoundEnd], RunningRound] = {}
         self._failures: dict[int, int] = {}
         self._refusals = Refusals()
@@ -68,10 +72,11 @@ class Tiering:
         self._wake.set()
 
     def run(self) -> None:
-        """Until `stop`. `Unavailable`: Spark is gone, and a new service with a new one has to go on."""
+        """Until `stop`. `Unavailable`: Spark is gone, and a new service with a new one has to go on. `InvariantBroken`: the lease thread
+        died by a bug of ours; no round can be protected any more."""
         check_ends(self._settings)
         abandon = threading.Event()
-        leasing = Leasing(self._settings.bootstrap, self._settings.login, duration_ms=self._settings.lease_ms)
+        leasing = Leasing(self._settings.bootstrap, self._settings.login, duration_ms=self._settings.lease_ms, died=self.stop)
         threads = self._settings.rounds_at_once + PAUSING_MAX
         with leasing, ThreadPoolExecutor(threads, thread_name_prefix="snowmelt-round") as pool:
             try:
@@ -87,6 +92,8 @@ class Tiering:
                     running.reported.set()
                 if self._coordinator is not None:
                     self._coordinator.connection.close()
+        if leasing.error is not None:
+            raise leasing.error
         if self._spark_gone:
             raise Unavailable("Spark has ended, and no table can be tiered without it", hint="start the service again")
 
@@ -108,6 +115,8 @@ class Tiering:
         except (Unavailable, OutcomeUnknown) as error:
             log.warning("no heartbeat: %s", error)
             self._away = True
+            for running in owned:
+                running.look_for_silence()
             self._collect(AWAY_S_MAX if self._coordinator is None else self._settings.poll_s)
             return
         if self._away:
@@ -148,7 +157,7 @@ class Tiering:
             return
         self._refusals.began()
         failures = self._failures.get(handed.table, 0)
-        running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon, self._wake, self._slots)
+        running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon, self._wake, self._slots, self._news)
         future = pool.submit(running.run, PAUSE_S * 2 ** min(failures, PAUSES_DOUBLED_MAX) if failures else 0.0)
         future.add_done_callback(lambda _: self._wake.set())
         self._running[future] = running
@@ -192,7 +201,7 @@ def check_ends(settings: TieringSettings) -> None:
     coordinator = connect_coordinator(settings.bootstrap, settings.login)
     connection = coordinator.connection
     try:
-        missing = [call.name for call in (Call.LAKE_TIERING_HEARTBEAT, Call.PREPARE_LAKE_TABLE_SNAPSHOT) if not connection.knows(call)]
+        missing = [call.name for call in _NEEDED if not connection.knows(call)]
         if missing:
             raise InvalidConfig(
                 "the Fluss server is too old to be tiered from",

@@ -2,6 +2,7 @@
 
 options  what a read is told
 plan     what its tasks read, fixed once
+holder   holds the lease of what they read
 merge    the last change of each key
 tasks    a share of it, read by Spark's workers
 source   the data source that Spark sees

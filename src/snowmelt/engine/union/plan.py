@@ -5,21 +5,22 @@ Laws:
   others do in between would look like a loss.
 - A log that does not reach back to the lake is a stop, unless the lake has gone on meanwhile: then all is planned anew.
 - The table is described once more behind the ends of its logs, so that no row below them has a schema that the plan does not know.
-- A KV snapshot is handed to a task only under a lease that was verified, and with the time up to which it lasts. Whoever plans ends
-  before the tasks begin, so that nobody renews it.
+- A KV snapshot is handed to a task only under a lease that was verified, and with the time up to which it is held. Whoever plans ends
+  before the tasks begin, so another process holds it.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Final
 
-from snowmelt.engine.tiering.leasing import Held, lease_id, lease_once
+from snowmelt.engine.tiering.leasing import lease_id, require_leases
 from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
+from snowmelt.engine.union.holder import Hold, hold
 from snowmelt.engine.union.options import UnionOptions
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, connect_coordinator
@@ -28,6 +29,7 @@ from snowmelt.fluss.types import Root, Schema
 from snowmelt.lakes.paimon import PaimonLake, Share
 from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import Bucket, SnapshotFile
+from snowmelt.tiering.leases import Leased
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.union import BucketPart, Pair, decide_pair, plan_union, with_snapshot
 
@@ -63,18 +65,20 @@ def read_schema_of(options: UnionOptions) -> Schema:
         client.connection.close()
 
 
-def plan_tasks(options: UnionOptions) -> list[UnionTask]:
+def plan_tasks(options: UnionOptions, owner: int) -> list[UnionTask]:
+    """`owner`: the process with whose end the read is over, and its lease."""
     client = connect_coordinator(options.bootstrap, options.login)
     try:
-        return _Planning(options, client).tasks()
+        return _Planning(options, client, owner).tasks()
     finally:
         client.connection.close()
 
 
 class _Planning:
-    def __init__(self, options: UnionOptions, client: FlussClient) -> None:
+    def __init__(self, options: UnionOptions, client: FlussClient, owner: int) -> None:
         self._options = options
         self._client = client
+        self._owner = owner
         self._table = describe_table(client, options.table)
         self._keyed = bool(self._table.versions.target.primary_key)
         self._lake = TieredLake(options.warehouse, remote=options.remote)
@@ -120,9 +124,9 @@ class _Planning:
         table = describe_table(self._client, self._options.table)
         if table.table != self._table.table:
             raise Unavailable("a Fluss table was dropped and made anew while it was looked at", detail=str(self._options.table))
-        until_ms = leased_from_ms + self._options.lease_ms if held.protected else None
+        until_ms = leased_from_ms + self._options.lease_ms
         # By now there may be newer KV snapshots than were planned with.
-        leased = {bucket: with_snapshot(one.snapshot, ends[bucket]) for bucket, one in held.snapshots.items()}
+        leased = {bucket: with_snapshot(one.snapshot, ends[bucket]) for bucket, one in held.items()}
         reads = tuple(leased.get(read.bucket, read) for read in reads)
         alone, beside = self._divided(shares, buckets, reads)
         tasks = [UnionTask(table=table, lake_snapshot=pair.snapshot, shares=(share,)) for share in alone]
@@ -137,20 +141,31 @@ class _Planning:
                     bucket=read.bucket,
                     start=read.start,
                     stop=read.stop,
-                    files=held.snapshots[read.bucket].files.files if read.snapshot is not None else (),
+                    files=held[read.bucket].files.files if read.snapshot is not None else (),
                     leased_until_ms=until_ms if read.snapshot is not None else None,
                 )
             )
         return tasks
 
-    def _lease(self, buckets: Buckets, reads: Sequence[BucketPart]) -> Held:
+    def _lease(self, buckets: Buckets, reads: Sequence[BucketPart]) -> Mapping[Bucket, Leased]:
         wanted = {read.bucket: buckets.partition_name(read.bucket) for read in reads if read.snapshot is not None}
         if not wanted:
-            return Held({}, False)
+            return {}
+        require_leases(self._client)
         lease = lease_id(READER, self._table.table, uuid.uuid4().hex)
-        given = self._options
-        held = lease_once(given.bootstrap, given.login, lease, given.table, self._table.table, wanted, given.lease_ms)
-        if held.snapshots.keys() != wanted.keys():
+        held = hold(
+            Hold(
+                bootstrap=self._options.bootstrap,
+                login=self._options.login,
+                lease=lease,
+                path=self._options.table,
+                table=self._table.table,
+                wanted=wanted,
+                duration_ms=self._options.lease_ms,
+                owner=self._owner,
+            )
+        )
+        if held.keys() != wanted.keys():
             raise Unavailable("a Fluss bucket has no KV snapshot any more", detail=f"{self._options.table}, lease {lease}")
         return held
 

@@ -8,6 +8,7 @@ Values are never changed to fit: what Spark's types can't hold is an error of th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -79,7 +80,8 @@ class UnionReader(DataSourceReader):
                     detail=f"{options.table}: {field.name} {field.dataType.simpleString()}, it is {found}",
                     hint="was it made anew? leave the schema out, it is asked for",
                 )
-        return [InputPartition(task) for task in plan_tasks(options)]
+        # The parent of this process, which ends soon, is Spark's own or ends with it.
+        return [InputPartition(task) for task in plan_tasks(options, os.getppid())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task = partition.value
