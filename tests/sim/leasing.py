@@ -57,6 +57,9 @@ class Profile:
         """Nothing happens by which a lease that is held could be lost."""
         if self.drops or self.stalls or self.spite or self.crashes or self.outage_ms > DURATION_MS // 2:
             return False
+        # Each costs less time than there is until a lease is over, but not both in a row.
+        if self.outages and (self.lagging or self.restarts):
+            return False
         return self.request_lost + self.reply_lost < 0.2
 
 
