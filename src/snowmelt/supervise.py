@@ -315,7 +315,7 @@ def round_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[Roun
         error = str(end.error) if end.error is not None else None
         if as_json:
             found = {"table": str(end.path), "state": end.state.value, "rows": end.rows, "seconds": round(end.seconds, 3)}
-            JsonLines(out).tell("round", **found, snapshot=end.snapshot, error=error)
+            JsonLines(out).tell("round", **found, snapshot=end.snapshot, error=error, lease=end.lease, leased=end.leased)
         elif end.state is not State.FINISHED:
             out(f"{end.path}: {end.state.value}: {error or 'left to whoever has it next'}")
         elif end.rows or end.snapshot:

@@ -17,8 +17,10 @@ from rich.console import Console
 from snowmelt.engine.jobs import SparkGone
 from snowmelt.engine.pipeline import Progress
 from snowmelt.engine.standby import Doing, Standing
+from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.model.position import Position
+from snowmelt.model.table import TableId
 from snowmelt.supervise import (
     PAUSE_S_MAX,
     RESTARTS_MAX,
@@ -31,9 +33,11 @@ from snowmelt.supervise import (
     _uninterrupted,
     notes_of_log,
     relay_teller,
+    round_teller,
     start_compiling,
     supervise,
 )
+from snowmelt.tiering.rounds import State
 
 COPYING = Progress(
     epoch=3,
@@ -352,3 +356,11 @@ def test_an_error_of_compiling_is_raised_and_a_user_does_not_wait_for_it(monkeyp
     going_on.set()
     with pytest.raises(RuntimeError, match="no compiler"):
         wait(threading.Event())
+
+
+def test_a_round_tells_the_lease_that_it_read_under() -> None:
+    told: list[str] = []
+    end = RoundEnd(TableId("shop", "orders"), State.FINISHED, 3, 1.0, 7, None, "shop-1-x", 2)
+    round_teller(told.append, as_json=True)(end)
+    found = json.loads(told[0])
+    assert (found["lease"], found["leased"]) == ("shop-1-x", 2)
