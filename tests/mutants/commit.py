@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants import Mutant
+from tests.mutants import Lane, Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -318,6 +318,33 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=("unit/test_ledger.py::TestDone::test_a_record_of_another_epoch_or_intent_closes_nothing",),
     ),
     Mutant(
+        id="M64",
+        seed="004",
+        statement="a table counts for the watermark before the lake has all of it",
+        file="commit/ledger.py",
+        old="known if table.complete else None",
+        new="known",
+        tests=("unit/test_ledger.py::TestWatermarks::test_a_table_has_none_before_the_lake_has_all_of_it",),
+    ),
+    Mutant(
+        id="M87",
+        seed="004",
+        statement="a source that is set aside moves the watermark",
+        file="commit/ledger.py",
+        old="moves = time_ms is not None and table.phase is not Phase.SET_ASIDE",
+        new="moves = time_ms is not None",
+        tests=("unit/test_ledger.py::TestWatermarks::test_a_source_that_is_set_aside_keeps_it_where_it_is",),
+    ),
+    Mutant(
+        id="M88",
+        seed="004",
+        statement="lake tables that nothing feeds any more are kept in every summary",
+        file="commit/ledger.py",
+        old="        self._forget_targets([fact.incarnation for fact in released])\n",
+        new="",
+        tests=("unit/test_ledger.py::TestWatermarks::test_of_a_lake_table_whose_sources_are_all_gone_only_the_mark_stays",),
+    ),
+    Mutant(
         id="M65",
         seed="004",
         statement="a source that was dropped holds the watermark back",
@@ -516,5 +543,25 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="    return offset > adopting.visible and (keyed or not covered(adopting))\n",
         new="    return offset > rule.after and (keyed or not covered(adopting))\n",
         tests=("unit/test_planning.py::TestAdoption::test_the_adopting_epoch_emits_from_the_visible_cut_on_what_the_read_lacks",),
+    ),
+    Mutant(
+        id="P11",
+        seed="004",
+        statement="an epoch that is found in the lake is not made durable",
+        file="lakes/paimon.py",
+        old='                    sync_folders(table, ["snapshot"] if verdict.snapshot else [])\n',
+        new="",
+        tests=("integration/test_paimon.py::test_an_epoch_that_is_found_is_made_durable_before_it_is_called_there",),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
+        id="P12",
+        seed="004",
+        statement="an epoch's snapshot is published without a hold on it, so that expiry hides it",
+        file="lakes/paimon.py",
+        old="                self._hold(table, entry)\n",
+        new="",
+        tests=("integration/test_paimon.py::test_an_epoch_is_told_though_others_compacted_its_files_and_expired_all_that_they_may",),
+        lane=Lane.SHELL,
     ),
 )

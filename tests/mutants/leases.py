@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants import Mutant
+from tests.mutants import Lane, Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -559,5 +559,65 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old='        if log_format not in ("ARROW", "COMPACTED"):\n',
         new="        if not log_format:\n",
         tests=("unit/test_fluss_batches.py::test_indexed_logs_are_refused",),
+    ),
+    Mutant(
+        id="T5",
+        seed="002",
+        statement="a drop is confirmed that was never sent",
+        file="engine/tiering/leasing.py",
+        old="                client.drop(lease)\n",
+        new="",
+        tests=("integration/test_leases.py::test_close_drops_what_is_held",),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
+        id="T6",
+        seed="002",
+        statement="a release is confirmed that was never sent",
+        file="engine/tiering/leasing.py",
+        old="                client.release(lease, buckets)\n",
+        new="",
+        tests=("integration/test_leases.py::test_a_lease_outlives_its_duration_by_renewal_and_a_release_lets_its_snapshot_go",),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
+        id="T14",
+        seed="002",
+        statement="leases are kept when the service closes",
+        file="engine/tiering/leasing.py",
+        old="            self._book.close()\n",
+        new="",
+        tests=("integration/test_leases.py::test_close_drops_what_is_held",),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
+        id="T17",
+        seed="002",
+        statement="rows are in another bucket of the lake than of Fluss",
+        file="lakes/paimon_tiering.py",
+        old="        if others:\n            raise",
+        new="        if others and not messages:\n            raise",
+        tests=("integration/test_paimon_tiering.py::test_a_row_that_the_lake_puts_into_another_bucket_fails_the_task",),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
+        id="T18",
+        seed="002",
+        statement="a lake table with deletion vectors is tiered to",
+        file="lakes/paimon_tiering.py",
+        old='("deletion-vectors.enabled", "ignore-delete")',
+        new='("ignore-delete",)',
+        tests=("integration/test_paimon_tiering.py::test_a_table_that_is_another_is_refused",),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
+        id="T46",
+        seed="002",
+        statement="files that a snapshot refers to are cleaned",
+        file="lakes/paimon_tiering.py",
+        old="                if kept.isdisjoint(file.file_name for file in message.new_files):\n",
+        new="                if message.new_files:\n",
+        tests=("integration/test_paimon_tiering.py::test_what_a_snapshot_refers_to_is_not_cleaned",),
+        lane=Lane.SHELL,
     ),
 )

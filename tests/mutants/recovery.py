@@ -261,4 +261,40 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         new="    if not newest or waited_ms > TELL_MS:\n        return Waiting.FENCED\n",
         tests=("unit/test_takeover.py::test_the_newest_driver_waits_however_long_the_older_one_is_paused",),
     ),
+    Mutant(
+        id="R2",
+        seed="003",
+        statement="each piece of the log gets a segment of its own",
+        file="relay/prefilter.py",
+        old="        if self._segment is None:\n            self._segment = np.empty",
+        new="        if not self._lent:\n            self._segment = np.empty",
+        tests=("unit/test_prefilter.py::test_the_segment_is_used_again",),
+    ),
+    Mutant(
+        id="R11",
+        seed="003",
+        statement="rows that the lake has are decoded all the same",
+        file="engine/tasks.py",
+        old="            reader.low = partial(_low, task, sealed)\n",
+        new="",
+        tests=("property/test_recovery.py::test_what_is_covered_is_neither_put_together_nor_spilled",),
+    ),
+    Mutant(
+        id="R19",
+        seed="003",
+        statement="a batch leaves the pool before it is written",
+        file="engine/stored_log.py",
+        old="            try:\n"
+        "                yield batch\n"
+        "            finally:\n"
+        "                del batch\n"
+        "                with self._changed:\n"
+        "                    self._pool.give_back(size)\n"
+        "                    self._changed.notify_all()\n",
+        new="            with self._changed:\n"
+        "                self._pool.give_back(size)\n"
+        "                self._changed.notify_all()\n"
+        "            yield batch\n",
+        tests=("unit/test_stored_log.py::test_a_batch_counts_until_it_is_written",),
+    ),
 )
