@@ -614,4 +614,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=("integration/test_driver.py::test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart",),
         lane=Lane.SHELL,
     ),
+    Mutant(
+        id="P07",
+        seed="001",
+        statement="intents and done records are never trimmed",
+        file="engine/state.py",
+        old='(("intent", kept.epoch), ("done", kept.epoch), ("summary", oldest))',
+        new='(("summary", oldest),)',
+        tests=("integration/test_driver.py::test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart",),
+        lane=Lane.SHELL,
+    ),
 )
