@@ -4,8 +4,8 @@ A job is a list of tasks and what is to be done with its answers. Threads wait f
 owns the machines, when it asks for it (`take`). A job that fails is nothing: who submitted it plans again.
 
 A log job of which tasks run and none ends for `still_s_max` is cancelled, and so fails: a worker or a mount of the lake that hangs must
-not stop all tables for ever. One whose tasks wait for free cores is not cancelled. Reads of chunks have a limit of their own
-(`databases.mysql.watched`).
+not stop all tables for ever. Each cancel doubles the limit, so that one very long transaction is read in the end. A job whose tasks wait
+for free cores is not cancelled. Reads of chunks have a limit of their own (`databases.mysql.watched`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Where = TypeVar("Where")
 """What all tasks of a job share: a `Place`, or less."""
 
 STILL_S_MAX: Final = 1800.0
-"""How long a log job may run without the end of a task."""
+"""How long a log job may run without the end of a task, to begin with."""
 FAILED_MAX: Final = 10
 """So many jobs in a row may fail for reasons that pass by themselves."""
 
@@ -159,6 +159,7 @@ class Jobs:
             extra = {"tasks": job.tasks, "ended": ended, "seconds": round(self._still_s_max)}
             log.warning("a log job makes no progress and is cancelled; its epoch is planned again", extra=extra)
             self._spark.sparkContext.cancelJobGroup(job.group)
+            self._still_s_max *= 2
         job.ended, job.since = ended, time.monotonic()
 
     def count_failure(self, error: SnowmeltError) -> None:
