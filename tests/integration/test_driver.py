@@ -10,6 +10,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,10 @@ class Shop:
         execute(server, f"CREATE TABLE {name}.orders (id INT PRIMARY KEY, v INT)")
         self.change(1, 2, 3)
 
-    def settings(self, **more: Any) -> Settings:
-        return settings(self.server, self.folder, tables=[f"{self.name}.*"], **more)
+    @cached_property
+    def wanted(self) -> Settings:
+        """Made once: that writes the password's file, which a running driver reads."""
+        return settings(self.server, self.folder, tables=[f"{self.name}.*"])
 
     def change(self, *keys: int) -> None:
         execute(self.server, *(f"REPLACE INTO {self.name}.orders VALUES ({key}, {key})" for key in keys))
@@ -155,7 +158,7 @@ def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: S
     # This process's clock is an hour behind the server's.
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() - 3600)
-    with Running(None, shop.settings()) as running:
+    with Running(None, shop.wanted) as running:
         running.settled()
         for key in range(10, 30):
             shop.change(key)
@@ -164,7 +167,7 @@ def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: S
         assert stale
         shop.compare()
         # The driver knows these files by name and needs no sweep for them.
-        lake = PaimonLake(shop.settings().warehouse, user="reader")
+        lake = PaimonLake(shop.wanted.warehouse, user="reader")
         running.wait_for(lambda: not set(stale).intersection(lake.staged(shop.target)))
         pipeline, store = running.pipeline, State(open_store(shop.folder / "state")).store
         assert pipeline.ledger.epoch > 20
@@ -184,7 +187,7 @@ def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: S
     ledger.apply_intent(empty)
     state.put_done(ledger.decide_done((), "heard"))
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
-    with Running(None, shop.settings()) as running:
+    with Running(None, shop.wanted) as running:
         shop.change(40, 41)
         running.settled()
         assert running.pipeline.ledger.listeners == "heard"
@@ -207,21 +210,21 @@ def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: S
 
 
 def watermark(shop: Shop) -> int:
-    (table,) = read_status(shop.settings()).tables
+    (table,) = read_status(shop.wanted).tables
     assert table.committed_ms is not None
     return table.committed_ms
 
 
 def lake_watermark(shop: Shop) -> int | None:
     """As readers of Paimon see it."""
-    table = PaimonLake(shop.settings().warehouse, user="reader").table(shop.target)
+    table = PaimonLake(shop.wanted.warehouse, user="reader").table(shop.target)
     found: int | None = table.snapshot_manager().get_latest_snapshot().watermark
     return found
 
 
 @pytest.mark.timeout(300)
 def test_a_read_that_is_answered_when_its_table_is_another_is_not_heard(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    with held_reads("orders", monkeypatch) as released, Running(None, shop.settings()) as running:
+    with held_reads("orders", monkeypatch) as released, Running(None, shop.wanted) as running:
         chunks = running.pipeline
         running.wait_for(lambda: getattr(chunks, "_chunks", None) is not None and chunks._chunks._waiting)
         execute(shop.server, f"DROP TABLE {shop.name}.orders", f"CREATE TABLE {shop.name}.orders (id INT PRIMARY KEY, v INT)")
@@ -249,7 +252,7 @@ def test_a_table_that_is_altered_while_it_is_read_is_read_again_after_that(shop:
 
     monkeypatch.setattr(Watch, "_end", tell)
     monkeypatch.setattr(tasks, "chunk_rows", slow)
-    with Running(None, shop.settings()) as running:
+    with Running(None, shop.wanted) as running:
         running.wait_for(begun.is_set)
         # Both wait until the read gives way, and fail if it does not.
         execute(
@@ -276,7 +279,7 @@ def test_a_driver_that_finds_a_newer_one_when_it_starts_does_nothing(shop: Shop,
         return load(state)
 
     monkeypatch.setattr(State, "load", overtaken)
-    pipeline = Pipeline(None, shop.settings())
+    pipeline = Pipeline(None, shop.wanted)
     with pytest.raises(Fenced):
         pipeline.run()
     assert len(loaded) == 2
