@@ -605,6 +605,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         lane=Lane.SHELL,
     ),
     Mutant(
+        id="P05",
+        seed="004",
+        statement="the driver throws the listeners' state away",
+        file="engine/pipeline.py",
+        old="                machine.apply(ListenersRan(state))\n",
+        new='                machine.apply(ListenersRan(""))\n',
+        tests=("integration/test_driver.py::test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart",),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
         id="P06",
         seed="001",
         statement="no summary is ever written",
@@ -622,6 +632,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old='(("intent", kept.epoch), ("done", kept.epoch), ("summary", oldest))',
         new='(("summary", oldest),)',
         tests=("integration/test_driver.py::test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart",),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
+        id="P10",
+        seed="004",
+        statement="a task does not look whether it sees the driver's store",
+        file="engine/tasks.py",
+        old='    """Decode a share of the log, keep what the rules emit, and stage it."""\n    place.check()\n',
+        new='    """Decode a share of the log, keep what the rules emit, and stage it."""\n',
+        tests=("integration/test_driver.py::test_every_task_looks_for_the_drivers_store_before_it_does_anything",),
         lane=Lane.SHELL,
     ),
 )

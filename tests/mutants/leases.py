@@ -684,4 +684,29 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=("integration/test_tiering_leases.py::test_a_range_of_the_log_never_ends_between_the_halves_of_an_update",),
         lane=Lane.SHELL,
     ),
+    Mutant(
+        id="T11",
+        seed="002",
+        statement="a round goes on when another coordinator answers",
+        file="engine/tiering/service.py",
+        old="            if answer.coordinator_epoch != running.coordinator_epoch:\n",
+        new="            if answer.coordinator_epoch < 0:\n",
+        tests=(
+            "integration/test_tiering_leases.py::test_a_round_is_fenced_by_another_coordinator_and_by_a_"
+            "second_hand_out[another coordinator]",
+        ),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
+        id="T12",
+        seed="002",
+        statement="a round goes on when its table was handed out again",
+        file="engine/tiering/service.py",
+        old='                running.lost("it was handed out again")\n',
+        new="                pass\n",
+        tests=(
+            "integration/test_tiering_leases.py::test_a_round_is_fenced_by_another_coordinator_and_by_a_second_hand_out[handed out again]",
+        ),
+        lane=Lane.SHELL,
+    ),
 )
