@@ -214,8 +214,8 @@ def dies_behind_the_intent(patch: pytest.MonkeyPatch) -> None:
 def dies_behind_the_commit(patch: pytest.MonkeyPatch) -> None:
     commit = PaimonLake.commit
 
-    def committed(lake: PaimonLake, intent: Intent, entry: Entry) -> int:
-        snapshot = commit(lake, intent, entry)
+    def committed(lake: PaimonLake, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
+        snapshot = commit(lake, intent, entry, watermark_ms)
         if any(isinstance(fact, Reborn) for fact in intent.facts):
             raise Died
         return snapshot
