@@ -348,12 +348,12 @@ def test_chunks_of_a_driver_that_died_behind_its_intent_are_not_read_again(
     lake = older.pipeline._lake
     commit, tables = lake.commit, []
 
-    def die(intent: Intent, entry: Entry) -> int | None:
+    def die(intent: Intent, entry: Entry, watermark_ms: int | None) -> int | None:
         if adopts_rows(intent):
             if len(tables) == committed:
                 raise Died
             tables.append(entry.target)
-        return commit(intent, entry)
+        return commit(intent, entry, watermark_ms)
 
     monkeypatch.setattr(lake, "commit", die)
     with older:
