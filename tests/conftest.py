@@ -10,6 +10,7 @@ MariaDB must be there. A MySQL or Fluss that can't be fetched is reported as not
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if mark := item.get_closest_marker("timeout"):
             asked[item.path] += mark.args[0]
     items.sort(key=lambda item: -asked[item.path])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _services_write_down_what_they_do_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Not among the status files of the user who runs the tests."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("status"))
 
 
 _shared: list[Server] = []

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
@@ -43,6 +44,7 @@ from snowmelt.secrets import Secret
 
 if TYPE_CHECKING:
     from snowmelt.config import PipelineConfig
+    from snowmelt.engine.tiering.status import ServiceStatus
     from snowmelt.fluss.server import FlussServer
     from snowmelt.status import Status
     from snowmelt.verify import TableVerdict
@@ -239,7 +241,7 @@ def run(
 
 @app.command()
 def tier(
-    file: Annotated[Path, typer.Argument(help="The service's description.", metavar="tiering.yaml", show_default=False)],
+    words: Annotated[list[str], typer.Argument(help="The service's description.", metavar="[status] tiering.yaml", show_default=False)],
     master: Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:7077, …")] = "local[*]",
     ui: Annotated[bool, typer.Option("--ui", help="Let Spark serve its web page.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
@@ -255,6 +257,11 @@ def tier(
 
       snowmelt tier tiering.yaml
 
+    Whether it runs on this machine, its rounds and its leases, from another terminal; exit code 1 means that it was stopped by an error,
+    or died:
+
+      snowmelt tier status tiering.yaml
+
     where tiering.yaml is, for example:
 
     \b
@@ -267,7 +274,13 @@ def tier(
         name: shop
     """
     with _failures_told(as_json=as_json, debug=debug):
-        _tier(file, master=master, ui=ui, as_json=as_json, debug=debug)
+        match words:
+            case ["status", file]:
+                _tier_status(Path(file), as_json=as_json)
+            case [file]:
+                _tier(Path(file), master=master, ui=ui, as_json=as_json, debug=debug)
+            case _:
+                raise InvalidConfig("tier takes one file", detail=" ".join(words), hint="snowmelt tier [status] tiering.yaml")
 
 
 def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> None:
@@ -306,6 +319,49 @@ def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> N
         threading.Thread(target=end_when_asked, name="snowmelt-interrupts", daemon=True).start()
         tiering.run()
     watcher.note("done", "ended as asked")
+
+
+def _tier_status(file: Path, *, as_json: bool) -> None:
+    from snowmelt.config import read_tiering
+    from snowmelt.engine.signs import Doing
+    from snowmelt.engine.tiering.status import read_statuses
+
+    settings = read_tiering(file).to_settings()
+    found = read_statuses(settings.name, settings.bootstrap)
+    if as_json:
+        _print_json({"services": [asdict(one) | {"life": one.life or "died"} for one in found]})
+    else:
+        _print_services(settings.name, found)
+    if any(one.life in (None, Doing.FAILED) for one in found):
+        raise typer.Exit(1)
+
+
+def _print_services(name: str, found: list[ServiceStatus]) -> None:
+    from snowmelt.engine.signs import Doing
+
+    if not found:
+        _line(f"{name}: no tiering service of this name has run on this machine for this user")
+    now_ms = time.time() * 1000
+    for one in found:
+        ago = f"{_age((now_ms - one.at_ms) / 1000)} ago"
+        process = one.process.partition(":")[0]
+        _line(
+            {
+                None: f"{name}: does not run; process {process} died without a word, last sign of life {ago}",
+                Doing.RUNS: f"{name}: runs as process {process} since {_utc(one.started_ms)}",
+                Doing.ENDED: f"{name}: does not run; it ended as asked, {ago}",
+                Doing.FAILED: f"{name}: does not run; it was stopped by an error, {ago}",
+            }[one.life]
+        )
+        ended = ", ".join(f"{count:,} {state}" for state, count in sorted(one.ended.items()))
+        tables = f" ({', '.join(one.tables)})" if one.tables else ""
+        _line(f"rounds: {len(one.tables)} under way{tables}; ended: {ended or 'none'}")
+        if one.error:
+            _line(f"last error, at {_utc(one.error_ms)}: {one.error}")
+        for lease in one.leases if one.life is Doing.RUNS else ():
+            held = f"since {_utc(lease.held_ms)}" if lease.held_ms is not None else "not yet"
+            left = f", {_age(max(0.0, (lease.covered_ms - now_ms) / 1000))} left" if lease.covered_ms is not None else ""
+            _line(f"lease {lease.lease}: {lease.table}, {lease.phase}, {lease.buckets} KV snapshots, held {held}{left}")
 
 
 @app.command()

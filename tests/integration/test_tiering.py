@@ -240,10 +240,17 @@ def test_the_command_tells_of_its_rounds_and_ends_soon_when_it_is_asked_to(
     described["tiering"] = {"name": "test", "poll": "1m"}
     (tmp_path / "tiering.yaml").write_text(json.dumps(described))
     command = [sys.executable, "-m", "snowmelt", "tier", str(tmp_path / "tiering.yaml"), "--json", "--master", "local[1]"]
+
+    def status() -> tuple[int, str]:
+        asked = [sys.executable, "-m", "snowmelt", "tier", "status", str(tmp_path / "tiering.yaml"), "--json"]
+        answer = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=60)
+        return answer.returncode, json.loads(answer.stdout)["services"][0]["life"]
+
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:
             told = [json.loads(line) for line in iter_until(process.stdout, f'"{path}", "state": "finished", "rows": 10')]
+            assert status() == (0, "runs")
             # The next heartbeat is a minute away.
             process.send_signal(signal.SIGINT)
             told += [json.loads(line) for line in process.stdout]
@@ -252,6 +259,7 @@ def test_the_command_tells_of_its_rounds_and_ends_soon_when_it_is_asked_to(
             process.kill()
     assert [told[0]["text"], told[-1]["event"]] == ["starting Spark", "done"]
     assert len(lake_rows(fluss.warehouse, path)) == 10
+    assert status() == (0, "ended")
 
 
 def iter_until(lines: Iterable[str], words: str) -> Iterator[str]:

@@ -18,10 +18,12 @@ from typing import Any
 
 import pytest
 
+from snowmelt.engine.signs import Doing
 from snowmelt.engine.tiering import round as round_module
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
+from snowmelt.engine.tiering.status import ShownLease, read_statuses
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, _LogRows, run_split
 from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.fluss.client import Claim, FlussClient, HandedOut, HeartbeatAnswer, connect_coordinator
@@ -328,10 +330,24 @@ def test_a_bucket_is_released_when_its_task_has_ended_while_others_are_read(
     with RunningTiering(spark, settings(shop.server, lease_ms=MINUTES_MS)) as running:
         running.wait_for(lambda: any(one[0] < 0 <= one[1] for one in shop.leased(path)))
         assert not running.ends
+        running.wait_for(lambda: [(one.table, one.phase, one.buckets) for one in shown(running)] == [(str(path), "held", 1)])
+        lease = shown(running)[0]
+        assert lease.held_ms is not None
+        assert lease.covered_ms is not None
+        assert lease.held_ms <= time.time() * 1000 < lease.covered_ms <= lease.held_ms + 2 * MINUTES_MS
         gate.open()
         running.wait_for(lambda: ends_of(running, path, State.FINISHED))
+        assert lease.lease == running.ends[-1].lease
         shop.wait_until_nothing_is_leased(path)
+        running.wait_for(lambda: not shown(running))
     assert lake_rows(shop.server.warehouse, path) == in_order(ROWS)
+    [last] = read_statuses(running.settings.name, shop.server.bootstrap)
+    assert (last.life, last.ended["finished"] > 0, last.error) == (Doing.ENDED, True, "")
+
+
+def shown(running: RunningTiering) -> Sequence[ShownLease]:
+    """The leases that `tier status` shows."""
+    return [lease for one in read_statuses(running.settings.name, running.settings.bootstrap) for lease in one.leases]
 
 
 def test_a_split_that_fails_ends_the_others_and_their_lease(shop: Shop, spark: Any, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ class RunningTiering:
 
     def __init__(self, spark: Any, wanted: TieringSettings) -> None:
         self.ends: list[RoundEnd] = []
+        self.settings = wanted
         self.service = self.service_class(spark, wanted, self.ends.append)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="tiering")

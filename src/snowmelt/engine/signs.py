@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from snowmelt.errors import Fenced, OutcomeUnknown, SnowmeltError, Unavailable, printable
 from snowmelt.model.moment import TimeMs
@@ -81,6 +81,21 @@ class Sign:
 
 
 SIGN: Final = Kind("sign", 1, Sign)
+
+
+class LastWord(Protocol):
+    """What tells whether its process is alive."""
+
+    @property
+    def doing(self) -> Doing: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def process(self) -> str: ...
+    @property
+    def at_ms(self) -> int: ...
+    @property
+    def every_ms(self) -> int: ...
 
 
 class Signs:
@@ -165,7 +180,7 @@ class Signs:
             at_ms=self._now_ms(),
             every_ms=round(self._every_s * 1000),
             host=platform.node(),
-            process=_process(os.getpid()) or "",
+            process=process_mark(os.getpid()) or "",
             doing=doing,
             error=self._error,
             error_ms=self._error_ms,
@@ -199,25 +214,25 @@ def read_sign(store: Store) -> Sign | None:
     return max(reversed(signs), key=lambda sign: sign.generation, default=None)
 
 
-def is_alive(sign: Sign, now: float) -> bool:
+def is_alive(sign: LastWord, now: float) -> bool:
     """Whether the process that wrote it is there, where this can be seen from here; else whether its next sign is not overdue."""
     if sign.doing not in (Doing.RUNS, Doing.RETRIES):
         return False
     pid, _, _ = sign.process.partition(":")
-    mine = _process(os.getpid())
+    mine = process_mark(os.getpid())
     if mine is not None and sign.host == platform.node() and sign.process.rpartition(":")[2] == mine.rpartition(":")[2]:
-        return _process(int(pid)) == sign.process
+        return process_mark(int(pid)) == sign.process
     return now * 1000 - sign.at_ms < MISSED_MAX * sign.every_ms
 
 
-def last_words(sign: Sign, now: float) -> Doing | None:
+def last_words(sign: LastWord, now: float) -> Doing | None:
     """What became of the driver; None: it died without a word."""
     if sign.doing is Doing.RETRIES and not is_alive(sign, now):
         return Doing.FAILED
     return None if sign.doing is Doing.RUNS and not is_alive(sign, now) else sign.doing
 
 
-def _process(pid: int) -> str | None:
+def process_mark(pid: int) -> str | None:
     """number:start:namespace. A number may be another process' later, which has another start; a container counts its own."""
     try:
         start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

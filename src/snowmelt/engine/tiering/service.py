@@ -29,6 +29,7 @@ from snowmelt.engine.tiering.reading import SplitNews
 from snowmelt.engine.tiering.refusals import Refusals, check_cluster
 from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
+from snowmelt.engine.tiering.status import StatusFile
 from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
 from snowmelt.fluss.client import Claim, FlussClient, HandedOut, HeartbeatAnswer, connect_coordinator
 from snowmelt.fluss.rpc import Call
@@ -61,6 +62,7 @@ class Tiering:
         self._running: dict[Future[RoundEnd], RunningRound] = {}
         self._failures: dict[int, int] = {}
         self._refusals = Refusals()
+        self._status = StatusFile(settings.name, settings.bootstrap, beats_s=settings.poll_s)
         self._coordinator: FlussClient | None = None
         self._away = False
         """The coordinator did not answer the last heartbeat."""
@@ -75,6 +77,15 @@ class Tiering:
         """Until `stop`. `Unavailable`: Spark is gone, and a new service with a new one has to go on. `InvariantBroken`: the lease thread
         died by a bug of ours; no round can be protected any more."""
         check_ends(self._settings)
+        self._status.begin()
+        try:
+            self._run()
+        except BaseException as error:
+            self._status.end(error)
+            raise
+        self._status.end(None)
+
+    def _run(self) -> None:
         abandon = threading.Event()
         leasing = Leasing(self._settings.bootstrap, self._settings.login, duration_ms=self._settings.lease_ms, died=self.stop)
         threads = self._settings.rounds_at_once + PAUSING_MAX
@@ -98,6 +109,8 @@ class Tiering:
             raise Unavailable("Spark has ended, and no table can be tiered without it", hint="start the service again")
 
     def _beat(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, *, more: bool) -> None:
+        now_ms, leases = leasing.statuses()
+        self._status.beat((str(running.handed.path) for running in self._running.values()), leases, now_ms)
         pausing = sum(running.pausing for running in self._running.values())
         free = pausing < PAUSING_MAX and len(self._running) - pausing < self._settings.rounds_at_once
         sent_ms = time.monotonic_ns() // 1_000_000
@@ -169,6 +182,7 @@ class Tiering:
         for future in [future for future in self._running if future.done()]:
             running = self._running.pop(future)
             end = _end_of(future, running)
+            self._status.count(end)
             failed = end.state is State.FAILED
             if not running.counted:
                 self._count(running, failed=failed)
