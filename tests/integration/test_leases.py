@@ -163,6 +163,17 @@ def test_a_release_that_the_server_refuses_ends_in_a_drop(desk: Desk, patient: L
     patient.check(desk.lease)
 
 
+def test_a_release_that_fails_in_the_server_itself_ends_in_a_drop(desk: Desk, patient: Leasing) -> None:
+    """As 0.9 does where the lease has nothing of the table any more."""
+    held = desk.acquire(patient)
+    other = Desk(desk.tables, "other", buckets=1)
+    desk.client.drop(desk.lease)
+    desk.client.acquire(desk.lease, 600_000, {bucket: one.snapshot for bucket, one in other.newest().items()})
+    assert desk.lease_files()
+    patient.release(desk.lease, frozenset(held))
+    until(lambda: not desk.lease_files())
+
+
 def test_a_connection_that_was_lost_is_never_taken_for_the_next_one(desk: Desk, fluss: FlussServer) -> None:
     """Their coordinators may have the same epoch, and not the same leases."""
     calls = _Calls(fluss.bootstrap, None, 10.0)
