@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import pickle
 import shutil
 import signal
@@ -111,6 +112,18 @@ def test_a_table_of_an_older_cluster_that_has_a_column_already_is_written_as_it_
     found = builder.new_read().to_arrow(builder.new_scan().plan().splits()).sort_by("id").to_pylist()
     time = datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC)
     assert found[0] == {"id": 1, "v": "x", "new": None, "__bucket": 0, "__offset": 0, "__timestamp": time}
+
+
+def test_comments_of_a_rows_fields_make_no_other_table(lake: TieredLake, tmp_path: Path) -> None:
+    """Fluss' coordinator writes them into the lake table."""
+    inner = {"type": "ROW", "fields": [{"name": "a", "type": "INT"}, {"name": "b", "type": {"type": "ARRAY", "element": "STRING"}}]}
+    shape = Shape((*OWN, Column("r", inner)), key=("id",), bucket_key=("id",), buckets=2)
+    lake.ensure("shop.said", shape)
+    schema = folder(lake, "shop.said") / "schema/schema-0"
+    found = json.loads(schema.read_text())
+    next(field for field in found["fields"] if field["name"] == "r")["type"]["fields"][0]["description"] = "what, it is"
+    schema.write_text(json.dumps(found))
+    open_lake(tmp_path / "warehouse").ensure("shop.said", shape)
 
 
 @pytest.mark.parametrize(

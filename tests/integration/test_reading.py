@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,8 @@ from snowmelt.databases.mysql.bounds import Chunk
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.columns import TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.watched import Watch
+from snowmelt.databases.mysql.reads import ChunkRead
+from snowmelt.databases.mysql.watched import LOOK_AFTER_S, Watch
 from snowmelt.engine.reading import ChunkReading
 from snowmelt.errors import Occupied, TableStuck
 from snowmelt.model.table import TableId
@@ -39,7 +41,9 @@ def ask(server: Server, *statements: str) -> Any:
 
 
 @contextmanager
-def reading_of(server: Server, shop: str, *, key: str = "id", in_parts: bool = True, seconds_max: float = 600.0) -> Iterator[ChunkReading]:
+def reading_of(
+    server: Server, shop: str, *, key: str = "id", in_parts: bool = True, seconds_max: float = 600.0, tls: Tls = Tls.DISABLED
+) -> Iterator[ChunkReading]:
     """The read of a table of more bytes than sockets hold, by a user with the guide's grants alone."""
     ask(server, f"CREATE TABLE {shop}.t (id BIGINT NOT NULL, v LONGTEXT NOT NULL, PRIMARY KEY ({key}))")
     with server.connect() as connection, connection.cursor() as cursor:
@@ -53,7 +57,7 @@ def reading_of(server: Server, shop: str, *, key: str = "id", in_parts: bool = T
             port=server.port,
             username="reader",
             password=Secret(f"file:{secret}"),
-            tls=Tls.DISABLED,
+            tls=tls,
             allow_password_to_unverified_server=True,
             read_time_max_s=seconds_max,
         )
@@ -100,14 +104,16 @@ def test_a_read_gives_way_to_an_alter_before_writers_pile_up_behind_it(any_serve
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize(("which", "tls"), [("mariadb", Tls.DISABLED), ("mysql8", Tls.REQUIRED)])
 def test_a_read_that_takes_too_long_goes_on_behind_its_last_row_in_another_transaction(
-    mariadb: Server, database: Database, ended: threading.Event
+    request: pytest.FixtureRequest, database: Database, ended: threading.Event, which: str, tls: Tls
 ) -> None:
     """One key is far from all others, so half of the keys' range has all rows but one."""
-    shop = database(mariadb)
+    server: Server = request.getfixturevalue(which)
+    shop = database(server)
     keys: list[int] = []
     waited = 0
-    with reading_of(mariadb, shop, seconds_max=5.0) as reading:
+    with reading_of(server, shop, seconds_max=5.0, tls=tls) as reading:
         for batch in reading.batches():
             keys += batch.column("id").to_pylist()
             if reading.parts > waited and waited < 2:
@@ -115,7 +121,7 @@ def test_a_read_that_takes_too_long_goes_on_behind_its_last_row_in_another_trans
                 ended.wait(60)
                 ended.clear()
                 if waited == 1:
-                    ask(mariadb, f"DELETE FROM {shop}.t WHERE id = 5", f"UPDATE {shop}.t SET v = 'new' WHERE id = {FAR}")
+                    ask(server, f"DELETE FROM {shop}.t WHERE id = 1", f"UPDATE {shop}.t SET v = 'new' WHERE id = {FAR}")
         last = batch.column("v").to_pylist()[-1]
     assert keys == KEYS, "each row once, in the order of keys"
     assert reading.parts >= 3
@@ -123,13 +129,45 @@ def test_a_read_that_takes_too_long_goes_on_behind_its_last_row_in_another_trans
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(("key", "in_parts"), [("id, v(9)", False), ("id", False)])
-def test_a_read_that_takes_too_long_and_has_no_parts_sets_its_table_aside(
-    mariadb: Server, database: Database, ended: threading.Event, key: str, in_parts: bool
-) -> None:
-    with reading_of(mariadb, database(mariadb), key=key, in_parts=in_parts, seconds_max=1.0) as reading:
+@pytest.mark.parametrize("key", ["id, v(9)", "id"])
+def test_a_read_that_has_no_parts_takes_as_long_as_it_takes(mariadb: Server, database: Database, key: str) -> None:
+    """To end it would only make it begin anew, for ever."""
+    with reading_of(mariadb, database(mariadb), key=key, in_parts=False, seconds_max=0.1) as reading:
         batches = reading.batches()
-        next(batches)
+        rows = next(batches).num_rows
+        # Longer than it takes until a watch looks for the first time.
+        assert not threading.Event().wait(LOOK_AFTER_S + 1.5)
+        assert rows + sum(batch.num_rows for batch in batches) == len(KEYS)
+    assert reading.parts == 1
+
+
+@pytest.mark.timeout(180)
+def test_a_read_of_which_no_row_comes_in_time_sets_its_table_aside(
+    mariadb: Server, database: Database, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ChunkRead.batches
+
+    def late(read: ChunkRead) -> Iterator[Any]:
         ended.wait(60)
-        with pytest.raises(TableStuck, match=r"a read takes longer than read_time_max: test_\d+.t: more than 1 s"):
-            list(batches)
+        yield from real(read)
+
+    monkeypatch.setattr(ChunkRead, "batches", late)
+    with (
+        reading_of(mariadb, database(mariadb), seconds_max=1.0) as reading,
+        pytest.raises(TableStuck, match=r"a read takes longer than read_time_max: test_\d+.t: more than 1 s, and no row"),
+    ):
+        list(reading.batches())
+
+
+def test_only_the_server_of_the_read_is_told_to_end_it(mariadb: Server, mysql56: Server, database: Database) -> None:
+    """Connections have the same numbers on other servers, and again after a restart."""
+    shop = database(mariadb)
+    with reading_of(mariadb, shop) as reading, Session(reading._options) as session, Session(reading._options) as second:
+        watch = Watch(session, TableId(shop, "t"), seconds_max=600.0)
+        watch._began = time.monotonic()
+        assert watch._knows_the_read(second)
+        watch._began -= 365 * 86_400
+        assert not watch._knows_the_read(second), "it was started again since the read began"
+        watch._began = time.monotonic()
+        with reading_of(mysql56, database(mysql56)) as other, Session(other._options) as elsewhere:
+            assert not watch._knows_the_read(elsewhere)

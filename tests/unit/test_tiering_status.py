@@ -13,7 +13,7 @@ from snowmelt.cli import app
 from snowmelt.engine.signs import Doing
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.status import StatusFile, read_statuses, status_folder
-from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
+from snowmelt.errors import InvalidConfig, Unavailable
 from snowmelt.model.table import TableId
 from snowmelt.tiering.leases import LeaseStatus, Phase
 from snowmelt.tiering.rounds import State
@@ -123,11 +123,15 @@ def test_services_of_other_names_and_clusters_are_not_mixed() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"name": 3}', b"\xff" * 10, b" " * ((1 << 20) + 1)])
-def test_a_file_that_can_not_be_read_is_one_line(described: str, folder: Path, content: bytes) -> None:
-    folder.mkdir(parents=True)
+def test_a_file_that_can_not_be_read_hides_no_other_and_stops_no_service(
+    described: str, folder: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "2.json").mkdir(parents=True)
     (folder / "1.json").write_bytes(content)
-    with pytest.raises(Corrupt, match="status"):
-        read_statuses(NAME, BOOTSTRAP)
+    StatusFile(NAME, BOOTSTRAP).begin()
+    caplog.clear()
+    assert [found.life for found in read_statuses(NAME, BOOTSTRAP)] == [Doing.RUNS]
+    assert caplog.messages == ["a status file can't be read"] * 2
 
 
 def test_a_folder_that_can_not_be_written_is_warned_of_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

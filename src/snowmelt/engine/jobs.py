@@ -141,7 +141,12 @@ class Jobs:
         took = False
         for job in list(self._running.values()):
             if time.monotonic() - job.since >= self._still_s_max:
-                self._cancel_still(job)
+                try:
+                    self._cancel_still(job)
+                except Exception as error:
+                    if is_gone(self._spark):
+                        raise_gone()
+                    raise spark_error(error) from error
         with contextlib.suppress(queue.Empty):
             while True:
                 self._ended.get_nowait()()

@@ -4,11 +4,12 @@ A table whose rows have keys may be read in parts, each by an exact read of its 
 and the rows of all of them have its sequence, so whatever was committed between two parts is emitted from the log and wins. Parts follow
 each other by rows, not by the width of the key range: the next part begins after the last row that was received. An append-only table
 needs one mark for all rows, so its read has one part. A table that is not told apart by chunks has none either: its keys are ordered by
-the database alone.
+the database alone. Such reads have no limit of time; they, too, give way to sessions that wait for the table.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -47,7 +48,7 @@ class ChunkReading:
         return self._mark
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, once. `Occupied`: another session waits for the table. `TableStuck`: it takes too long and can't be read in parts."""
+        """The rows, once. `Occupied`: another session waits for the table. `TableStuck`: no row comes in the time that a part may last."""
         rest: Chunk | None = self._chunk
         while rest is not None:
             self.parts += 1
@@ -57,16 +58,22 @@ class ChunkReading:
         """Read as far as the limits let it; what is left to read then."""
         last: Bound | None = None
         with Session(self._options) as session:
-            watch = Watch(session, self._table.id, seconds_max=self._options.read_time_max_s)
+            # A limit would only make a read that has no parts begin anew, for ever.
+            seconds_max = self._options.read_time_max_s if self._in_parts else math.inf
+            watch = Watch(session, self._table.id, seconds_max=seconds_max)
             try:
                 read = read_chunk(session, self._table, chunk, self._types, ordered=self._in_parts, pool=ArenaPool(), **self._exactly)
                 self._mark, watch.gives_way = read.mark, not read.locked
                 with read, watch:
                     for batch in read.batches():
+                        if watch.ended is not None:
+                            # It may hold what came in after the end.
+                            break
                         if self._in_parts:
                             last = (int(batch.column(self._table.key[0])[-1].as_py()),)
                         yield batch
-                return None
+                    else:
+                        return None
             except SnowmeltError:
                 if watch.ended is None:
                     raise
@@ -77,9 +84,8 @@ class ChunkReading:
         return Chunk(chunk.table, max(1, chunk.index), last, chunk.high)
 
     def _too_long(self) -> TableStuck:
-        how = "no row came in that time" if self._in_parts else "its key or its route does not let it be read in parts"
         return self._table.id.stuck(
             "a read takes longer than read_time_max",
-            detail=f"{self._table.id}: more than {self._options.read_time_max_s:g} s, and {how}",
+            detail=f"{self._table.id}: more than {self._options.read_time_max_s:g} s, and no row came in that time",
             hint=f"raise read_time_max in the source's section; then {RECOPY}",
         )

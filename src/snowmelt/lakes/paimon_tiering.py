@@ -400,7 +400,16 @@ def _wrong(table: Any, shape: Shape) -> str:
 
 
 def _type(kind: Any) -> str:
-    """A type in one of the ways to write it."""
+    """A type in one of the ways to write it, without the comments of a row's fields."""
+    from pypaimon.schema.data_types import ArrayType, MapType, RowType
+
+    ending = "" if kind.nullable else " NOT NULL"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_type(kind.element)}>{ending}"
+    if isinstance(kind, MapType):
+        return f"MAP<{_type(kind.key)},{_type(kind.value)}>{ending}"
+    if isinstance(kind, RowType):
+        return f"ROW<{','.join(f'{field.name}: {_type(field.type)}' for field in kind.fields)}>{ending}"
     return _LOCAL_TIMESTAMP.sub(r"TIMESTAMP(\1) WITH LOCAL TIME ZONE", str(kind)).replace(", ", ",")
 
 

@@ -52,14 +52,15 @@ class Watch:
         self.gives_way = True
         self._seconds_max = seconds_max
         self._connection: int = session.row("SELECT CONNECTION_ID()", columns=(number,))[0]
-        self._deadline = 0.0
+        self._began = self._deadline = 0.0
         self._over = threading.Event()
         self._deciding = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="snowmelt-watch", daemon=True)
         self.ended: Ended | None = None
 
     def __enter__(self) -> Watch:
-        self._deadline = time.monotonic() + self._seconds_max
+        self._began = time.monotonic()
+        self._deadline = self._began + self._seconds_max
         self._thread.start()
         return self
 
@@ -100,8 +101,17 @@ class Watch:
                 return
             self.ended = ended
             with contextlib.suppress(SnowmeltError):
-                if session is not None:
+                if session is not None and self._knows_the_read(session):
                     session.execute(f"KILL {self._connection}")
-            # Whoever waits for rows at this end wakes up, also where the server could not be asked.
+            # Whoever waits for rows at this end wakes up, also where the server could not be asked. Not by `SSLSocket.shutdown`: that one
+            # takes TLS off the socket first, and what is still to be received would be read as it was encrypted.
             with contextlib.suppress(SnowmeltError, OSError):
-                self._session.sock.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(self._session.sock, socket.SHUT_RDWR)
+
+    def _knows_the_read(self, session: Session) -> bool:
+        """Whether connections have the same numbers here as where the read is: not on another server behind the same address, nor on
+        one that was started again since."""
+        if session.server.identity != self._session.server.identity:
+            return False
+        uptime_s: int = session.row("SHOW GLOBAL STATUS LIKE 'Uptime'", columns=(str, number))[1]
+        return uptime_s >= int(time.monotonic() - self._began)

@@ -178,6 +178,12 @@ class RunningRound:
 
     def _run(self) -> State:
         try:
+            # A login that does not work at the moment is no trouble of the table.
+            self._client()
+        except SnowmeltError as error:
+            self._failed = error
+            return self._give_up()
+        try:
             self._begin()
         except SnowmeltError as error:
             self._failed = error

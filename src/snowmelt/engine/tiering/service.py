@@ -30,7 +30,7 @@ from snowmelt.engine.tiering.refusals import Refusals, check_cluster
 from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.status import StatusFile
-from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
+from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.fluss.client import Claim, FlussClient, HandedOut, HeartbeatAnswer, connect_coordinator
 from snowmelt.fluss.rpc import Call
 from snowmelt.lakes.paimon_tiering import TieredLake
@@ -100,7 +100,8 @@ class Tiering:
                 # What rounds still wait for is found by whoever has the table next.
                 abandon.set()
                 for running in self._running.values():
-                    running.reported.set()
+                    # Only after an error is one still under way. Nobody would notice that it is not ours any more.
+                    running.lost("the service ends")
                 if self._coordinator is not None:
                     self._coordinator.connection.close()
         if leasing.error is not None:
@@ -125,7 +126,8 @@ class Tiering:
                 force_finished=[running.handed.table for running, report in reports.items() if report.more],
                 request_table=more and free and not self._refusals.resting,
             )
-        except (Unavailable, OutcomeUnknown) as error:
+        except SnowmeltError as error:
+            # Whatever it is: the service was connected once, and a password may be changed at this moment.
             log.warning("no heartbeat: %s", error)
             self._away = True
             for running in owned:
@@ -194,9 +196,12 @@ class Tiering:
 
     def _count(self, running: RunningRound, *, failed: bool) -> None:
         table = running.handed.table
-        self._failures[table] = self._failures.get(table, 0) + 1 if failed and not running.refused else 0
         if failed and running.refused:
             self._refusals.refuse(table)
+        elif failed:
+            self._failures[table] = self._failures.get(table, 0) + 1
+        elif running.owned:
+            self._failures.pop(table, None)
         running.counted = True
 
 

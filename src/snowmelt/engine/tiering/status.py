@@ -2,10 +2,11 @@
 
 A service keeps nothing, and Fluss can't list leases. So a running service writes a small file on its own machine, for its own user:
 
-    $XDG_STATE_HOME/snowmelt/tier/NAME-DIGEST/PID.json      ~/.local/state by default; the digest is that of the cluster's address
+    $XDG_STATE_HOME/snowmelt/tier/NAME-DIGEST/PROCESS.json      ~/.local/state by default; digests of the cluster's address, and
+                                                                of the process on its host: containers may share a home
 
 Laws:
-- No decision rests on these files. One that can't be written is warned of once, and the service goes on.
+- No decision rests on these files. One that can't be read or written is warned of, and the service goes on.
 - A file is replaced whole, by a rename. It holds no credentials: only names, numbers and the last error's text.
 - A service deletes the files of earlier ones that are over when it starts, but for the newest: that one tells why it ended.
 """
@@ -19,6 +20,7 @@ import logging
 import os
 import platform
 import re
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -30,7 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from snowmelt.engine.signs import Doing, is_alive, last_words, process_mark
 from snowmelt.engine.tiering.ends import RoundEnd
-from snowmelt.errors import Corrupt, SnowmeltError, printable
+from snowmelt.errors import SnowmeltError, printable
 from snowmelt.model.moment import TimeMs
 from snowmelt.tiering.leases import LeaseStatus
 
@@ -89,7 +91,11 @@ _STATUS: Final = TypeAdapter(ServiceStatus)
 
 
 def status_folder(name: str, bootstrap: str) -> Path:
-    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    try:
+        base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    except RuntimeError:
+        # A user without a home.
+        base = Path(tempfile.gettempdir())
     plain = re.sub("[^A-Za-z0-9_-]", "_", name)[:60]
     digest = hashlib.sha256(repr((name, bootstrap)).encode()).hexdigest()[:12]
     return base / "snowmelt/tier" / f"{plain}-{digest}"
@@ -112,12 +118,14 @@ class StatusFile:
 
     def begin(self) -> None:
         """Say that the service runs, and forget earlier ones."""
-        over = [(found, path) for found, path in _read_all(self._folder) if not is_alive(found, time.time())]
+        over: list[tuple[ServiceStatus, Path]] = []
+        with contextlib.suppress(OSError):
+            over += [(found, path) for found, path in _read_all(self._folder) if not is_alive(found, time.time())]
         newest = max((found.at_ms for found, _ in over), default=0)
-        for found, path in over:
-            if found.at_ms < newest:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        stale = [path for found, path in over if found.at_ms < newest]
+        for path in stale:
+            with contextlib.suppress(OSError):
+                path.unlink()
         self._put(Doing.RUNS, (), (), 0)
 
     def count(self, end: RoundEnd) -> None:
@@ -158,7 +166,7 @@ class StatusFile:
             error=self._error,
             error_ms=self._error_ms,
         )
-        path = self._folder / f"{os.getpid()}.json"
+        path = self._folder / f"{hashlib.sha256(f'{status.host} {status.process}'.encode()).hexdigest()[:16]}.json"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fresh = path.with_suffix(".new")
@@ -188,20 +196,21 @@ def _shown(one: LeaseStatus, wall_ms: int) -> ShownLease:
 
 
 def _read_all(folder: Path) -> list[tuple[ServiceStatus, Path]]:
+    """Those that can be read. One that can't be hides none of the others."""
     found = []
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-        try:
-            with path.open("rb") as file:
-                content = file.read(_FILE_BYTES_MAX + 1)
-            if len(content) > _FILE_BYTES_MAX:
-                raise Corrupt("the file of a tiering service's status is too large", detail=str(path), hint="delete it")
-            status = _STATUS.validate_json(content)
-        except FileNotFoundError:
-            # Its service deleted it.
-            continue
-        except ValidationError:
-            raise Corrupt("the file of a tiering service's status can't be read", detail=str(path), hint="delete it") from None
-        found.append((status, path))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for name in sorted(os.listdir(folder)):
+            path = folder / name
+            if path.suffix == ".json":
+                try:
+                    with path.open("rb") as file:
+                        content = file.read(_FILE_BYTES_MAX)
+                    found.append((_STATUS.validate_json(content), path))
+                except FileNotFoundError:
+                    # Another service deleted it.
+                    continue
+                except (OSError, ValidationError):
+                    log.warning("a status file can't be read", extra={"path": str(path), "hint": "delete it"})
     return found
 
 

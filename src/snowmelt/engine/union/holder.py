@@ -7,15 +7,19 @@ renewed all the while in small steps: if the whole machine goes, Fluss keeps the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from snowmelt.engine.signs import process_mark
 from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.errors import InvariantBroken, SnowmeltError
 from snowmelt.fluss.target import Login
@@ -46,7 +50,19 @@ class Hold:
     login: Login | None = None
 
 
-def hold(wanted: Hold) -> Mapping[Bucket, Leased]:
+@dataclass(frozen=True, slots=True)
+class HeldSnapshots:
+    snapshots: Mapping[Bucket, Leased]
+    holder: int
+    """The process that holds them."""
+
+    def drop(self) -> None:
+        """Let go of them at once: nothing will be read."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.holder, signal.SIGTERM)
+
+
+def hold(wanted: Hold) -> HeldSnapshots:
     """Start a holder, and wait until it holds. Errors are those of `Leasing.acquire`."""
     # It must find what this process finds, also what Spark has brought along.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -72,27 +88,34 @@ def hold(wanted: Hold) -> Mapping[Bucket, Leased]:
         raise found
     # It outlives this object, and is nobody's child then.
     holder.returncode = 0
-    return found
+    return HeldSnapshots(found, holder.pid)
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     wanted: Hold = pickle.load(sys.stdin.buffer)
+    owner, lost = process_mark(wanted.owner), threading.Event()
     over = time.monotonic() + wanted.duration_ms / 1000
     with Leasing(wanted.bootstrap, wanted.login, duration_ms=min(wanted.step_ms, wanted.duration_ms)) as leasing:
         answer: Mapping[Bucket, Leased] | SnowmeltError
         try:
-            answer = dict(leasing.acquire(wanted.lease, wanted.path, wanted.table, wanted.wanted))
+            answer = dict(leasing.acquire(wanted.lease, wanted.path, wanted.table, wanted.wanted, lambda _: lost.set()))
         except SnowmeltError as error:
             answer = error
         # Python does not close a standard output, and who waits for the answer waits for its end.
         with open(os.dup(1), "wb") as answered:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             pickle.dump(answer, answered)
-        while not isinstance(answer, SnowmeltError) and leasing.error is None and time.monotonic() < over and _lives(wanted.owner):
-            time.sleep(_LOOK_S)
+        while not isinstance(answer, SnowmeltError) and time.monotonic() < over and _lives(wanted.owner, owner):
+            # A lease that is lost is not had again: what it protected may be gone.
+            if leasing.error is not None or lost.wait(_LOOK_S):
+                break
 
 
-def _lives(process: int) -> bool:
+def _lives(process: int, mark: str | None) -> bool:
+    """Whether a process is there, and, where the system tells, the one that had the number when the lease was asked for."""
+    if process_mark(process) != mark:
+        return False
     try:
         os.kill(process, 0)
     except ProcessLookupError:

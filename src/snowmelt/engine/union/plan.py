@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,13 +119,27 @@ class _Planning:
         if cut and self._look() != pair:
             raise SourceDrift("a Fluss table was tiered while it was looked at", detail=str(self._options.table))
         reads = plan_union(keyed=self._keyed, starts=pair.offsets.ends, logs=buckets.logs)
-        ends = {read.bucket: read.stop for read in reads}
         leased_from_ms = time.time_ns() // 1_000_000
-        held = self._lease(buckets, reads)
+        with contextlib.ExitStack() as undo:
+            held = self._lease(buckets, reads, undo)
+            tasks = self._planned(pair, shares, buckets, reads, held, leased_from_ms + self._options.lease_ms)
+            undo.pop_all()
+        return tasks
+
+    def _planned(
+        self,
+        pair: Pair,
+        shares: Sequence[Share],
+        buckets: Buckets,
+        reads: Sequence[BucketPart],
+        held: Mapping[Bucket, Leased],
+        until_ms: int,
+    ) -> list[UnionTask]:
+        """`until_ms`: up to when the KV snapshots are leased."""
         table = describe_table(self._client, self._options.table)
         if table.table != self._table.table:
             raise Unavailable("a Fluss table was dropped and made anew while it was looked at", detail=str(self._options.table))
-        until_ms = leased_from_ms + self._options.lease_ms
+        ends = {read.bucket: read.stop for read in reads}
         # By now there may be newer KV snapshots than were planned with.
         leased = {bucket: with_snapshot(one.snapshot, ends[bucket]) for bucket, one in held.items()}
         reads = tuple(leased.get(read.bucket, read) for read in reads)
@@ -147,13 +162,14 @@ class _Planning:
             )
         return tasks
 
-    def _lease(self, buckets: Buckets, reads: Sequence[BucketPart]) -> Mapping[Bucket, Leased]:
+    def _lease(self, buckets: Buckets, reads: Sequence[BucketPart], undo: contextlib.ExitStack) -> Mapping[Bucket, Leased]:
+        """`undo`: lets go of what is leased."""
         wanted = {read.bucket: buckets.partition_name(read.bucket) for read in reads if read.snapshot is not None}
         if not wanted:
             return {}
         require_leases(self._client)
         lease = lease_id(READER, self._table.table, uuid.uuid4().hex)
-        held = hold(
+        holds = hold(
             Hold(
                 bootstrap=self._options.bootstrap,
                 login=self._options.login,
@@ -165,6 +181,8 @@ class _Planning:
                 owner=self._owner,
             )
         )
+        undo.callback(holds.drop)
+        held = holds.snapshots
         if held.keys() != wanted.keys():
             raise Unavailable("a Fluss bucket has no KV snapshot any more", detail=f"{self._options.table}, lease {lease}")
         return held
