@@ -261,7 +261,7 @@ def test_a_table_that_is_altered_while_it_is_read_is_read_again_after_that(shop:
             f"ALTER TABLE {shop.name}.orders ADD COLUMN w INT",
             f"INSERT INTO {shop.name}.orders VALUES (9, 9, 9)",
         )
-        assert ended.is_set()
+        assert ended.wait(60)
         running.settled()
         assert running.pipeline.progress.aside == {}
     shop.compare()
