@@ -117,7 +117,7 @@ def test_a_process_of_this_machine_is_looked_at_and_one_elsewhere_is_waited_for(
     here = last(store)
     assert is_alive(here, clock.now + 10_000), "its loop may be busy"
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    other = signs._process(child.pid)
+    other = signs.process_mark(child.pid)
     assert other is not None
     sign = replace(here, process=other)
     assert is_alive(sign, clock.now)
