@@ -6,6 +6,7 @@ Values are those that Fluss' log has for the same row: seconds out of millisecon
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -187,9 +188,8 @@ def beyond() -> SourceDrift:
     )
 
 
-class Nested:
+class Nested(Protocol):
     """A nested type's values into Arrow. One thread uses it."""
 
     def decode(self, buffer: Bytes, starts: Longs, ends: Longs) -> pa.Array:
         """Values of `buffer`, each from its start to its end; those whose start is ABSENT are NULL."""
-        raise NotImplementedError
