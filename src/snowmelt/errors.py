@@ -22,7 +22,9 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 TEXT_MAX: Final = 2_000
 """Characters of a fact, a detail or a hint."""
@@ -152,6 +154,20 @@ def check(condition: bool, fact: str, detail: str = "") -> None:
     """Stop on a broken invariant, in production too. One condition at a time."""
     if not condition:
         raise InvariantBroken(fact, detail=detail)
+
+
+def present(value: T | None, fact: str, detail: str = "") -> T:
+    """The value, which must be there."""
+    if value is None:
+        raise InvariantBroken(fact, detail=detail)
+    return value
+
+
+def instance(value: object, kind: type[T], fact: str, detail: str = "") -> T:
+    """The value, which must be of this kind."""
+    if not isinstance(value, kind):
+        raise InvariantBroken(fact, detail=detail)
+    return value
 
 
 def clear_frames(error: BaseException) -> None:

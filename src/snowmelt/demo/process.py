@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from snowmelt.errors import Unavailable
+from snowmelt.errors import Unavailable, present
 
 _END_S_MAX = 60.0
 _SAID_CHARACTERS_MAX = 500
@@ -50,8 +50,7 @@ class Command:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
+        with present(self._process.stdout, "a process was started without its output") as lines:
             for line in lines:
                 with contextlib.suppress(ValueError):
                     event = json.loads(line)

@@ -29,7 +29,7 @@ from snowmelt.databases.mysql.decode import Held
 from snowmelt.databases.mysql.segments import Segment
 from snowmelt.databases.mysql.windows import InMemory
 from snowmelt.engine.stored_log import Stretch
-from snowmelt.errors import Corrupt, Unavailable, check
+from snowmelt.errors import Corrupt, Unavailable, check, present
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Prepared
@@ -133,10 +133,10 @@ class _Fetched(Stretch):
             raise Unavailable("a prepared transaction can't be read back", detail=detail, hint="make room in TMPDIR") from None
 
     def _read_file(self, at: int, into: Bytes) -> None:
-        assert self._file is not None
+        file = present(self._file, "a prepared transaction's file is read before it was written")
         left = into.data
         while left:
-            count = os.preadv(self._file.fileno(), [left], at)
+            count = os.preadv(file.fileno(), [left], at)
             check(count > 0, "a prepared transaction's file is shorter than the transaction")
             left, at = left[count:], at + count
 

@@ -49,13 +49,13 @@ from snowmelt.fluss.forms import (
     beyond,
     form_of,
     plain_array,
-    present,
     ranges,
     store_decimal,
     store_instant,
     store_text,
     store_time,
     store_wide_decimal,
+    validity,
     whole_seconds,
 )
 from snowmelt.fluss.types import FlussType
@@ -234,7 +234,7 @@ class ArrayDecoder(Nested):
 
     def decode(self, buffer: Bytes, starts: Longs, ends: Longs) -> pa.Array:
         offsets, elements = self._elements.decode(buffer, starts, ends)
-        return pa.Array.from_buffers(self._arrow, starts.shape[0], [present(starts), pa.py_buffer(offsets)], children=[elements])
+        return pa.Array.from_buffers(self._arrow, starts.shape[0], [validity(starts), pa.py_buffer(offsets)], children=[elements])
 
 
 class MapDecoder(Nested):
@@ -256,7 +256,7 @@ class MapDecoder(Nested):
             raise self._corrupt()
         fields = [self._arrow.key_field, self._arrow.item_field]
         entries = pa.StructArray.from_arrays([keys, values], fields=fields)
-        return pa.Array.from_buffers(self._arrow, starts.shape[0], [present(starts), pa.py_buffer(offsets)], children=[entries])
+        return pa.Array.from_buffers(self._arrow, starts.shape[0], [validity(starts), pa.py_buffer(offsets)], children=[entries])
 
     def _corrupt(self) -> Corrupt:
         return Corrupt("a map of a Fluss row can't be read", detail=self._name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from snowmelt.errors import Corrupt, OutcomeUnknown, SnowmeltError, Unavailable
+from snowmelt.errors import Corrupt, OutcomeUnknown, SnowmeltError, Unavailable, present
 from snowmelt.fluss.messages import message
 from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, Connection, Gone, error_of
 from snowmelt.fluss.target import Login, parse_bootstrap
@@ -588,5 +588,4 @@ def connect_coordinator(bootstrap: str, login: Login | None = None, *, timeout_s
         except (Unavailable, OutcomeUnknown) as error:
             # Nothing but questions were asked; a server that is starting may have no better answer yet.
             refused = Unavailable(error.fact, detail=error.detail, hint=error.hint)
-    assert refused is not None
-    raise refused
+    raise present(refused, "a list of servers names none")

@@ -28,7 +28,7 @@ from numba import njit
 
 from snowmelt.columnar.arena import Arena, ArenaPool, Bytes, Layout, Longs
 from snowmelt.columnar.memory import JIT, copy, kernel_view, load16, load32, load64, store8, store16, store32, store64
-from snowmelt.errors import Corrupt, InvariantBroken, Unavailable, check
+from snowmelt.errors import Corrupt, InvariantBroken, Unavailable, check, present
 from snowmelt.fluss.arrays import ArrayDecoder, MapDecoder
 from snowmelt.fluss.forms import (
     ABSENT,
@@ -58,8 +58,8 @@ from snowmelt.fluss.forms import (
     beyond,
     form_of,
     plain_array,
-    present,
     ranges,
+    validity,
     whole_seconds,
 )
 from snowmelt.fluss.types import Column, FlussType, Root, Schema, Versions
@@ -302,9 +302,8 @@ class _Programs:
         nullable: list[bool] = []
         absent: list[int] = []
         for program, schema in enumerate(versions.by_id.values()):
-            places = versions.places(schema.id)
-            check(places is not None and schema.id >= 0, "a schema of a plan has no place in it")
-            assert places is not None
+            places = present(versions.places(schema.id), "a schema of a plan has no place in it")
+            check(schema.id >= 0, "a schema of a plan has no place in it")
             self.program_of[schema.id] = program
             for column, place in zip(schema.columns, places, strict=True):
                 form = form_of(column.type)
@@ -435,7 +434,7 @@ class _RowsInRows(Nested):
         if not batches:
             return pa.nulls(0, self._arrow)
         columns = batches[0].columns if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0].columns
-        return pa.Array.from_buffers(self._arrow, starts.shape[0], [present(starts)], children=columns)
+        return pa.Array.from_buffers(self._arrow, starts.shape[0], [validity(starts)], children=columns)
 
 
 def warm() -> None:

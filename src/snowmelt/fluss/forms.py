@@ -174,7 +174,7 @@ def ranges(arena: Arena, place: int, rows: int) -> tuple[Longs, Longs]:
     return np.where(valid == 1, found[:, 0], ABSENT), np.where(valid == 1, found[:, 1], ABSENT)
 
 
-def present(starts: Longs) -> pa.Buffer | None:
+def validity(starts: Longs) -> pa.Buffer | None:
     """A validity bitmap; None: none is NULL."""
     there = starts >= 0
     return None if bool(there.all()) else pa.py_buffer(np.packbits(there, bitorder="little"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from snowmelt.errors import InvalidConfig, check
+from snowmelt.errors import InvalidConfig, present
 
 try:
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
@@ -152,9 +152,7 @@ def _classes() -> dict[str, Any]:
         name, _, fields = line.partition(":")
         described = file.message_type.add(name=name)
         for text in filter(None, fields.split(",")):
-            parts = _FIELD.fullmatch(text.strip())
-            check(parts is not None, "a message's line is not understood", text)
-            assert parts is not None
+            parts = present(_FIELD.fullmatch(text.strip()), "a message's line is not understood", text)
             field = described.field.add(name=parts[1], number=int(parts[2]), label=_LABELS[parts[4]])
             if parts[4] == "**":
                 field.options.packed = True

@@ -22,7 +22,7 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Any, Final, Self
 
-from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable, present
 from snowmelt.fluss.messages import DecodeError, message
 from snowmelt.fluss.target import Login
 
@@ -233,14 +233,14 @@ class Connection:
         return memoryview(self._exactly(length, deadline))
 
     def _exactly(self, count: int, deadline: float) -> bytearray:
-        assert self._socket is not None
+        opened = present(self._socket, "an answer is read before a connection is open")
         received = bytearray()
         while len(received) < count:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
-            self._socket.settimeout(left_s)
-            piece = self._socket.recv(min(count - len(received), _PIECE_BYTES))
+            opened.settimeout(left_s)
+            piece = opened.recv(min(count - len(received), _PIECE_BYTES))
             if not piece:
                 raise ConnectionResetError
             received += piece

@@ -39,7 +39,7 @@ import pyarrow as pa
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
-from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable, check
+from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable, check, present
 from snowmelt.fluss.batches import log_batches
 from snowmelt.fluss.client import FetchFrom, FlussClient, Node, OffsetKind, TableInfo, connect_coordinator
 from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, Gone
@@ -422,9 +422,7 @@ class FlussLake:
     def writer(self, target: str, prefix: str, *, at_once: bool = False) -> FlussWriter:
         table = self._repeated(lambda links: describe_table(links.coordinator, _path(target)))
         self.close()
-        bucketing = table.bucketing()
-        check(bucketing is not None, "a Fluss table has no bucket key", target)
-        assert bucketing is not None
+        bucketing = present(table.bucketing(), "a Fluss table has no bucket key", target)
         schema = table.versions.target
         encoder = UpsertEncoder(schema, bucketing, run_bytes_max=RUN_BYTES_MAX)
         return FlussWriter(target, prefix, schema, encoder, self._store, at_once=at_once)

@@ -216,6 +216,8 @@ class FlussType:
                 described["key_type"], described["value_type"] = types
             case Root.ROW:
                 described["fields"] = [{"name": name, "field_type": kind} for name, kind in zip(self.names, types, strict=True)]
+            case _:
+                pass  # the others have no types inside
         return described
 
 

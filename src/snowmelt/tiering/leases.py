@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from snowmelt.errors import Unavailable, check
+from snowmelt.errors import Unavailable, check, present
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFiles
 from snowmelt.model.table import TableId
 
@@ -524,6 +524,4 @@ class LeaseBook:
 
     def _turn(self, one: _Lease, turn: Turn) -> None:
         to = LEASE_LIFE.get((one.phase, turn))
-        check(to is not None, "a lease takes a turn that it has not", f"{one.id}, {one.phase.value}, {turn.value}")
-        assert to is not None
-        one.phase = to
+        one.phase = present(to, "invalid lease transition", f"{one.id}, {one.phase.value}, {turn.value}")

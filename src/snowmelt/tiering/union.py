@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from snowmelt.errors import check
+from snowmelt.errors import check, present
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.tiering.fence import Known, LakeView, Untold, decide_start
 from snowmelt.tiering.offsets import Offsets
@@ -44,8 +44,7 @@ def decide_pair(table_id: int, lake: LakeView, offsets: Offsets | None, known: K
     start = decide_start(table_id, lake, offsets, known)
     if isinstance(start, Untold):
         # It is what the offsets were read by.
-        assert offsets is not None
-        return Pair(start.tiered.snapshot, offsets)
+        return Pair(start.tiered.snapshot, present(offsets, "an untold snapshot was found without its offsets"))
     if lake.newest is not None:
         return Pair(lake.newest.snapshot, start.offsets)
     # The tiered snapshot is expired. Those of others that came behind it hold its rows.

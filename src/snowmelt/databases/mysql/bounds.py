@@ -38,7 +38,7 @@ from snowmelt.databases.mysql.columns import (
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.resultset import Counters, select
-from snowmelt.errors import InvariantBroken, check
+from snowmelt.errors import InvariantBroken, check, instance
 from snowmelt.model.table import TableId
 
 KeyValue = int | float | Decimal | str | bytes
@@ -188,9 +188,7 @@ class _Steps:
 
 def _integer(bound: Bound) -> int:
     (value,) = bound
-    check(isinstance(value, int), "an integer key has an integer bound")
-    assert isinstance(value, int)
-    return value
+    return instance(value, int, "an integer key has an integer bound")
 
 
 _KEY_OPTIONS = TypeOptions(zero_dates=ZeroDates.STRING, time_as=TimeAs.MICROS)
@@ -330,33 +328,27 @@ def literal(column: MySqlColumn, value: KeyValue) -> str:
         return text if "e" in text else f"{text}e0"
     if base == "decimal":
         number = format(value, "f") if isinstance(value, Decimal) else value
-        check(isinstance(number, str) and _DECIMAL.fullmatch(number) is not None, "a decimal key has a decimal for a bound")
-        assert isinstance(number, str)
-        return number
+        text = instance(number, str, "a decimal key has a decimal for a bound")
+        check(_DECIMAL.fullmatch(text) is not None, "a decimal key has a decimal for a bound")
+        return text
     if base == "time":
         return _time_literal(_whole(value))
     if base in ("date", "datetime", "timestamp"):
         check(isinstance(value, str) and _TEMPORAL.fullmatch(value) is not None, "a temporal key has a date for a bound")
         return f"'{value!s}'"
     if base in BINARY_TYPES:
-        check(isinstance(value, bytes), "a binary key has bytes for a bound")
-        assert isinstance(value, bytes)
-        return f"x'{value.hex()}'"
+        return f"x'{instance(value, bytes, 'a binary key has bytes for a bound').hex()}'"
     if isinstance(value, bytes):
         check(_by_bytes(column), "bytes are a bound of strings that are not in UTF-8")
         return f"_{canonical_charset(column.charset or '')} x'{value.hex()}'"
-    check(isinstance(value, str), "a string key has a string for a bound")
-    assert isinstance(value, str)
     # With its character set said, the literal is converted to the column's, and the column's collation compares. Types
     # such as UUID read it as text.
-    text = f"x'{value.encode().hex()}'"
+    text = f"x'{instance(value, str, 'a string key has a string for a bound').encode().hex()}'"
     return f"_utf8mb4 {text}" if base in TEXT_TYPES else f"CONVERT({text} USING utf8mb4)"
 
 
 def _whole(value: KeyValue) -> int:
-    check(isinstance(value, int), "a key that is a number has an integer for a bound")
-    assert isinstance(value, int)
-    return int(value)
+    return int(instance(value, int, "a key that is a number has an integer for a bound"))
 
 
 def _time_literal(micros: int) -> str:

@@ -50,7 +50,7 @@ from snowmelt.databases.mysql.events import Event, MySqlGtid, read_gtid
 from snowmelt.databases.mysql.failover import gtids_at, nothing_lost
 from snowmelt.databases.mysql.framing import Bytes, Framer
 from snowmelt.databases.mysql.segments import PAGE, Cut, Segment, SegmentWriter, list_segments, remove_torn
-from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check
+from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check, instance
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
 from snowmelt.relay.flow import Flow
@@ -354,9 +354,7 @@ class _Log:
         elif kind == Event.GTID_LIST:
             self._add_gtids(framing.read_gtid_list(body))
         elif kind == Event.GTID_TAGGED:
-            gtid = read_gtid(kind, 0, body)
-            check(isinstance(gtid, MySqlGtid), "a GTID with a tag is MySQL's")
-            assert isinstance(gtid, MySqlGtid)
+            gtid = instance(read_gtid(kind, 0, body), MySqlGtid, "a GTID with a tag is MySQL's")
             framer.name_gtid(gtid.source, gtid.number)
 
     def _read_place(self, name: str, offset: int) -> None:
@@ -408,13 +406,9 @@ class _Log:
         if found is None or known is None:
             self._gtids = known if found is None else found
         elif isinstance(known, MySqlGtidSet):
-            check(isinstance(found, MySqlGtidSet), "GTIDs of two kinds in one log")
-            assert isinstance(found, MySqlGtidSet)
-            self._gtids = known.union(found)
+            self._gtids = known.union(instance(found, MySqlGtidSet, "GTIDs of two kinds in one log"))
         else:
-            check(isinstance(found, MariaDbGtidSet), "GTIDs of two kinds in one log")
-            assert isinstance(found, MariaDbGtidSet)
-            self._gtids = known.union(found)
+            self._gtids = known.union(instance(found, MariaDbGtidSet, "GTIDs of two kinds in one log"))
 
     # The segment.
 

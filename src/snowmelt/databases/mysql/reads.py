@@ -258,8 +258,8 @@ class ExactRead:
 
     @property
     def mark(self) -> Mark:
-        check(self._mark is not None, "a read has a mark once it is open")
-        assert self._mark is not None
+        if self._mark is None:
+            raise InvariantBroken("a read has a mark once it is open")
         return self._mark
 
     @property

@@ -29,7 +29,7 @@ from snowmelt.databases.mysql.columns import (
 )
 from snowmelt.databases.mysql.rows import decimal_layout
 from snowmelt.databases.mysql.tablemap import TableMap, Wire, WireColumn
-from snowmelt.errors import BEGIN_ANEW, Corrupt, SourceDrift
+from snowmelt.errors import BEGIN_ANEW, Corrupt, SourceDrift, present
 
 
 class Finish(IntEnum):
@@ -287,8 +287,8 @@ def table_of_map(shape: TableMap) -> MySqlTable:
 
 
 def _column_of_wire(wire: WireColumn) -> MySqlColumn:
-    assert wire.name is not None
-    column = MySqlColumn(name=wire.name, base="", nullable=wire.nullable, charset=wire.charset)
+    name = present(wire.name, "a table map has all metadata but a column's name")
+    column = MySqlColumn(name=name, base="", nullable=wire.nullable, charset=wire.charset)
     binary = wire.charset == "binary"
     match wire.type:
         case Wire.TINY | Wire.SHORT | Wire.INT24 | Wire.LONG | Wire.LONGLONG:

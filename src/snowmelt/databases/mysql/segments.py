@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.errors import Corrupt, InvariantBroken, Unavailable, check
+from snowmelt.errors import Corrupt, InvariantBroken, Unavailable, check, present
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
 
@@ -399,9 +399,7 @@ class SegmentWriter:
             path.unlink(missing_ok=True)
 
     def _open(self) -> int:
-        check(self._file is not None, "no segment is open")
-        assert self._file is not None
-        return self._file
+        return present(self._file, "no segment is open")
 
     def _close(self) -> None:
         if self._file is not None:

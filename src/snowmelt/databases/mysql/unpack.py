@@ -29,7 +29,7 @@ from snowmelt.columnar.assembly import Assembly, too_large
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.columnar.memory import JIT, kernel_view, load16, load32, store32
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event, Reader
-from snowmelt.errors import Corrupt, SourceDrift
+from snowmelt.errors import Corrupt, SourceDrift, present
 from snowmelt.relay.limits import Limits
 
 EVENT_BYTES_MAX = (1 << 32) - 1
@@ -470,8 +470,7 @@ def _write_sifted(out: Assembly, pieces: Iterable[bytes | memoryview], maps: _Ma
                 out.write(memoryview(data)[at : at + size])
             elif why == _Found.DROPPED:
                 head = row_head(int(view[at + 4]), bytes(memoryview(data)[at : at + ROW_HEAD_BYTES]))
-                assert head is not None
-                out.write(head)
+                out.write(present(head, "rows that are left out have no head"))
                 dropping = size - here
             else:
                 out.write(memoryview(data)[at : at + here])

@@ -26,7 +26,7 @@ from snowmelt.columnar.memory import kernel_view
 from snowmelt.databases.mysql.events import HEADER_BYTES, Event
 from snowmelt.databases.mysql.scan import Places, S, Walk, whole_events
 from snowmelt.databases.mysql.unpack import ROW_HEAD_BYTES, Plain, Sieve, Unpacker, event_end, row_head
-from snowmelt.errors import Corrupt
+from snowmelt.errors import Corrupt, present
 
 _HEADERS_TELL = frozenset(
     {
@@ -210,8 +210,7 @@ class Windows:
         self.unpack(wanted)
 
     def _lay_plain(self) -> None:
-        plain = self._plain
-        assert plain is not None
+        plain = present(self._plain, "nothing is unpacked that a window could be laid over")
         self._plain_at = self._plain_behind
         piece = plain.data[self._plain_at : self._plain_at + self._log.window_bytes]
         count = int(whole_events(piece, 0)) if piece.shape[0] else 0

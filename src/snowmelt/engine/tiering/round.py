@@ -33,7 +33,7 @@ from snowmelt.engine.tiering.reading import SplitNews, cancel_group, run_in_grou
 from snowmelt.engine.tiering.refusals import check_table
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
-from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, present
 from snowmelt.fluss.client import FlussClient, HandedOut, connect_coordinator
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable, describe_table
@@ -189,8 +189,7 @@ class RunningRound:
             self._failed = error
             self.refused = isinstance(error, InvalidConfig)
             return self._give_up()
-        machine = self.machine
-        assert machine is not None
+        machine = self._begun
         while True:
             with self.lock:
                 # Together: the table may be lost between a look at the state and the next step.
@@ -246,8 +245,11 @@ class RunningRound:
 
     @property
     def _readable(self) -> ReadableTable:
-        assert self._table is not None
-        return self._table
+        return present(self._table, "a round reads its table before it began")
+
+    @property
+    def _begun(self) -> rounds.Round:
+        return present(self.machine, "a round takes a step before it began")
 
     def _client(self) -> FlussClient:
         if self._coordinator is None or not self._coordinator.connection.open:
@@ -341,8 +343,7 @@ class RunningRound:
         return rounds.Looked(view, self._offsets, known)
 
     def _tell(self, tell: rounds.Tell) -> Outcome:
-        machine, tiered = self.machine, tell.tiered
-        assert machine is not None
+        machine, tiered = self._begun, tell.tiered
         # Left untold by somebody, what Fluss is to cut its log by is in the file.
         ends = tell.ends or (self._offsets.ends if self._offsets is not None else {})
         try:
@@ -452,8 +453,7 @@ class RunningRound:
         self._commits += 1
         if self._commits >= COMMITS_MAX:
             with self.lock:
-                assert self.machine is not None
-                self.machine.take(rounds.Absent())
+                self._begun.take(rounds.Absent())
             return rounds.Failed()
         return rounds.Absent()
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from snowmelt.engine.signs import process_mark
 from snowmelt.engine.tiering.leasing import Leasing
-from snowmelt.errors import InvariantBroken, SnowmeltError
+from snowmelt.errors import InvariantBroken, SnowmeltError, present
 from snowmelt.fluss.target import Login
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
@@ -74,11 +74,9 @@ def hold(wanted: Hold) -> HeldSnapshots:
         env=environment,
         start_new_session=True,
     )
-    assert holder.stdin is not None
-    assert holder.stdout is not None
-    with holder.stdin as to:
+    with present(holder.stdin, "a process was started without its input") as to:
         pickle.dump(wanted, to)
-    with holder.stdout as answered:
+    with present(holder.stdout, "a process was started without its output") as answered:
         answer = answered.read()
     if not answer:
         raise InvariantBroken("the holder of a lease ended without an answer", detail=f"exit code {holder.wait()}")

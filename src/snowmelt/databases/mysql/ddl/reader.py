@@ -18,12 +18,16 @@ from snowmelt.databases.mysql.ddl.alter import read_alter
 from snowmelt.databases.mysql.ddl.alteration import Alteration
 from snowmelt.databases.mysql.ddl.changes import (
     AlterColumns,
+    CreateTable,
+    DatabaseDefaults,
     DropDatabase,
     DropTable,
     Ignored,
+    Merged,
     NotUnderstood,
     RenameTable,
     Rewrites,
+    RowsAsText,
     SchemaChange,
     Truncate,
 )
@@ -80,7 +84,8 @@ def _altered(change: SchemaChange) -> tuple[TableId, ...]:
             return (table,)
         case RenameTable(old, new):
             return old, new
-    return ()
+        case CreateTable() | DropTable() | Merged() | DropDatabase() | DatabaseDefaults() | Ignored() | RowsAsText() | NotUnderstood():
+            return ()
 
 
 def _read(statement: Statement) -> tuple[SchemaChange, ...]:
@@ -120,7 +125,8 @@ def _read(statement: Statement) -> tuple[SchemaChange, ...]:
             return (Ignored(verb),)
         case _ if verb in _ROWS:
             return _rows(statement, verb)
-    return statement.not_understood("the statement's kind is not known")
+        case _:
+            return statement.not_understood("the statement's kind is not known")
 
 
 def _rows(statement: Statement, verb: str) -> tuple[SchemaChange, ...]:
