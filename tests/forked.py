@@ -26,7 +26,7 @@ forkserver.set_forkserver_preload(
         "pypaimon.write.file_store_commit",
         "pypaimon.write.native_commit",
         "pypaimon_rust.datafusion",
-        "snowmelt.lakes.paimon_tiering",
+        "snowmelt.sinks.paimon.tiering",
         "tests.integration.pipeline_process",
         "tests.integration.tiered_tables",
         "tests.integration.tiering_process",

@@ -19,8 +19,8 @@ from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.preflight import Finding, Level, PreflightOptions, gravest_first, inspect
 from snowmelt.engine.routes import SAME_NAME, Route, Router, assign_targets, check_goes_on
-from snowmelt.lakes.paimon_shape import wrong_name
 from snowmelt.model.table import SYSTEM_COLUMNS, TableId
+from snowmelt.sinks.registry import wrong_name
 
 if TYPE_CHECKING:
     from snowmelt.config import PipelineConfig
@@ -174,7 +174,7 @@ def _unmatched(
 
 def _folders(config: PipelineConfig) -> list[Finding]:
     """Those of this machine. What a bucket allows is found out by its first use."""
-    from snowmelt.lakes.warehouse import plain_warehouse
+    from snowmelt.sinks.warehouse import plain_warehouse
 
     folders = {"state": config.pipeline.place(), "relay's spool": config.relay.spool}
     if config.sink.warehouse and "://" not in (warehouse := plain_warehouse(config.sink.warehouse)):

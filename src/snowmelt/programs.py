@@ -25,8 +25,9 @@ from snowmelt.engine import pipeline as engine
 from snowmelt.engine.pipeline import Progress
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.union.options import LEASE_S
-from snowmelt.errors import InvalidConfig
-from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.errors import InvalidConfig, SourceDrift
+from snowmelt.sinks.contract import Share
+from snowmelt.sinks.registry import open_reader
 from snowmelt.supervise import supervise
 
 log = logging.getLogger(__name__)
@@ -108,17 +109,20 @@ def read(spark: Any, table: str, *, warehouse: str, snapshot: int | None = None)
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    lake = PaimonLake(warehouse, user=_READER)
+    lake = open_reader(warehouse, user=_READER)
     if table.count(".") != 1 or not lake.exists(table):
         hint = "a name is database.table; is the warehouse the right one?"
         raise InvalidConfig("there is no such lake table", detail=f"{table} in {warehouse}", hint=hint)
     number = snapshot if snapshot is not None else lake.newest(table)
     schema = pa.schema([field.with_type(_for_spark(field.type)) for field in lake.columns(table)])
-    shares = len(lake.pinned(table, number)[1]) if number else 0
+    try:
+        shares = lake.shares(table, number) if number else []
+    except SourceDrift:
+        raise InvalidConfig("a lake table has no such snapshot", detail=f"{table}: {number}", hint="it may be expired") from None
     if not shares:
         return spark.createDataFrame([], from_arrow_schema(schema))
-    frame = spark.range(0, shares, 1, shares)
-    return frame.mapInArrow(_share(warehouse, table, number, schema), from_arrow_schema(schema))
+    frame = spark.range(0, len(shares), 1, len(shares))
+    return frame.mapInArrow(_reading(warehouse, table, number, schema, shares), from_arrow_schema(schema))
 
 
 def _for_spark(kind: pa.DataType) -> pa.DataType:
@@ -135,13 +139,15 @@ def _for_spark(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if pa.types.is_time32(kind) else kind
 
 
-def _share(warehouse: str, table: str, snapshot: int, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _reading(
+    warehouse: str, table: str, snapshot: int, schema: pa.Schema, shares: Sequence[Share]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 # By name: the table may be altered before this runs.
-                reader, splits = PaimonLake(warehouse, user=_READER).pinned(table, snapshot, schema.names)
-                for rows in reader.to_arrow_batch_reader([splits[index]]):
+                lake = open_reader(warehouse, user=_READER)
+                for rows in lake.read(table, snapshot, schema.names, [shares[index]]):
                     # Nanoseconds are cut off: there is no column of Spark's that could hold them.
                     arrays = [rows.column(field.name).cast(field.type, safe=False) for field in schema]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)

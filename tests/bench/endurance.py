@@ -32,8 +32,8 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.cleaning import Cleaner
 from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.settings import Settings
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.secrets import Secret
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.supervise import spark_session
 from tests.bench._processes import Cpu, Memory, Meter
 from tests.bench.pipeline import work_folder
@@ -138,7 +138,7 @@ def measure(server: Server, spark: object, settings: Settings, given: argparse.N
 
 
 def check(server: Server, warehouse: str, tables: int) -> None:
-    lake = PaimonLake(warehouse, user="bench")
+    lake = PaimonSink(warehouse, user="bench")
     for number in range(tables):
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"SELECT id, v FROM bench.t{number}")

@@ -28,8 +28,8 @@ from rich.table import Table
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.settings import Settings
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.secrets import Secret
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.supervise import spark_session
 from tests.bench._processes import Meter, Stage
 from tests.bench.pipeline import work_folder
@@ -161,7 +161,7 @@ def check(server: Server, warehouse: str) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT COUNT(*), SUM(id) FROM bench.ticks")
         wanted = tuple(int(value) for value in cursor.fetchone())
-    builder = PaimonLake(warehouse, user="bench").table(TARGET).copy({"read.native.enabled": "true"}).new_read_builder()
+    builder = PaimonSink(warehouse, user="bench").table(TARGET).copy({"read.native.enabled": "true"}).new_read_builder()
     ids = builder.new_read().to_arrow(builder.new_scan().plan().splits()).column("id")
     found = (len(ids), pc.sum(ids).as_py())
     if found != wanted:

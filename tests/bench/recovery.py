@@ -38,10 +38,10 @@ from snowmelt.databases.mysql.decode import warm
 from snowmelt.engine.rows import Sourced
 from snowmelt.engine.stored_log import Filtered
 from snowmelt.engine.tasks import LogTask, Place, kept_bytes, kept_rows
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.table import TableId
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.retention import Relay
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.source.facts import Incarnation
 from snowmelt.source.planning import Rule
 from tests.inflight import LogFolder
@@ -142,7 +142,7 @@ def recover(place: Place, task: LogTask, lake: Path | None = None) -> Cost:
     """One task; into a lake, if one is given."""
     rows = keys = 0
     before = time.process_time()
-    writer = PaimonLake(str(lake), user="bench").writer("ods.sbtest", f"sm-{time.monotonic_ns()}-") if lake is not None else None
+    writer = PaimonSink(str(lake), user="bench").writer("ods.sbtest", f"sm-{time.monotonic_ns()}-") if lake is not None else None
     with Filtered(lambda: kept_rows(place, task), kept_bytes, Pool(place.limits.pool_bytes)) as kept:
         for _, batch in kept:
             rows += batch.num_rows
@@ -222,7 +222,7 @@ def main() -> None:
         result["peak_rss_mb"] = round(peak)
         lake = Path(folder) / "lake"
         source = pa.schema([("id", pa.int32()), ("k", pa.int32()), ("c", pa.string()), ("pad", pa.string())])
-        PaimonLake(str(lake), user="bench").create("ods.sbtest", source, ["id"], buckets=2)
+        PaimonSink(str(lake), user="bench").create("ods.sbtest", source, ["id"], buckets=2)
         seconds, costs = measure(held, 1, 0, lake)
         without = result["cpu_s_unfiltered"]
         result |= {

@@ -36,9 +36,9 @@ from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader, describe_table
 from snowmelt.fluss.types import Column, FlussType, Root, Schema
-from snowmelt.lakes.paimon_tiering import OFFSET, TIMESTAMP
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
+from snowmelt.sinks.paimon.tiering import OFFSET, TIMESTAMP
 from snowmelt.supervise import spark_session
 from tests.bench._peer_tiering import WARMING_ROWS, FlinkTiering, fetch
 from tests.bench._processes import Meter

@@ -23,9 +23,9 @@ from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.events import Event
 from snowmelt.engine.rows import CHANGE_FIELDS, Sourced, lake_schema
 from snowmelt.engine.tasks import LogTask, Place, run_log
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.table import TableId
 from snowmelt.relay.limits import Limits
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.source.facts import Incarnation
 from snowmelt.source.planning import Rule
 from snowmelt.store.generations import take_generation
@@ -63,9 +63,9 @@ class Made:
             tables=dict(zip(names, self.tables, strict=True)),
         )
 
-    def lake(self, warehouse: Path, *, buckets: int = BUCKETS) -> PaimonLake:
+    def lake(self, warehouse: Path, *, buckets: int = BUCKETS) -> PaimonSink:
         """A warehouse with all of its tables. Those of one shape are copies of the first: to make a table takes a while."""
-        lake, first = PaimonLake(str(warehouse), user="snowmelt"), ""
+        lake, first = PaimonSink(str(warehouse), user="snowmelt"), ""
         for source in self.tables:
             name = source.target.partition(".")[2]
             if source.keyed and first:

@@ -20,8 +20,9 @@ import pytest
 
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedName
 from snowmelt.errors import Fenced
-from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
 from snowmelt.model.table import DELETE, INSERT, KIND
+from snowmelt.sinks.contract import SEQUENCE
+from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.forked import forkserver
 
 KEYED, PLAIN = "shop.orders", "shop.events"
@@ -34,18 +35,18 @@ Row = tuple[int, str | None, int]
 """Key, value and `_seq`; without a value it is a delete."""
 
 
-def open_lake(warehouse: Path | str, user: str = "snowmelt") -> PaimonLake:
-    return PaimonLake(str(warehouse), user=user)
+def open_sink(warehouse: Path | str, user: str = "snowmelt") -> PaimonSink:
+    return PaimonSink(str(warehouse), user=user)
 
 
-def make_tables(warehouse: Path | str, **options: str) -> PaimonLake:
-    lake = open_lake(warehouse)
+def make_tables(warehouse: Path | str, **options: str) -> PaimonSink:
+    lake = open_sink(warehouse)
     lake.create(KEYED, SCHEMA, ["id"], buckets=BUCKETS, options=options)
     lake.create(PLAIN, SCHEMA, [], buckets=BUCKETS, options=options)
     return lake
 
 
-def folder(lake: PaimonLake, target: str) -> Path:
+def folder(lake: PaimonSink, target: str) -> Path:
     return Path(str(lake.table(target).table_path).removeprefix("file://"))
 
 
@@ -65,7 +66,7 @@ def batch(rows: Sequence[Row], *, keyed: bool) -> pa.RecordBatch:
     return pa.record_batch(columns[:count], schema=pa.schema(fields[:count]))
 
 
-def stage(lake: PaimonLake, target: str, *writes: Sequence[Row], number: int = 1, chunk: bool = False, generation: int = 1) -> Staged:
+def stage(lake: PaimonSink, target: str, *writes: Sequence[Row], number: int = 1, chunk: bool = False, generation: int = 1) -> Staged:
     """What one task leaves, that wrote these batches one after the other."""
     writer = lake.writer(target, str(StagedName(generation, chunk, number, "a1", "")))
     keyed = bool(lake.table(target).primary_keys)
@@ -74,7 +75,7 @@ def stage(lake: PaimonLake, target: str, *writes: Sequence[Row], number: int = 1
     return writer.finish()
 
 
-def stage_columns(lake: PaimonLake, target: str, columns: Mapping[str, Sequence[Any]], *, number: int) -> Staged:
+def stage_columns(lake: PaimonSink, target: str, columns: Mapping[str, Sequence[Any]], *, number: int) -> Staged:
     """Rows of whatever columns the table has now, as one task leaves them; what is not named is NULL."""
     from pypaimon.schema.data_types import PyarrowFieldParser
 
@@ -91,15 +92,15 @@ def stage_columns(lake: PaimonLake, target: str, columns: Mapping[str, Sequence[
     return writer.finish()
 
 
-def entry_of(lake: PaimonLake, target: str, *staged: Staged, empties: Sequence[str] = (), reshape: Reshape | None = None) -> Entry:
-    identity, buckets, schema, base = lake.standing(target)
+def entry_of(lake: PaimonSink, target: str, *staged: Staged, empties: Sequence[str] = (), reshape: Reshape | None = None) -> Entry:
+    state = lake.describe(target)
     files = tuple(name for part in staged for name in part.files)
     messages = tuple(message for part in staged for message in part.messages)
     marker, _ = lake.newest_marker(target)
     previous = marker.identity if marker is not None else ""
-    entry = Entry(target, identity, buckets, schema, None, base, tuple(empties), files, messages, previous)
+    entry = Entry(target, state.identity, state.buckets, state.schema, None, state.progress, tuple(empties), files, messages, previous)
     if reshape is not None:
-        assert reshape.expected == schema
+        assert reshape.expected == state.schema
         entry = replace(entry, new_schema=reshape.schema, shape=reshape.content)
     return entry
 
@@ -108,14 +109,14 @@ def intent_of(epoch: int, *entries: Entry, generation: int = 1, nonce: str = "a1
     return Intent(epoch, generation, nonce, epoch - 1, epoch, None, (), entries, 2 * epoch, 0)
 
 
-def bring(lake: PaimonLake, epoch: int, target: str, *rows: Row, empties: Sequence[str] = ()) -> int:
+def bring(lake: PaimonSink, epoch: int, target: str, *rows: Row, empties: Sequence[str] = ()) -> int:
     """An epoch of these rows, staged and committed."""
     staged = [stage(lake, target, rows, number=epoch)] if rows else []
     entry = entry_of(lake, target, *staged, empties=empties)
     return lake.commit(intent_of(epoch, entry), entry)
 
 
-def prepare(lake: PaimonLake, epochs: Iterable[int]) -> list[Intent]:
+def prepare(lake: PaimonSink, epochs: Iterable[int]) -> list[Intent]:
     """Intents that were all written before the first was committed, so that their bases are as far behind as can be: each epoch
     writes its number into keys 0, 1 and its own, deletes the epoch before's own key, and adds a row to the table without a key."""
     intents = []
@@ -134,7 +135,7 @@ def prepare(lake: PaimonLake, epochs: Iterable[int]) -> list[Intent]:
     return intents
 
 
-def check_prepared(lake: PaimonLake, epochs: int) -> None:
+def check_prepared(lake: PaimonSink, epochs: int) -> None:
     """All of `prepare`'s epochs are there, each once."""
     last = str(epochs)
     assert read(lake, KEYED) == [(0, last, 2 * epochs), (1, last, 2 * epochs), (epochs + 10, last, 2 * epochs)]
@@ -146,7 +147,7 @@ def check_prepared(lake: PaimonLake, epochs: int) -> None:
 # ---- reading
 
 
-def read_with(lake: PaimonLake, target: str, options: Mapping[str, str]) -> list[Row]:
+def read_with(lake: PaimonSink, target: str, options: Mapping[str, str]) -> list[Row]:
     """In the order in which the reader gives them."""
     builder = lake.table(target).copy(dict(options)).new_read_builder()
     found = builder.new_read().to_arrow(builder.new_scan().plan().splits())
@@ -156,7 +157,7 @@ def read_with(lake: PaimonLake, target: str, options: Mapping[str, str]) -> list
 
 
 def read_columns(
-    lake: PaimonLake, target: str, filtered: Callable[[Any], Any] | None = None, *, readers: Sequence[Mapping[str, str]] = READERS
+    lake: PaimonSink, target: str, filtered: Callable[[Any], Any] | None = None, *, readers: Sequence[Mapping[str, str]] = READERS
 ) -> list[dict[str, Any]]:
     """All columns but `_seq`, sorted by the first; these of pypaimon's readers agree on it. `filtered` makes a predicate."""
     found = []
@@ -174,19 +175,19 @@ def read_columns(
     return found[0]
 
 
-def read(lake: PaimonLake, target: str) -> list[Row]:
+def read(lake: PaimonSink, target: str) -> list[Row]:
     """Sorted; both of pypaimon's readers agree on it."""
     ours, native = (sorted(read_with(lake, target, options)) for options in READERS)
     assert ours == native
     return ours
 
 
-def snapshots(lake: PaimonLake, target: str) -> list[Any]:
+def snapshots(lake: PaimonSink, target: str) -> list[Any]:
     found: list[Any] = lake.table(target).snapshot_manager().list_snapshots()
     return found
 
 
-def epochs_of(lake: PaimonLake, target: str) -> list[int]:
+def epochs_of(lake: PaimonSink, target: str) -> list[int]:
     """The epochs that the snapshots tell of, in their order. One that is there twice is listed twice."""
     return [int(snapshot.properties["snowmelt.epoch"]) for snapshot in snapshots(lake, target) if snapshot.properties]
 
@@ -212,7 +213,7 @@ def watch_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # ---- what others do
 
 
-def foreign_commit(lake: PaimonLake, target: str, *rows: Row) -> None:
+def foreign_commit(lake: PaimonSink, target: str, *rows: Row) -> None:
     """By pypaimon alone, as another user."""
     builder = lake.table(target).new_batch_write_builder()
     write, commit = builder.new_write(), builder.new_commit()
@@ -223,7 +224,7 @@ def foreign_commit(lake: PaimonLake, target: str, *rows: Row) -> None:
     commit.close()
 
 
-def own_commit(lake: PaimonLake, entry: Entry, epoch: int, user: str = "snowmelt") -> None:
+def own_commit(lake: PaimonSink, entry: Entry, epoch: int, user: str = "snowmelt") -> None:
     """By pypaimon's own committer, as somebody would who trusts in user and identifier."""
     from pypaimon.write.commit_message_serializer import deserialize_commit_message
 
@@ -234,17 +235,17 @@ def own_commit(lake: PaimonLake, entry: Entry, epoch: int, user: str = "snowmelt
     builder.new_commit().commit(messages, epoch)
 
 
-def expire(lake: PaimonLake, target: str, *numbers: int) -> None:
+def expire(lake: PaimonSink, target: str, *numbers: int) -> None:
     """Snapshots go, as expiry lets them go; files stay."""
     for number in numbers:
         (folder(lake, target) / "snapshot" / f"snapshot-{number}").unlink()
 
 
-def alter(lake: PaimonLake, target: str, *changes: Any) -> None:
+def alter(lake: PaimonSink, target: str, *changes: Any) -> None:
     lake._catalog.alter_table(target, list(changes), False)
 
 
-def compact(lake: PaimonLake, target: str, *, copies_marker: bool = False) -> None:
+def compact(lake: PaimonSink, target: str, *, copies_marker: bool = False) -> None:
     """All files become one, as another user's COMPACT snapshot; the old ones stay in storage until expiry. Deletes are forgotten."""
     from pypaimon.manifest.manifest_file_manager import ManifestFileManager
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
@@ -340,7 +341,7 @@ def _state(pid: int) -> str:
 
 
 def _commit_all(warehouse: str, intents: list[Intent], prelude: Callable[[], None] | None, stubborn: bool, pipe: Connection) -> None:
-    lake = open_lake(warehouse)
+    lake = open_sink(warehouse)
     pipe.send("ready")
     pipe.recv()
     if prelude is not None:

@@ -21,9 +21,9 @@ from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Route
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import SnowmeltError
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.table import TableId
 from snowmelt.secrets import Secret
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.source.asides import Requests
 from tests.servers import Server
 
@@ -154,7 +154,7 @@ Row = dict[str, object]
 
 
 def lake_rows(folder: Path, target: str, *, system: bool = False) -> list[Row]:
-    lake = PaimonLake(str(folder / "lake"), user="reader").table(target).copy({"read.native.enabled": "true"})
+    lake = PaimonSink(str(folder / "lake"), user="reader").table(target).copy({"read.native.enabled": "true"})
     builder = lake.new_read_builder()
     rows = builder.new_read().to_arrow(builder.new_scan().plan().splits()).to_pylist()
     kept = rows if system else [{name: value for name, value in row.items() if name not in SYSTEM} for row in rows]

@@ -15,8 +15,8 @@ from snowmelt.engine.pipeline import Pipeline
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.engine.state import Shape, State
 from snowmelt.errors import Corrupt, InvalidConfig
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.table import TableId
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.source.facts import Found, Incarnation
 from snowmelt.store.generations import newest_generation, take_generation
 from snowmelt.store.objects import open_store
@@ -45,7 +45,7 @@ def begun(server: Server, folder: Path, *, shapes: bool = True) -> State:
     state, ledger = State(open_store(str(wanted.state))), Ledger()
     generation = take_generation(state.store, "before")
     for number, name in enumerate(TABLES, 1):
-        PaimonLake(wanted.warehouse, user="before").create(f"ods.shop_{name.name}", SCHEMA, ("id",), buckets=2)
+        PaimonSink(wanted.warehouse, user="before").create(f"ods.shop_{name.name}", SCHEMA, ("id",), buckets=2)
         if shapes:
             state.put_shape(number, Shape(found[name]))
     facts = tuple(Found(Incarnation(name, 1), f"ods.shop_{name.name}", True, number) for number, name in enumerate(TABLES, 1))
@@ -93,7 +93,7 @@ def test_a_table_without_a_key_needs_a_change_table(server: Server, tmp_path: Pa
 def test_a_lake_table_that_somebody_else_filled_is_left_alone(server: Server, tmp_path: Path, spark: Any) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("ALTER TABLE shop.t1 CHANGE kind v VARCHAR(9), MODIFY id BIGINT NOT NULL")
-    lake = PaimonLake(str(tmp_path / "lake"), user="somebody")
+    lake = PaimonSink(str(tmp_path / "lake"), user="somebody")
     lake.create("ods.shop_t1", SCHEMA, ("id",), buckets=2)
     foreign_commit(lake, "ods.shop_t1", (1, "theirs", 1))
     with pytest.raises(InvalidConfig, match=r"holds rows that this pipeline did not bring: ods\.shop_t1"):

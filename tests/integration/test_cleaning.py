@@ -9,7 +9,7 @@ import pytest
 
 from snowmelt.commit import checks
 from snowmelt.engine import pipeline as loop
-from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.integration.running import Running, lake_rows, settings, source_rows
 from tests.servers import Fresh, Server
 
@@ -34,7 +34,7 @@ def test_what_was_dropped_goes_at_once_and_what_a_crash_left_is_found_by_a_sweep
     wanted = settings(server, tmp_path)
     with Running(spark, wanted) as running:
         running.settled()
-    lake = PaimonLake(wanted.warehouse, user="reader")
+    lake = PaimonSink(wanted.warehouse, user="reader")
     bucket = Path(str(lake.table(TARGET).table_path)) / "bucket-0"
     bucket.mkdir(exist_ok=True)
     # Of a driver that died: a read that nobody adopted, and one of an epoch that it may still win for all that is known.
@@ -43,8 +43,8 @@ def test_what_was_dropped_goes_at_once_and_what_a_crash_left_is_found_by_a_sweep
         path.write_bytes(b"x")
     looked: list[str] = []
     for name in ("staged", "referenced", "delete"):
-        real = getattr(PaimonLake, name)
-        monkeypatch.setattr(PaimonLake, name, lambda *rest, name=name, real=real: looked.append(name) or real(*rest))
+        real = getattr(PaimonSink, name)
+        monkeypatch.setattr(PaimonSink, name, lambda *rest, name=name, real=real: looked.append(name) or real(*rest))
     dropped: list[str] = []
 
     def refuse_the_first(plan: Any, messages: Any, **more: Any) -> str | None:

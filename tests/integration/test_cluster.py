@@ -20,7 +20,7 @@ import pytest
 
 from snowmelt.config import read_pipeline
 from snowmelt.databases.mysql.decode import warm
-from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.cluster import Cluster, standalone_cluster
 from tests.fixtures.s3 import BUCKET, KEY_ID, S3Server, s3_server
 from tests.integration.test_run import source_rows
@@ -136,7 +136,7 @@ def test_a_lake_in_a_bucket_survives_the_loss_of_a_worker_and_of_the_driver(
         assert (code, said.splitlines()[-1]) == (0, "verified"), said
         monkeypatch.setenv("S3_KEY", KEY_ID)
         monkeypatch.setenv("S3_SECRET", SECRET)
-        lake = PaimonLake(read_pipeline(path).to_settings().warehouse, user="reader")
+        lake = PaimonSink(read_pipeline(path).to_settings().warehouse, user="reader")
         for table in ("orders", "lines_ä"):
             builder = lake.table(f"shop.{table}").new_read_builder()
             rows = builder.new_read().to_arrow(builder.new_scan().plan().splits()).drop(["_seq"]).to_pylist()

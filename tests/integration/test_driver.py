@@ -24,7 +24,7 @@ from snowmelt.engine.settings import Settings
 from snowmelt.engine.state import State
 from snowmelt.engine.tasks import LogTask, Place
 from snowmelt.errors import Fenced, InvalidConfig
-from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.status import read_status
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
@@ -167,7 +167,7 @@ def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: S
         assert stale
         shop.compare()
         # The driver knows these files by name and needs no sweep for them.
-        lake = PaimonLake(shop.wanted.warehouse, user="reader")
+        lake = PaimonSink(shop.wanted.warehouse, user="reader")
         running.wait_for(lambda: not set(stale).intersection(lake.staged(shop.target)))
         pipeline, store = running.pipeline, State(open_store(shop.folder / "state")).store
         assert pipeline.ledger.epoch > 20
@@ -217,7 +217,7 @@ def watermark(shop: Shop) -> int:
 
 def lake_watermark(shop: Shop) -> int | None:
     """As readers of Paimon see it."""
-    table = PaimonLake(shop.wanted.warehouse, user="reader").table(shop.target)
+    table = PaimonSink(shop.wanted.warehouse, user="reader").table(shop.target)
     found: int | None = table.snapshot_manager().get_latest_snapshot().watermark
     return found
 

@@ -14,9 +14,9 @@ from snowmelt.engine.tiering.service import check_ends
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.fluss.client import connect_coordinator
-from snowmelt.fluss.sink import FlussLake
 from snowmelt.fluss.target import FlussTarget, Login
 from snowmelt.secrets import Secret
+from snowmelt.sinks.fluss import FlussSink
 from tests.fluss_servers import PASSWORD, USER, SaslFluss
 from tests.integration.test_fluss_sink import Sink
 from tests.integration.tiering import RunningTiering, in_order, lake_rows
@@ -43,9 +43,9 @@ def settings(server: SaslFluss, login: Login | None, **more: Any) -> TieringSett
 class LoggedIn(Sink):
     login: Login
 
-    def driver(self) -> FlussLake:
+    def driver(self) -> FlussSink:
         assert isinstance(self.server, SaslFluss)
-        return FlussLake(FlussTarget(self.server.sasl_bootstrap, freshness_s=1.0, login=self.login), str(self.state))
+        return FlussSink(FlussTarget(self.server.sasl_bootstrap, freshness_s=1.0, login=self.login), str(self.state))
 
 
 @pytest.mark.timeout(240)
@@ -89,7 +89,7 @@ def test_a_wrong_password_is_one_line_that_does_not_tell_it(asking: SaslFluss, s
 
     for act in (
         lambda: check_ends(settings(asking, user)),
-        lambda: FlussLake(FlussTarget(asking.sasl_bootstrap, login=user), str(tmp_path / "state")).exists("a.b"),
+        lambda: FlussSink(FlussTarget(asking.sasl_bootstrap, login=user), str(tmp_path / "state")).exists("a.b"),
         read,
     ):
         with pytest.raises(InvalidConfig, match=r"Fluss refuses to authenticate us.*Invalid username or password.*check username") as told:

@@ -18,13 +18,13 @@ import pytest
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedName
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift
-from snowmelt.fluss import sink
 from snowmelt.fluss.client import Cluster, FlussClient
 from snowmelt.fluss.server import FlussServer, Part
-from snowmelt.fluss.sink import FlussLake
 from snowmelt.fluss.tables import NoLeader
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.table import DELETE, INSERT, KIND, TableId
+from snowmelt.sinks import fluss as sink
+from snowmelt.sinks.fluss import FlussSink
 from tests.fluss_servers import Tables
 from tests.integration.running import Running, settings, source_rows
 from tests.integration.tiering import RunningTiering, in_order, lake_rows
@@ -46,15 +46,15 @@ class Sink:
         self.path = TableId("sinks", f"t{next(_numbers)}")
         self.target = str(self.path)
 
-    def driver(self) -> FlussLake:
-        return FlussLake(FlussTarget(self.server.bootstrap), str(self.state))
+    def driver(self) -> FlussSink:
+        return FlussSink(FlussTarget(self.server.bootstrap), str(self.state))
 
-    def made(self, columns: pa.Schema = COLUMNS, *, buckets: int = 2) -> FlussLake:
+    def made(self, columns: pa.Schema = COLUMNS, *, buckets: int = 2) -> FlussSink:
         lake = self.driver()
         lake.create(self.target, columns, [columns.names[0]], buckets=buckets)
         return lake
 
-    def staged(self, lake: FlussLake, epoch: int, rows: list[Row]) -> Staged:
+    def staged(self, lake: FlussSink, epoch: int, rows: list[Row]) -> Staged:
         writer = lake.writer(self.target, str(StagedName(1, False, epoch, "a1", "")))
         writer.write(self.batch(rows))
         return writer.finish()
@@ -67,16 +67,16 @@ class Sink:
         ]
         return pa.RecordBatch.from_arrays(arrays, ["id", "name", KIND])
 
-    def intent(self, lake: FlussLake, epoch: int, *staged: Staged, reshape: Reshape | None = None) -> tuple[Intent, Entry]:
-        uuid, buckets, schema, base = lake.standing(self.target)
+    def intent(self, lake: FlussSink, epoch: int, *staged: Staged, reshape: Reshape | None = None) -> tuple[Intent, Entry]:
+        state = lake.describe(self.target)
         files = tuple(name for one in staged for name in one.files)
         messages = (*lake.preface(self.target), *(message for one in staged for message in one.messages))
-        entry = Entry(self.target, uuid, buckets, schema, None, base, (), files, messages)
+        entry = Entry(self.target, state.identity, state.buckets, state.schema, None, state.progress, (), files, messages)
         if reshape is not None:
             entry = replace(entry, new_schema=reshape.schema, shape=reshape.content)
         return Intent(epoch, 1, "a1", epoch - 1, epoch, None, (), (entry,), 2 * epoch, 0), entry
 
-    def bring(self, lake: FlussLake, epoch: int, *rows: Row) -> int:
+    def bring(self, lake: FlussSink, epoch: int, *rows: Row) -> int:
         return lake.commit(*self.intent(lake, epoch, self.staged(lake, epoch, list(rows))))
 
     def names(self, *keys: int) -> list[str | None]:
@@ -236,7 +236,7 @@ def test_a_driver_that_slept_while_another_went_on_changes_nothing(
     with learns:
         old.commit(*work)
     assert table.names(*range(rows)) == ["11"] * rows
-    assert table.driver().standing(table.target)[3] == held[-1]
+    assert table.driver().describe(table.target).progress == held[-1]
 
 
 def test_what_somebody_else_wrote_stops_it(table: Sink) -> None:
@@ -261,7 +261,7 @@ def test_the_server_remembers_a_writer_over_a_restart(tmp_path: Path, small_batc
     table = Sink(server, Tables(server), tmp_path / "state")
     lake = table.made(buckets=1)
     work = table.intent(lake, 1, table.staged(lake, 1, [(key, "a") for key in range(30)]))
-    id, _, _, _ = lake.standing(table.target)
+    id = lake.describe(table.target).identity
     checkpoint = server.folder / "data" / Part.TABLET.value / "high-watermark-checkpoint"
 
     def restart() -> None:
@@ -285,7 +285,7 @@ def test_rows_that_fluss_took_and_lost_are_missed(tmp_path: Path, small_batches:
     tables = Tables(server)
     hurried, patient = (Sink(server, tables, tmp_path / "state") for _ in range(2))
     now = 0.0
-    lake = FlussLake(FlussTarget(server.bootstrap), str(tmp_path / "state"), clock=lambda: now, sleep=lambda seconds: time.sleep(0.2))
+    lake = FlussSink(FlussTarget(server.bootstrap), str(tmp_path / "state"), clock=lambda: now, sleep=lambda seconds: time.sleep(0.2))
     for table in (hurried, patient):
         lake.create(table.target, COLUMNS, ["id"], buckets=1)
     ledger = Ledger()
@@ -368,9 +368,9 @@ def test_a_new_table_that_the_coordinator_forgot_is_made_again_and_an_old_one_is
         return replace(found, leaders={bucket: node for bucket, node in found.leaders.items() if bucket.table not in forgotten})
 
     monkeypatch.setattr(FlussClient, "cluster", cluster)
-    lake = FlussLake(FlussTarget(table.server.bootstrap), str(table.state), sleep=lambda seconds: time.sleep(min(seconds, 0.1)))
+    lake = FlussSink(FlussTarget(table.server.bootstrap), str(table.state), sleep=lambda seconds: time.sleep(min(seconds, 0.1)))
     lake.create(table.target, COLUMNS, ["id"], buckets=2)
-    id = int(lake.standing(table.target)[0])
+    id = int(lake.describe(table.target).identity)
     assert len(forgotten) == 1
     assert id not in forgotten
 
@@ -379,14 +379,14 @@ def test_a_new_table_that_the_coordinator_forgot_is_made_again_and_an_old_one_is
     with pytest.raises(NoLeader, match="no leader"):
         lake.create(table.target, COLUMNS, ["id"], buckets=2)
     forgotten.remove(id)
-    assert int(lake.standing(table.target)[0]) == id
+    assert int(lake.describe(table.target).identity) == id
 
 
 def test_a_table_of_another_kind_is_refused(table: Sink) -> None:
     table.path = table.tables.make(buckets=1, table__merge_engine="first_row")
     table.target = str(table.path)
     with pytest.raises(InvalidConfig, match="merge engine"):
-        table.driver().standing(table.target)
+        table.driver().describe(table.target)
     with pytest.raises(InvalidConfig, match=r"no form in Fluss: .*tags"):
         table.driver().create("sinks.lists", COLUMNS.append(pa.field("tags", pa.list_(pa.string()))), ["id"], buckets=1)
 
@@ -406,7 +406,7 @@ def held_by_fluss(fluss: FlussServer, tables: Tables, target: str, key: tuple[st
     """What a table's log adds up to. Each change must fit what was there before it."""
     database, _, name = target.partition(".")
     path = TableId(database, name)
-    lake = FlussLake(FlussTarget(fluss.bootstrap), "/nowhere")
+    lake = FlussSink(FlussTarget(fluss.bootstrap), "/nowhere")
     ends = lake._repeated(lambda links: lake._ends(links, target, lake._described(target)))
     lake.close()
     held: dict[Any, Any] = {}
@@ -487,7 +487,7 @@ def test_a_database_reaches_the_lake_by_way_of_fluss_whoever_dies(
     monkeypatch.setattr(sink, "_PAUSE_S_MAX", 0.05)
     with Running(spark, wanted) as running:
         running.settled()
-        lost = int(FlussLake(target, "/nowhere").standing(f"{database}.pairs")[0])
+        lost = int(FlussSink(target, "/nowhere").describe(f"{database}.pairs").identity)
         plain = FlussClient.offsets
 
         def offsets(self: FlussClient, table: int, *args: Any) -> Any:

@@ -27,8 +27,9 @@ from snowmelt.commit.cleaning import Standing, deletable
 from snowmelt.commit.publish import There, judge
 from snowmelt.commit.records import StagedName
 from snowmelt.errors import BEGIN_ANEW, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
-from snowmelt.lakes import paimon, paimon_table
-from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.sinks.paimon import sink as paimon
+from snowmelt.sinks.paimon import table as paimon_table
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.store.local import LocalStore
 from tests.forked import forkserver
 from tests.integration.java_paimon import java_paimon
@@ -51,7 +52,7 @@ from tests.integration.paimon_tables import (
     foreign_commit,
     intent_of,
     make_tables,
-    open_lake,
+    open_sink,
     own_commit,
     prepare,
     read,
@@ -64,7 +65,7 @@ from tests.integration.paimon_tables import (
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> PaimonLake:
+def lake(tmp_path: Path) -> PaimonSink:
     return make_tables(tmp_path)
 
 
@@ -78,7 +79,7 @@ GONE: Row = (1, None, 30)
 @pytest.mark.parametrize("order", list(permutations((LOW, HIGH))), ids=lambda order: "-".join(str(row[1]) for row in order))
 @pytest.mark.parametrize("together", [True, False], ids=["staged-together", "staged-one-behind-the-other"])
 def test_the_greatest_sequence_wins_whichever_was_staged_and_committed_first(
-    lake: PaimonLake, order: tuple[Row, ...], together: bool
+    lake: PaimonSink, order: tuple[Row, ...], together: bool
 ) -> None:
     if together:
         staged = [stage(lake, KEYED, [row], number=number) for number, row in enumerate(order, 1)]
@@ -92,14 +93,14 @@ def test_the_greatest_sequence_wins_whichever_was_staged_and_committed_first(
 
 
 @pytest.mark.parametrize("order", list(permutations((LOW, HIGH))), ids=lambda order: "-".join(str(row[1]) for row in order))
-def test_the_greatest_sequence_wins_among_the_files_of_one_commit(lake: PaimonLake, order: tuple[Row, ...]) -> None:
+def test_the_greatest_sequence_wins_among_the_files_of_one_commit(lake: PaimonSink, order: tuple[Row, ...]) -> None:
     entry = entry_of(lake, KEYED, *(stage(lake, KEYED, [row]) for row in order))
     lake.commit(intent_of(1, entry), entry)
     assert read(lake, KEYED) == [HIGH]
 
 
 @pytest.mark.parametrize("order", list(permutations((LOW, HIGH, GONE))), ids=lambda order: "-".join(str(row[1]) for row in order))
-def test_a_delete_removes_what_is_below_it_whatever_the_order_of_commits(lake: PaimonLake, order: tuple[Row, ...]) -> None:
+def test_a_delete_removes_what_is_below_it_whatever_the_order_of_commits(lake: PaimonSink, order: tuple[Row, ...]) -> None:
     for epoch, row in enumerate(order, 1):
         bring(lake, epoch, KEYED, row)
     assert read(lake, KEYED) == []
@@ -107,13 +108,13 @@ def test_a_delete_removes_what_is_below_it_whatever_the_order_of_commits(lake: P
     assert read(lake, KEYED) == [(1, "again", 31)]
 
 
-def test_a_delete_with_a_lower_sequence_is_ignored(lake: PaimonLake) -> None:
+def test_a_delete_with_a_lower_sequence_is_ignored(lake: PaimonSink) -> None:
     bring(lake, 1, KEYED, HIGH)
     bring(lake, 2, KEYED, (1, None, 15))
     assert read(lake, KEYED) == [HIGH]
 
 
-def test_a_delete_that_compaction_has_forgotten_no_longer_keeps_lower_rows_out(lake: PaimonLake) -> None:
+def test_a_delete_that_compaction_has_forgotten_no_longer_keeps_lower_rows_out(lake: PaimonSink) -> None:
     """Therefore no commit may bring a row below a committed delete, unless that delete is in it again."""
     bring(lake, 1, KEYED, HIGH)
     bring(lake, 2, KEYED, GONE)
@@ -125,14 +126,14 @@ def test_a_delete_that_compaction_has_forgotten_no_longer_keeps_lower_rows_out(l
     assert read(lake, KEYED) == [LOW]
 
 
-def test_a_lower_sequence_loses_against_what_was_compacted(lake: PaimonLake) -> None:
+def test_a_lower_sequence_loses_against_what_was_compacted(lake: PaimonSink) -> None:
     bring(lake, 1, KEYED, HIGH, (2, "other", 4))
     compact(lake, KEYED)
     bring(lake, 2, KEYED, LOW)
     assert read(lake, KEYED) == [HIGH, (2, "other", 4)]
 
 
-def test_of_equal_sequences_in_one_writer_the_last_wins(lake: PaimonLake) -> None:
+def test_of_equal_sequences_in_one_writer_the_last_wins(lake: PaimonSink) -> None:
     staged = stage(lake, KEYED, [(1, "a", 10), (1, "b", 10)], [(1, "c", 10), (2, "x", 10)], [(2, None, 10), (3, None, 10), (3, "y", 10)])
     assert staged.rows == 7
     entry = entry_of(lake, KEYED, staged)
@@ -140,14 +141,14 @@ def test_of_equal_sequences_in_one_writer_the_last_wins(lake: PaimonLake) -> Non
     assert read(lake, KEYED) == [(1, "c", 10), (3, "y", 10)]
 
 
-def test_a_row_without_a_sequence_is_refused_by_the_writer_itself(lake: PaimonLake) -> None:
+def test_a_row_without_a_sequence_is_refused_by_the_writer_itself(lake: PaimonSink) -> None:
     writer = lake.writer(KEYED, "sm-1-e1-a1-")
     columns = [pa.array([1]), pa.array(["x"]), pa.array([None], pa.int64()), pa.array([0], pa.int8())]
     with pytest.raises(InvariantBroken, match="rows do not fit"):
         writer.write(pa.record_batch(columns, names=["id", "v", "_seq", "_VALUE_KIND"]))
 
 
-def _renaming(lake: PaimonLake, entry: Any, user: str) -> Callable[[], bool]:
+def _renaming(lake: PaimonSink, entry: Any, user: str) -> Callable[[], bool]:
     """One try by pypaimon's own publish, built on the newest snapshot of now."""
     from pypaimon.snapshot.renaming_snapshot_commit import RenamingSnapshotCommit
     from pypaimon.write.commit_message_serializer import deserialize_commit_message
@@ -161,7 +162,7 @@ def _renaming(lake: PaimonLake, entry: Any, user: str) -> Callable[[], bool]:
     return lambda: bool(commit._try_commit_once(None, "APPEND", entries, [], 1, latest).is_success())
 
 
-def test_pypaimons_own_publish_overwrites_what_another_process_has_published(lake: PaimonLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pypaimons_own_publish_overwrites_what_another_process_has_published(lake: PaimonSink, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason for ours. Its look is guarded by a lock of the process alone, so the other publishes between look and rename."""
     first, second = (entry_of(lake, PLAIN, stage(lake, PLAIN, [(number, "x", number)], number=number)) for number in (1, 2))
     one, two = _renaming(lake, first, "one"), _renaming(lake, second, "two")
@@ -185,7 +186,7 @@ def test_pypaimons_own_publish_overwrites_what_another_process_has_published(lak
 
 
 def test_of_two_that_build_on_one_snapshot_one_wins_and_the_other_lands_behind_it(
-    lake: PaimonLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: PaimonSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another pipeline's commit comes between: it is no epoch of ours, so that ours follows."""
     ours = entry_of(lake, PLAIN, stage(lake, PLAIN, [(1, "ours", 2)], number=1))
@@ -204,11 +205,11 @@ def test_of_two_that_build_on_one_snapshot_one_wins_and_the_other_lands_behind_i
     assert [snapshot.commit_user == "snowmelt" for snapshot in snapshots(lake, PLAIN)] == [False, True]
 
 
-def test_a_snapshot_keeps_the_properties_it_was_published_with(lake: PaimonLake) -> None:
+def test_a_snapshot_keeps_the_properties_it_was_published_with(lake: PaimonSink) -> None:
     bring(lake, 1, KEYED, LOW)
     foreign_commit(lake, KEYED, (5, "theirs", 5))
     bring(lake, 2, KEYED, HIGH)
-    properties = [snapshot.properties for snapshot in snapshots(open_lake(folder(lake, KEYED).parent.parent), KEYED)]
+    properties = [snapshot.properties for snapshot in snapshots(open_sink(folder(lake, KEYED).parent.parent), KEYED)]
     assert properties == [
         {"snowmelt.epoch": "1", "snowmelt.identity": "1-a1", "snowmelt.sequence-max": "2"},
         None,
@@ -219,7 +220,7 @@ def test_a_snapshot_keeps_the_properties_it_was_published_with(lake: PaimonLake)
     assert (marker.epoch, marker.identity, marker.snapshot, greatest) == (2, "1-a1", 3, 4)
 
 
-def test_a_file_that_is_named_twice_doubles_a_table_without_a_key(lake: PaimonLake) -> None:
+def test_a_file_that_is_named_twice_doubles_a_table_without_a_key(lake: PaimonSink) -> None:
     """That is why it is asked whether an epoch is there: pypaimon takes the same user and identifier again."""
     entry = entry_of(lake, PLAIN, stage(lake, PLAIN, [(1, "x", 2)]))
     own_commit(lake, entry, 1)
@@ -227,7 +228,7 @@ def test_a_file_that_is_named_twice_doubles_a_table_without_a_key(lake: PaimonLa
     assert read(lake, PLAIN) == [(1, "x", 2), (1, "x", 2)]
 
 
-def test_staged_files_are_invisible_until_they_are_committed_and_named_as_asked(lake: PaimonLake) -> None:
+def test_staged_files_are_invisible_until_they_are_committed_and_named_as_asked(lake: PaimonSink) -> None:
     for target in (KEYED, PLAIN):
         staged = stage(lake, target, [(number, "x", 2) for number in range(20)], number=7)
         assert read(lake, target) == []
@@ -240,14 +241,14 @@ def test_staged_files_are_invisible_until_they_are_committed_and_named_as_asked(
             assert str(parsed) == name
 
 
-def test_an_abandoned_writer_leaves_nothing_that_a_reader_sees(lake: PaimonLake) -> None:
+def test_an_abandoned_writer_leaves_nothing_that_a_reader_sees(lake: PaimonSink) -> None:
     writer = lake.writer(KEYED, "sm-1-e1-a1-")
     writer.abandon()
     assert (read(lake, KEYED), snapshots(lake, KEYED)) == ([], [])
 
 
 @pytest.mark.parametrize("target", [KEYED, PLAIN])
-def test_emptying_takes_all_that_was_there_and_leaves_what_follows(lake: PaimonLake, target: str) -> None:
+def test_emptying_takes_all_that_was_there_and_leaves_what_follows(lake: PaimonSink, target: str) -> None:
     bring(lake, 1, target, (1, "old", 100), (2, "old", 100))
     foreign_commit(lake, target, (3, "theirs", 100))
     bring(lake, 2, target, (1, "new", 40), empties=["shop.orders"])
@@ -260,7 +261,7 @@ def test_emptying_takes_all_that_was_there_and_leaves_what_follows(lake: PaimonL
     assert epochs_of(lake, target) == [1, 2, 3, 4]
 
 
-def test_emptying_twice_is_once(lake: PaimonLake) -> None:
+def test_emptying_twice_is_once(lake: PaimonSink) -> None:
     bring(lake, 1, KEYED, LOW)
     entry = entry_of(lake, KEYED, empties=["shop.orders"])
     first = intent_of(2, entry)
@@ -270,7 +271,7 @@ def test_emptying_twice_is_once(lake: PaimonLake) -> None:
     assert read(lake, KEYED) == [(9, "theirs", 1)]
 
 
-def test_readers_and_committers_do_not_need_the_hint_of_the_newest_snapshot(lake: PaimonLake) -> None:
+def test_readers_and_committers_do_not_need_the_hint_of_the_newest_snapshot(lake: PaimonSink) -> None:
     """It is written behind the publish: a crash leaves it old, torn or away."""
     hint = folder(lake, PLAIN) / "snapshot" / "LATEST"
     for epoch, content in enumerate(("", "1", "0", "junk", None, "4"), 1):
@@ -285,10 +286,10 @@ def test_readers_and_committers_do_not_need_the_hint_of_the_newest_snapshot(lake
 # ---- each epoch once
 
 
-def test_a_commit_that_is_made_twice_gives_one_snapshot(lake: PaimonLake, tmp_path: Path) -> None:
+def test_a_commit_that_is_made_twice_gives_one_snapshot(lake: PaimonSink, tmp_path: Path) -> None:
     intents = prepare(lake, range(1, 4))
     for intent in intents:
-        for again in (lake, lake, open_lake(tmp_path)):
+        for again in (lake, lake, open_sink(tmp_path)):
             assert [again.commit(intent, entry) for entry in intent.entries] == [intent.epoch, intent.epoch]
     check_prepared(lake, 3)
     # An older one is over: whoever asks for it is behind.
@@ -298,7 +299,7 @@ def test_a_commit_that_is_made_twice_gives_one_snapshot(lake: PaimonLake, tmp_pa
     check_prepared(lake, 3)
 
 
-def test_an_epoch_of_the_same_number_from_another_intent_is_refused(lake: PaimonLake) -> None:
+def test_an_epoch_of_the_same_number_from_another_intent_is_refused(lake: PaimonSink) -> None:
     entry = entry_of(lake, KEYED, stage(lake, KEYED, [LOW]))
     other = entry_of(lake, KEYED, stage(lake, KEYED, [HIGH]))
     lake.commit(intent_of(1, entry), entry)
@@ -309,7 +310,7 @@ def test_an_epoch_of_the_same_number_from_another_intent_is_refused(lake: Paimon
 
 @pytest.mark.parametrize("target", [KEYED, PLAIN])
 def test_a_process_killed_at_each_step_of_a_commit_leaves_the_epoch_out_or_in_and_never_half(
-    lake: PaimonLake, tmp_path: Path, target: str
+    lake: PaimonSink, tmp_path: Path, target: str
 ) -> None:
     """Every step of one commit that leaves something behind, in order; the next process rolls forward."""
     rows: list[Row] = []
@@ -335,7 +336,7 @@ def test_a_process_killed_at_each_step_of_a_commit_leaves_the_epoch_out_or_in_an
     assert min(outcomes.count(False), outcomes.count(True)) >= 3
 
 
-def test_a_process_killed_at_random_instants_brings_each_row_once(lake: PaimonLake, tmp_path: Path) -> None:
+def test_a_process_killed_at_random_instants_brings_each_row_once(lake: PaimonSink, tmp_path: Path) -> None:
     chance, kills, done, epochs = random.Random(11), 0, 0, 30
     intents = prepare(lake, range(1, epochs + 1))
     while done < len(intents) or kills < 40:
@@ -355,7 +356,7 @@ def test_a_process_killed_at_random_instants_brings_each_row_once(lake: PaimonLa
     check_prepared(lake, len(intents))
 
 
-def test_four_processes_that_commit_the_same_at_once_bring_each_epoch_once(lake: PaimonLake, tmp_path: Path) -> None:
+def test_four_processes_that_commit_the_same_at_once_bring_each_epoch_once(lake: PaimonSink, tmp_path: Path) -> None:
     """All are paused at random, and none lets itself be fenced, so that they stay close together."""
     chance, epochs = random.Random(5), 40
     intents = prepare(lake, range(1, epochs + 1))
@@ -381,7 +382,7 @@ def test_four_processes_that_commit_the_same_at_once_bring_each_epoch_once(lake:
     check_prepared(lake, epochs)
 
 
-def test_a_zombie_that_goes_on_two_epochs_later_publishes_nothing(lake: PaimonLake, tmp_path: Path) -> None:
+def test_a_zombie_that_goes_on_two_epochs_later_publishes_nothing(lake: PaimonSink, tmp_path: Path) -> None:
     intents = prepare(lake, range(1, 4))
     with Committer(tmp_path, intents[:1], stop_before_publish) as zombie:
         zombie.go()
@@ -395,7 +396,7 @@ def test_a_zombie_that_goes_on_two_epochs_later_publishes_nothing(lake: PaimonLa
     check_prepared(lake, 3)
 
 
-def test_a_zombie_that_goes_on_after_its_epoch_was_rolled_forward_finds_it_there(lake: PaimonLake, tmp_path: Path) -> None:
+def test_a_zombie_that_goes_on_after_its_epoch_was_rolled_forward_finds_it_there(lake: PaimonSink, tmp_path: Path) -> None:
     [intent] = prepare(lake, [1])
     with Committer(tmp_path, [intent], stop_before_publish) as zombie:
         zombie.go()
@@ -407,7 +408,7 @@ def test_a_zombie_that_goes_on_after_its_epoch_was_rolled_forward_finds_it_there
     check_prepared(lake, 1)
 
 
-def test_a_zombie_of_another_intent_is_fenced(lake: PaimonLake, tmp_path: Path) -> None:
+def test_a_zombie_of_another_intent_is_fenced(lake: PaimonSink, tmp_path: Path) -> None:
     """Its intent lost; what it staged is never to be seen, whatever it still believes."""
     lost = entry_of(lake, PLAIN, stage(lake, PLAIN, [(99, "lost", 2)], number=1))
     intents = prepare(lake, range(1, 4))
@@ -423,7 +424,7 @@ def test_a_zombie_of_another_intent_is_fenced(lake: PaimonLake, tmp_path: Path) 
     check_prepared(lake, 3)
 
 
-def test_pypaimons_own_committer_accepts_the_zombie(lake: PaimonLake) -> None:
+def test_pypaimons_own_committer_accepts_the_zombie(lake: PaimonSink) -> None:
     """The reason for asking the very snapshot that a try builds on: a filter that was asked before says nothing."""
     first, second = (entry_of(lake, PLAIN, stage(lake, PLAIN, [(number, "x", number)], number=number)) for number in (1, 2))
     manager = lake.table(PLAIN).snapshot_manager()
@@ -438,7 +439,7 @@ def test_pypaimons_own_committer_accepts_the_zombie(lake: PaimonLake) -> None:
 
 @pytest.mark.parametrize("ours_is_there", [True, False], ids=["rolled-forward-by-another", "not-there"])
 def test_a_zombie_whose_number_was_expired_meanwhile_does_not_turn_the_table_back(
-    lake: PaimonLake, tmp_path: Path, ours_is_there: bool
+    lake: PaimonSink, tmp_path: Path, ours_is_there: bool
 ) -> None:
     """Its snapshot's name is free again, so that the exclusive create succeeds. The table must not fall back to it."""
     bring(lake, 1, PLAIN, (1, "1", 2))
@@ -468,7 +469,7 @@ def test_a_zombie_whose_number_was_expired_meanwhile_does_not_turn_the_table_bac
 
 
 def test_what_pypaimon_warns_of_does_not_go_to_the_terminal(
-    lake: PaimonLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lake: PaimonSink, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])
     entry = entry_of(lake, PLAIN, stage(lake, PLAIN, [(1, "x", 2)]))
@@ -484,7 +485,7 @@ def test_what_pypaimon_warns_of_does_not_go_to_the_terminal(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_lost_reply_of_the_publish_is_read_back(lake: PaimonLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_reply_of_the_publish_is_read_back(lake: PaimonSink, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = entry_of(lake, PLAIN, stage(lake, PLAIN, [(1, "x", 2)]))
     real, calls = LocalStore.put_if_absent, []
 
@@ -503,7 +504,7 @@ def test_a_lost_reply_of_the_publish_is_read_back(lake: PaimonLake, monkeypatch:
 
 @pytest.mark.parametrize("error", [Unavailable("no"), InvalidConfig("no")])
 def test_a_publish_that_failed_is_not_tried_again_and_again(
-    lake: PaimonLake, monkeypatch: pytest.MonkeyPatch, error: SnowmeltError
+    lake: PaimonSink, monkeypatch: pytest.MonkeyPatch, error: SnowmeltError
 ) -> None:
     """It is raised as it is: whoever calls knows how long to wait, and which of them is worth it."""
     entry = entry_of(lake, PLAIN, stage(lake, PLAIN, [(1, "x", 2)]))
@@ -520,7 +521,7 @@ def test_a_publish_that_failed_is_not_tried_again_and_again(
     assert len(calls) == 1
 
 
-def test_many_foreign_commits_end_in_an_error_that_says_so(lake: PaimonLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_foreign_commits_end_in_an_error_that_says_so(lake: PaimonSink, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = entry_of(lake, PLAIN, stage(lake, PLAIN, [(1, "x", 2)]))
     monkeypatch.setattr(LocalStore, "put_if_absent", lambda *_: False)
     with pytest.raises(Unavailable, match="met others' commits"):
@@ -530,7 +531,7 @@ def test_many_foreign_commits_end_in_an_error_that_says_so(lake: PaimonLake, mon
 # ---- refusals
 
 
-def _staged_entry(lake: PaimonLake, target: str = KEYED, epoch: int = 2) -> tuple[Any, Any]:
+def _staged_entry(lake: PaimonSink, target: str = KEYED, epoch: int = 2) -> tuple[Any, Any]:
     bring(lake, epoch - 1, target, (1, "first", 2))
     entry = entry_of(lake, target, stage(lake, target, [(1, "second", 4)], number=epoch))
     return intent_of(epoch, entry), entry
@@ -554,7 +555,7 @@ def _change(*names: tuple[str, ...]) -> list[Any]:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_table_that_somebody_altered_is_refused(lake: PaimonLake, change: tuple[str, ...], fact: str) -> None:
+def test_a_table_that_somebody_altered_is_refused(lake: PaimonSink, change: tuple[str, ...], fact: str) -> None:
     intent, entry = _staged_entry(lake)
     alter(lake, KEYED, *_change(change))
     with pytest.raises(SourceDrift, match=re.escape(fact)):
@@ -563,7 +564,7 @@ def test_a_table_that_somebody_altered_is_refused(lake: PaimonLake, change: tupl
 
 
 @pytest.mark.parametrize("refilled", [False, True])
-def test_a_table_that_was_dropped_and_made_again_is_refused(lake: PaimonLake, tmp_path: Path, refilled: bool) -> None:
+def test_a_table_that_was_dropped_and_made_again_is_refused(lake: PaimonSink, tmp_path: Path, refilled: bool) -> None:
     intent, entry = _staged_entry(lake)
     lake._catalog.drop_table(KEYED)
     with pytest.raises(SourceDrift, match="is not there"):
@@ -578,7 +579,7 @@ def test_a_table_that_was_dropped_and_made_again_is_refused(lake: PaimonLake, tm
     assert epochs_of(lake, KEYED) == []
 
 
-def test_a_table_that_was_rolled_back_is_refused(lake: PaimonLake) -> None:
+def test_a_table_that_was_rolled_back_is_refused(lake: PaimonSink) -> None:
     bring(lake, 1, KEYED, LOW)
     intent, entry = _staged_entry(lake, epoch=3)
     lake.table(KEYED).rollback_to(1)
@@ -588,7 +589,7 @@ def test_a_table_that_was_rolled_back_is_refused(lake: PaimonLake) -> None:
 
 
 @pytest.mark.parametrize("target", [KEYED, PLAIN])
-def test_a_staged_file_that_is_missing_is_an_error(lake: PaimonLake, target: str) -> None:
+def test_a_staged_file_that_is_missing_is_an_error(lake: PaimonSink, target: str) -> None:
     intent, entry = _staged_entry(lake, target)
     lake.delete(target, entry.files[:1])
     with pytest.raises(SourceDrift, match="staged files are gone"):
@@ -596,7 +597,7 @@ def test_a_staged_file_that_is_missing_is_an_error(lake: PaimonLake, target: str
     assert read(lake, target) == [(1, "first", 2)]
 
 
-def test_an_intent_whose_messages_do_not_tell_of_its_files_is_a_bug_and_not_an_empty_epoch(lake: PaimonLake) -> None:
+def test_an_intent_whose_messages_do_not_tell_of_its_files_is_a_bug_and_not_an_empty_epoch(lake: PaimonSink) -> None:
     intent, entry = _staged_entry(lake)
     for wrong in (replace(entry, messages=()), replace(entry, files=())):
         with pytest.raises(InvariantBroken, match="messages"):
@@ -604,7 +605,7 @@ def test_an_intent_whose_messages_do_not_tell_of_its_files_is_a_bug_and_not_an_e
     assert epochs_of(lake, KEYED) == [1]
 
 
-def test_a_foreign_commit_in_between_is_no_obstacle(lake: PaimonLake) -> None:
+def test_a_foreign_commit_in_between_is_no_obstacle(lake: PaimonSink) -> None:
     intent, entry = _staged_entry(lake)
     foreign_commit(lake, KEYED, (5, "theirs", 1))
     compact(lake, KEYED)
@@ -614,7 +615,7 @@ def test_a_foreign_commit_in_between_is_no_obstacle(lake: PaimonLake) -> None:
     assert read(lake, KEYED) == [(1, "second", 4), (5, "theirs", 1), (6, "theirs", 1)]
 
 
-def test_a_compaction_that_copies_our_marker_holds_the_epoch_too(lake: PaimonLake) -> None:
+def test_a_compaction_that_copies_our_marker_holds_the_epoch_too(lake: PaimonSink) -> None:
     intent, entry = _staged_entry(lake)
     # The marker of the epoch before, on a snapshot behind the base, is no proof of this one.
     compact(lake, KEYED, copies_marker=True)
@@ -632,7 +633,7 @@ def test_a_compaction_that_copies_our_marker_holds_the_epoch_too(lake: PaimonLak
 
 
 @pytest.mark.parametrize("target", [KEYED, PLAIN])
-def test_files_that_are_referenced_prove_an_epoch_whose_snapshot_was_expired(lake: PaimonLake, target: str) -> None:
+def test_files_that_are_referenced_prove_an_epoch_whose_snapshot_was_expired(lake: PaimonSink, target: str) -> None:
     intent, entry = _staged_entry(lake, target)
     lake.commit(intent, entry)
     foreign_commit(lake, target, (5, "theirs", 1))
@@ -643,7 +644,7 @@ def test_files_that_are_referenced_prove_an_epoch_whose_snapshot_was_expired(lak
 
 
 @pytest.mark.parametrize("target", [KEYED, PLAIN])
-def test_files_that_nothing_refers_to_are_published_once_though_snapshots_are_missing(lake: PaimonLake, target: str) -> None:
+def test_files_that_nothing_refers_to_are_published_once_though_snapshots_are_missing(lake: PaimonSink, target: str) -> None:
     intent, entry = _staged_entry(lake, target)
     foreign_commit(lake, target, (5, "theirs", 1))
     foreign_commit(lake, target, (6, "theirs", 1))
@@ -654,7 +655,7 @@ def test_files_that_nothing_refers_to_are_published_once_though_snapshots_are_mi
     assert [row for row in read(lake, target) if row[2] == 4] == [(1, "second", 4)]
 
 
-def test_files_that_are_gone_and_told_of_by_no_snapshot_are_an_error(lake: PaimonLake) -> None:
+def test_files_that_are_gone_and_told_of_by_no_snapshot_are_an_error(lake: PaimonSink) -> None:
     """Compacted and expired, or never there and removed by somebody's orphan cleaning: nobody can tell."""
     intent, entry = _staged_entry(lake)
     lake.commit(intent, entry)
@@ -666,7 +667,7 @@ def test_files_that_are_gone_and_told_of_by_no_snapshot_are_an_error(lake: Paimo
         lake.commit(intent, entry)
 
 
-def test_an_epoch_is_told_though_others_compacted_its_files_and_expired_all_that_they_may(lake: PaimonLake, tmp_path: Path) -> None:
+def test_an_epoch_is_told_though_others_compacted_its_files_and_expired_all_that_they_may(lake: PaimonSink, tmp_path: Path) -> None:
     """A driver dies between the publishing of an epoch and its done record, and Java Paimon maintains the table meanwhile."""
     intent, entry = _staged_entry(lake)
     published, warehouse = lake.commit(intent, entry), folder(lake, KEYED).parent.parent
@@ -674,7 +675,7 @@ def test_an_epoch_is_told_though_others_compacted_its_files_and_expired_all_that
         for _ in range(3):
             java.compact_and_expire(warehouse, KEYED)
         # The next driver's own view, by another object: nothing is remembered.
-        again = open_lake(warehouse)
+        again = open_sink(warehouse)
         assert again.commit(intent, entry) == published
         assert epochs_of(again, KEYED).count(2) == 1
         assert read(again, KEYED) == [(1, "second", 4)]
@@ -686,7 +687,7 @@ def test_an_epoch_is_told_though_others_compacted_its_files_and_expired_all_that
 
 
 @pytest.mark.parametrize("holder", ["tag", "older snapshot"])
-def test_files_that_only_a_tag_or_an_older_snapshot_refers_to_prove_the_epoch(lake: PaimonLake, holder: str) -> None:
+def test_files_that_only_a_tag_or_an_older_snapshot_refers_to_prove_the_epoch(lake: PaimonSink, holder: str) -> None:
     """Rewritten by a compaction, kept in storage by what still refers to them. Published again they would be there twice."""
     bring(lake, 1, PLAIN, (1, "first", 2))
     intents = prepare(lake, [2])
@@ -706,7 +707,7 @@ def test_files_that_only_a_tag_or_an_older_snapshot_refers_to_prove_the_epoch(la
     assert [snapshot.id for snapshot in snapshots(lake, PLAIN)] == before
 
 
-def test_an_emptying_whose_snapshot_was_expired_is_an_error(lake: PaimonLake) -> None:
+def test_an_emptying_whose_snapshot_was_expired_is_an_error(lake: PaimonSink) -> None:
     bring(lake, 1, KEYED, LOW)
     entry = entry_of(lake, KEYED, empties=["shop.orders"])
     lake.commit(intent_of(2, entry), entry)
@@ -716,7 +717,7 @@ def test_an_emptying_whose_snapshot_was_expired_is_an_error(lake: PaimonLake) ->
         lake.commit(intent_of(2, entry), entry)
 
 
-def test_our_newest_marker_is_found_behind_a_hole(lake: PaimonLake) -> None:
+def test_our_newest_marker_is_found_behind_a_hole(lake: PaimonSink) -> None:
     for epoch in (1, 2):
         bring(lake, epoch, KEYED, (1, str(epoch), 2 * epoch))
     for number in (7, 8):
@@ -727,14 +728,14 @@ def test_our_newest_marker_is_found_behind_a_hole(lake: PaimonLake) -> None:
     assert (marker.epoch, marker.snapshot, greatest) == (2, 2, 4)
 
 
-def test_a_hint_before_a_hole_does_not_hide_the_newest_snapshot_from_us(lake: PaimonLake) -> None:
+def test_a_hint_before_a_hole_does_not_hide_the_newest_snapshot_from_us(lake: PaimonSink) -> None:
     """pypaimon trusts a hint whose successor is missing, and would publish on the wrong side of the hole."""
     for number in range(1, 5):
         foreign_commit(lake, PLAIN, (number, "theirs", number))
     expire(lake, PLAIN, 2, 3)
     (folder(lake, PLAIN) / "snapshot" / "LATEST").write_text("1")
     assert lake.table(PLAIN).snapshot_manager().get_latest_snapshot().id == 1
-    assert lake.standing(PLAIN)[3] == 4
+    assert lake.describe(PLAIN).progress == 4
     assert bring(lake, 1, PLAIN, (5, "ours", 2)) == 5
     assert len(read(lake, PLAIN)) == 5
 
@@ -742,7 +743,7 @@ def test_a_hint_before_a_hole_does_not_hide_the_newest_snapshot_from_us(lake: Pa
 # ---- cleaning
 
 
-def _clean(lake: PaimonLake, target: str, standing: Standing) -> set[str]:
+def _clean(lake: PaimonSink, target: str, standing: Standing) -> set[str]:
     """As a driver does it. Returns what went."""
     listed = lake.staged(target)
     standing = replace(standing, named=set(standing.named) | lake.referenced(target))
@@ -752,7 +753,7 @@ def _clean(lake: PaimonLake, target: str, standing: Standing) -> set[str]:
     return doomed
 
 
-def test_cleaning_takes_what_was_given_back_and_leaves_what_an_intent_may_name(lake: PaimonLake) -> None:
+def test_cleaning_takes_what_was_given_back_and_leaves_what_an_intent_may_name(lake: PaimonSink) -> None:
     bring(lake, 1, KEYED, (1, "one", 2), (2, "one", 2))
     adopted = stage(lake, KEYED, [(3, "chunk", 3)], number=1, chunk=True)
     given_back = stage(lake, KEYED, [(3, "stale", 1)], number=2, chunk=True)
@@ -777,7 +778,7 @@ def test_cleaning_takes_what_was_given_back_and_leaves_what_an_intent_may_name(l
 
 
 @pytest.mark.parametrize("holder", ["tag", "branch"])
-def test_cleaning_leaves_what_only_a_tag_or_a_branch_refers_to(lake: PaimonLake, holder: str) -> None:
+def test_cleaning_leaves_what_only_a_tag_or_a_branch_refers_to(lake: PaimonSink, holder: str) -> None:
     bring(lake, 1, PLAIN, (1, "one", 2))
     table = lake.table(PLAIN)
     table.create_tag("kept", 1)
@@ -791,7 +792,7 @@ def test_cleaning_leaves_what_only_a_tag_or_a_branch_refers_to(lake: PaimonLake,
         assert len(read_with(lake, PLAIN, {"scan.tag-name": "kept"})) == 1
 
 
-def test_cleaning_takes_files_that_compaction_and_expiry_left_behind(lake: PaimonLake) -> None:
+def test_cleaning_takes_files_that_compaction_and_expiry_left_behind(lake: PaimonSink) -> None:
     bring(lake, 1, PLAIN, (1, "one", 2))
     old = set(lake.staged(PLAIN))
     compact(lake, PLAIN)
@@ -800,7 +801,7 @@ def test_cleaning_takes_files_that_compaction_and_expiry_left_behind(lake: Paimo
     assert read(lake, PLAIN) == [(1, "one", 2)]
 
 
-def test_a_snapshot_that_goes_while_references_are_read_is_no_error(lake: PaimonLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_goes_while_references_are_read_is_no_error(lake: PaimonSink, monkeypatch: pytest.MonkeyPatch) -> None:
     for epoch in (1, 2, 3):
         bring(lake, epoch, PLAIN, (epoch, "x", epoch))
     real = paimon_table._files
@@ -815,7 +816,7 @@ def test_a_snapshot_that_goes_while_references_are_read_is_no_error(lake: Paimon
     assert lake.referenced(PLAIN) == set(lake.staged(PLAIN))
 
 
-def test_references_that_cannot_be_read_are_an_error_and_not_none(lake: PaimonLake) -> None:
+def test_references_that_cannot_be_read_are_an_error_and_not_none(lake: PaimonSink) -> None:
     bring(lake, 1, PLAIN, (1, "x", 1))
     bring(lake, 2, PLAIN, (2, "x", 2))
     (folder(lake, PLAIN) / "manifest" / snapshots(lake, PLAIN)[0].delta_manifest_list).unlink()
@@ -826,7 +827,7 @@ def test_references_that_cannot_be_read_are_an_error_and_not_none(lake: PaimonLa
 # ---- a table without a key
 
 
-def test_a_table_without_a_key_holds_each_row_once_in_the_order_of_the_intents_files(lake: PaimonLake) -> None:
+def test_a_table_without_a_key_holds_each_row_once_in_the_order_of_the_intents_files(lake: PaimonSink) -> None:
     chance, expected = random.Random(3), []
     for epoch in range(1, 8):
         parts = [stage(lake, PLAIN, [(number, f"{epoch}.{part}", epoch) for number in range(50)], number=epoch) for part in range(4)]
@@ -840,7 +841,7 @@ def test_a_table_without_a_key_holds_each_row_once_in_the_order_of_the_intents_f
         assert read_with(lake, PLAIN, options) == expected
 
 
-def test_a_snapshot_names_files_in_the_order_of_the_intent(lake: PaimonLake) -> None:
+def test_a_snapshot_names_files_in_the_order_of_the_intent(lake: PaimonSink) -> None:
     """A streaming reader of a table with a key takes them in this order: chunks first, then the log."""
     chunk = stage(lake, KEYED, [(key, "chunk", 3) for key in range(9)], number=1, chunk=True)
     logs = [stage(lake, KEYED, [(key, "log", 2 * number + 4) for key in range(9)], number=1) for number in range(4)]
@@ -896,7 +897,7 @@ def _behind(steps: list[str], step: str) -> list[str]:
     return steps[steps.index(step) + 1 :]
 
 
-def test_an_epoch_that_is_found_is_made_durable_before_it_is_called_there(lake: PaimonLake, steps: list[str]) -> None:
+def test_an_epoch_that_is_found_is_made_durable_before_it_is_called_there(lake: PaimonSink, steps: list[str]) -> None:
     """Who published it may have died between its link and the sync of the folder."""
     intent, entry = _staged_entry(lake)
     lake.commit(intent, entry)
@@ -990,7 +991,7 @@ def test_a_warehouse_that_cannot_be_written_is_a_setting_to_mend(somebody: Path)
     warehouse.mkdir()
     warehouse.chmod(0o555)
     _as_nobody()
-    lake = open_lake(warehouse)
+    lake = open_sink(warehouse)
     assert not lake.exists(KEYED)
     with pytest.raises(InvalidConfig, match="does not let us in") as error:
         make_tables(warehouse)
@@ -1022,13 +1023,13 @@ def test_a_warehouse_that_is_a_file_is_a_setting_to_mend(tmp_path: Path) -> None
         make_tables(tmp_path / "w")
     _ours(error.value)
     with pytest.raises(InvalidConfig):
-        open_lake("")
+        open_sink("")
     with pytest.raises(InvalidConfig):
-        open_lake("gopher://nowhere/at/all")
+        open_sink("gopher://nowhere/at/all")
 
 
 def _limited(warehouse: str, limit: int, intents: list[Any], pipe: Any) -> None:
-    lake = open_lake(warehouse)
+    lake = open_sink(warehouse)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
         for intent in intents:
@@ -1040,7 +1041,7 @@ def _limited(warehouse: str, limit: int, intents: list[Any], pipe: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 200, 500, 700, 900, 1200, 1700, 2000, 2500])
-def test_files_that_cannot_grow_leave_the_epoch_out_and_the_table_whole(lake: PaimonLake, tmp_path: Path, limit: int) -> None:
+def test_files_that_cannot_grow_leave_the_epoch_out_and_the_table_whole(lake: PaimonSink, tmp_path: Path, limit: int) -> None:
     """As a full disk does, at each of the files that a commit writes."""
     bring(lake, 1, KEYED, LOW)
     entry = entry_of(lake, KEYED, stage(lake, KEYED, [HIGH], number=2))
@@ -1096,7 +1097,7 @@ def test_a_full_disk_is_said_so_and_the_epoch_comes_when_there_is_room(small_dis
     assert epochs_of(lake, PLAIN) == [1, 2]
 
 
-def _foreign(lake: PaimonLake, fields: pa.Schema, **options: Any) -> None:
+def _foreign(lake: PaimonSink, fields: pa.Schema, **options: Any) -> None:
     from pypaimon import Schema
 
     lake._catalog.drop_table(KEYED, True)
@@ -1143,12 +1144,12 @@ OURS: dict[str, Any] = {"keys": ["id"], "bucket": "2", "sequence__field": "_seq"
     ],
 )
 def test_a_table_of_a_foreign_layout_is_refused_before_anything_is_written(
-    lake: PaimonLake, fields: pa.Schema, options: dict[str, Any]
+    lake: PaimonSink, fields: pa.Schema, options: dict[str, Any]
 ) -> None:
     _foreign(lake, fields, **options)
     for call in (
         lambda: lake.writer(KEYED, "sm-1-e1-a1-"),
-        lambda: lake.standing(KEYED),
+        lambda: lake.describe(KEYED),
         lambda: lake.create(KEYED, SCHEMA, options.get("keys", []), buckets=2),
     ):
         with pytest.raises(InvalidConfig) as error:
@@ -1157,29 +1158,29 @@ def test_a_table_of_a_foreign_layout_is_refused_before_anything_is_written(
     assert not list(folder(lake, KEYED).glob("**/*.parquet"))
 
 
-def test_a_table_with_another_key_is_refused_where_ours_would_be_made(lake: PaimonLake) -> None:
+def test_a_table_with_another_key_is_refused_where_ours_would_be_made(lake: PaimonSink) -> None:
     for keys in ([], ["v"]):
         with pytest.raises(InvalidConfig, match="key") as error:
             lake.create(KEYED, SCHEMA, keys, buckets=2)
         _ours(error.value)
     # The same again, with another number of buckets, leaves it as it is.
     lake.create(KEYED, SCHEMA, ["id"], buckets=7)
-    assert lake.standing(KEYED)[1] == 2
+    assert lake.describe(KEYED).buckets == 2
 
 
-def test_a_source_column_with_our_name_is_refused(lake: PaimonLake) -> None:
+def test_a_source_column_with_our_name_is_refused(lake: PaimonSink) -> None:
     with pytest.raises(InvalidConfig, match="_seq") as error:
         lake.create("shop.other", WITH_SEQUENCE, ["id"], buckets=2)
     _ours(error.value)
 
 
-def test_a_table_that_is_not_there_is_said_so(lake: PaimonLake, tmp_path: Path) -> None:
+def test_a_table_that_is_not_there_is_said_so(lake: PaimonSink, tmp_path: Path) -> None:
     assert lake.exists(KEYED)
     assert not lake.exists("shop.nowhere")
     assert not lake.exists("nowhere.orders")
     for target in ("shop.nowhere", "nowhere.orders"):
         with pytest.raises(SourceDrift, match="is not there") as error:
-            lake.standing(target)
+            lake.describe(target)
         _ours(error.value)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.integration.paimon_tables import KEYED, PLAIN, Row, bring, entry_of, folder, intent_of, make_tables, read, stage
 
 FEW, MANY = 50, 300
@@ -33,12 +33,12 @@ class Opened:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> PaimonLake:
+def lake(tmp_path: Path) -> PaimonSink:
     return make_tables(tmp_path)
 
 
 @pytest.mark.parametrize("target", [KEYED, PLAIN])
-def test_a_tasks_writer_opens_no_manifest(lake: PaimonLake, target: str) -> None:
+def test_a_tasks_writer_opens_no_manifest(lake: PaimonSink, target: str) -> None:
     bring(lake, 1, target, (1, "a", 10), (2, "a", 12))
     manifests = folder(lake, target) / "manifest"
     manifests.rename(manifests.with_name("hidden"))
@@ -50,7 +50,7 @@ def test_a_tasks_writer_opens_no_manifest(lake: PaimonLake, target: str) -> None
     assert read(lake, target) == (after if target == KEYED else sorted([*after, (1, "a", 10)]))
 
 
-def test_a_commit_opens_no_more_files_for_a_table_that_has_had_many(lake: PaimonLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_opens_no_more_files_for_a_table_that_has_had_many(lake: PaimonSink, monkeypatch: pytest.MonkeyPatch) -> None:
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
     opened = Opened(monkeypatch)

@@ -19,8 +19,8 @@ import pytest
 from snowmelt.commit.publish import There, judge
 from snowmelt.commit.records import Entry, Reshape
 from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SourceDrift
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.table import KIND
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.store.local import LocalStore
 from tests.integration.paimon_tables import (
     KEYED,
@@ -36,7 +36,7 @@ from tests.integration.paimon_tables import (
     folder,
     intent_of,
     make_tables,
-    open_lake,
+    open_sink,
     read_columns,
     snapshots,
     stage_columns,
@@ -49,7 +49,7 @@ V = pa.field("v", pa.string())
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> PaimonLake:
+def lake(tmp_path: Path) -> PaimonSink:
     return make_tables(tmp_path)
 
 
@@ -58,33 +58,33 @@ def columns(*fields: pa.Field | tuple[str, pa.DataType]) -> pa.Schema:
     return pa.schema([ID, *(pa.field(*field) if isinstance(field, tuple) else field for field in fields)])
 
 
-def key_of(lake: PaimonLake, target: str) -> Sequence[str]:
+def key_of(lake: PaimonSink, target: str) -> Sequence[str]:
     return list(lake.table(target).primary_keys)
 
 
-def reshape(lake: PaimonLake, target: str, schema: pa.Schema, **how: Any) -> Reshape:
+def reshape(lake: PaimonSink, target: str, schema: pa.Schema, **how: Any) -> Reshape:
     found = lake.reshape(target, schema, key_of(lake, target), **how)
     assert found is not None
     return found
 
 
-def put(lake: PaimonLake, epoch: int, target: str, **rows: Sequence[Any]) -> None:
+def put(lake: PaimonSink, epoch: int, target: str, **rows: Sequence[Any]) -> None:
     entry = entry_of(lake, target, stage_columns(lake, target, rows, number=epoch))
     lake.commit(intent_of(epoch, entry), entry)
 
 
-def change(lake: PaimonLake, epoch: int, target: str, schema: pa.Schema, **how: Any) -> None:
+def change(lake: PaimonSink, epoch: int, target: str, schema: pa.Schema, **how: Any) -> None:
     """An epoch that changes the schema and nothing else."""
     entry = entry_of(lake, target, reshape=reshape(lake, target, schema, **how))
     lake.commit(intent_of(epoch, entry), entry)
 
 
-def shape_of(lake: PaimonLake, target: str) -> list[tuple[int, str, str]]:
+def shape_of(lake: PaimonSink, target: str) -> list[tuple[int, str, str]]:
     return [(field.id, field.name, str(field.type)) for field in lake.table(target).fields]
 
 
-def schema_id(lake: PaimonLake, target: str) -> int:
-    return lake.standing(target)[2]
+def schema_id(lake: PaimonSink, target: str) -> int:
+    return lake.describe(target).schema
 
 
 both_kinds = pytest.mark.parametrize("target", [KEYED, PLAIN])
@@ -133,7 +133,7 @@ def _spelled(value: Any) -> str:
 def test_a_wider_type_shows_old_values_unchanged_to_every_reader_and_filter(
     tmp_path: Path, target: str, old: pa.DataType, new: pa.DataType, values: list[Any], expected: list[Any]
 ) -> None:
-    lake = open_lake(tmp_path)
+    lake = open_sink(tmp_path)
     lake.create(target, columns(("n", old)), ["id"] if target == KEYED else [], buckets=2)
     put(lake, 1, target, id=range(len(values) + 1), n=[*values, None])
     change(lake, 2, target, columns(("n", new)))
@@ -156,7 +156,7 @@ def test_a_wider_type_shows_old_values_unchanged_to_every_reader_and_filter(
 def test_any_other_type_needs_an_empty_table_and_shows_nothing_of_what_was(
     tmp_path: Path, old: pa.DataType, new: pa.DataType, before: Any, after: Any
 ) -> None:
-    lake = open_lake(tmp_path)
+    lake = open_sink(tmp_path)
     lake.create(KEYED, columns(("n", old)), ["id"], buckets=2)
     put(lake, 1, KEYED, id=[1, 2], n=[before, before])
     with pytest.raises(SourceDrift, match="type was changed") as error:
@@ -173,7 +173,7 @@ def test_any_other_type_needs_an_empty_table_and_shows_nothing_of_what_was(
     assert ids == [3]
 
 
-def test_the_cast_to_text_that_pypaimon_allows_breaks_its_own_filters(lake: PaimonLake) -> None:
+def test_the_cast_to_text_that_pypaimon_allows_breaks_its_own_filters(lake: PaimonSink) -> None:
     """The reason why no type becomes text. When this fails, pypaimon has learnt it."""
     from pypaimon.schema.data_types import AtomicType
     from pypaimon.schema.schema_change import SchemaChange
@@ -187,7 +187,7 @@ def test_the_cast_to_text_that_pypaimon_allows_breaks_its_own_filters(lake: Paim
 
 
 @pytest.mark.parametrize("emptied", [False, True])
-def test_a_key_does_not_change(lake: PaimonLake, emptied: bool) -> None:
+def test_a_key_does_not_change(lake: PaimonSink, emptied: bool) -> None:
     wide = pa.schema([ID, pa.field("v", pa.string(), nullable=False)])
     narrow = pa.schema([pa.field("id", pa.int32(), nullable=False), V])
     for target, schema, key in ((KEYED, wide, ["id", "v"]), (KEYED, wide, []), (KEYED, narrow, ["id"]), (PLAIN, wide, ["id"])):
@@ -201,7 +201,7 @@ def test_a_key_does_not_change(lake: PaimonLake, emptied: bool) -> None:
 
 
 @both_kinds
-def test_nothing_has_to_change_where_the_columns_are_the_same(lake: PaimonLake, target: str) -> None:
+def test_nothing_has_to_change_where_the_columns_are_the_same(lake: PaimonSink, target: str) -> None:
     key = key_of(lake, target)
     assert lake.reshape(target, columns(V), key) is None
     # Whether a source's column may be NULL is nothing to the lake.
@@ -210,7 +210,7 @@ def test_nothing_has_to_change_where_the_columns_are_the_same(lake: PaimonLake, 
 
 
 @both_kinds
-def test_columns_come_where_the_source_has_them_and_are_null_in_older_rows(lake: PaimonLake, target: str) -> None:
+def test_columns_come_where_the_source_has_them_and_are_null_in_older_rows(lake: PaimonSink, target: str) -> None:
     put(lake, 1, target, id=[1], v=["old"])
     change(lake, 2, target, columns(("a", pa.int32()), V, ("b", pa.list_(pa.string()))))
     assert [name for _, name, _ in shape_of(lake, target)] == ["id", "a", "v", "b", "_seq"]
@@ -224,7 +224,7 @@ def test_columns_come_where_the_source_has_them_and_are_null_in_older_rows(lake:
 
 
 @both_kinds
-def test_a_renamed_column_keeps_its_values(lake: PaimonLake, target: str) -> None:
+def test_a_renamed_column_keeps_its_values(lake: PaimonSink, target: str) -> None:
     put(lake, 1, target, id=[1], v=["x"])
     change(lake, 2, target, columns(("w", pa.string())), renamed={"v": "w"})
     assert read_columns(lake, target) == [{"id": 1, "w": "x"}]
@@ -237,7 +237,7 @@ def test_a_renamed_column_keeps_its_values(lake: PaimonLake, target: str) -> Non
 
 
 @both_kinds
-def test_a_keys_column_may_be_renamed(lake: PaimonLake, target: str) -> None:
+def test_a_keys_column_may_be_renamed(lake: PaimonSink, target: str) -> None:
     put(lake, 1, target, id=[1, 2], v=["x", "y"])
     fields = pa.schema([ID.with_name("number"), V])
     found = lake.reshape(target, fields, ["number"] if target == KEYED else [], {"id": "number"})
@@ -252,7 +252,7 @@ def test_a_keys_column_may_be_renamed(lake: PaimonLake, target: str) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_column_that_was_dropped_and_comes_back_shows_nothing_of_what_it_was(lake: PaimonLake, target: str, at_once: bool) -> None:
+def test_a_column_that_was_dropped_and_comes_back_shows_nothing_of_what_it_was(lake: PaimonSink, target: str, at_once: bool) -> None:
     put(lake, 1, target, id=[1], v=["old"])
     if at_once:
         change(lake, 2, target, columns(V), renamed={"v": ""})
@@ -268,7 +268,7 @@ def test_a_column_that_was_dropped_and_comes_back_shows_nothing_of_what_it_was(l
     assert read_columns(lake, target, lambda made: made.is_null("v")) == expected[:-1]
 
 
-def test_a_column_may_take_the_name_of_one_that_was_dropped(lake: PaimonLake) -> None:
+def test_a_column_may_take_the_name_of_one_that_was_dropped(lake: PaimonSink) -> None:
     change(lake, 1, KEYED, columns(V, ("w", pa.string())))
     put(lake, 2, KEYED, id=[1], v=["v"], w=["w"])
     change(lake, 3, KEYED, columns(V), renamed={"w": "v"})
@@ -279,7 +279,7 @@ def test_a_column_may_take_the_name_of_one_that_was_dropped(lake: PaimonLake) ->
 
 
 @pytest.mark.parametrize("name", ["_seq", "_SEQ", "_op", "_ts", "_position", "_VALUE_KIND", "_KEY_id", "_row_id", "ID"])
-def test_a_column_whose_name_is_needed_is_said_so(lake: PaimonLake, name: str) -> None:
+def test_a_column_whose_name_is_needed_is_said_so(lake: PaimonSink, name: str) -> None:
     fields = columns(V, (name, pa.string()))
     with pytest.raises(SourceDrift, match=name) as drift:
         reshape(lake, KEYED, fields)
@@ -290,7 +290,7 @@ def test_a_column_whose_name_is_needed_is_said_so(lake: PaimonLake, name: str) -
     assert not lake.exists("shop.other")
 
 
-def test_a_type_that_paimon_lacks_is_said_so(lake: PaimonLake) -> None:
+def test_a_type_that_paimon_lacks_is_said_so(lake: PaimonSink) -> None:
     fields = columns(("long", pa.duration("us")))
     told = r"has no form in Paimon: .*\.long: duration"
     with pytest.raises(SourceDrift, match=told):
@@ -300,7 +300,7 @@ def test_a_type_that_paimon_lacks_is_said_so(lake: PaimonLake) -> None:
 
 
 def test_columns_of_ours_stay_where_they_are(tmp_path: Path) -> None:
-    lake = open_lake(tmp_path)
+    lake = open_sink(tmp_path)
     system = pa.schema([pa.field("_op", pa.int8(), nullable=False), pa.field("_ts", pa.timestamp("us", "UTC"))])
     lake.create(PLAIN, columns(V), [], buckets=1, system=system)
     lake.create(PLAIN, columns(V), [], buckets=1, system=system)
@@ -323,7 +323,7 @@ def test_columns_of_ours_stay_where_they_are(tmp_path: Path) -> None:
     ],
     ids=["type", "name", "fewer", "more", "order", "type of the key"],
 )
-def test_a_table_with_other_columns_is_refused_where_ours_would_be_made(lake: PaimonLake, target: str, fields: pa.Schema) -> None:
+def test_a_table_with_other_columns_is_refused_where_ours_would_be_made(lake: PaimonSink, target: str, fields: pa.Schema) -> None:
     with pytest.raises(InvalidConfig, match="a lake table has other columns") as error:
         lake.create(target, fields, key_of(lake, target), buckets=2)
     assert target in error.value.detail
@@ -332,7 +332,7 @@ def test_a_table_with_other_columns_is_refused_where_ours_would_be_made(lake: Pa
     assert schema_id(lake, target) == 0
 
 
-def test_a_column_that_cannot_be_null_is_refused_because_deletes_have_no_values(lake: PaimonLake) -> None:
+def test_a_column_that_cannot_be_null_is_refused_because_deletes_have_no_values(lake: PaimonSink) -> None:
     from pypaimon import Schema
 
     fields = pa.schema([ID, V.with_nullable(False), pa.field("_seq", pa.int64(), nullable=False)])
@@ -342,7 +342,7 @@ def test_a_column_that_cannot_be_null_is_refused_because_deletes_have_no_values(
         lake.create("shop.strict", columns(V), ["id"], buckets=1)
 
 
-def test_rows_of_yesterdays_columns_are_refused_by_the_writer_itself(lake: PaimonLake) -> None:
+def test_rows_of_yesterdays_columns_are_refused_by_the_writer_itself(lake: PaimonSink) -> None:
     yesterday = lake.table(PLAIN)
     batch = pa.record_batch([pa.array([1]), pa.array(["x"]), pa.array([2])], names=["id", "v", "_seq"])
     change(lake, 1, PLAIN, columns(V, ("w", pa.string())))
@@ -351,7 +351,7 @@ def test_rows_of_yesterdays_columns_are_refused_by_the_writer_itself(lake: Paimo
         lake.writer(PLAIN, "sm-1-e2-a1-").write(batch)
 
 
-def test_a_table_without_a_key_takes_rows_and_no_kinds_of_changes(lake: PaimonLake) -> None:
+def test_a_table_without_a_key_takes_rows_and_no_kinds_of_changes(lake: PaimonSink) -> None:
     rows = {"id": pa.array([1]), "v": pa.array(["x"]), "_seq": pa.array([2]), KIND: pa.array([0], pa.int8())}
     with pytest.raises(InvariantBroken, match="rows do not fit"):
         lake.writer(PLAIN, "sm-1-e1-a1-").write(pa.RecordBatch.from_pydict(rows))
@@ -360,7 +360,7 @@ def test_a_table_without_a_key_takes_rows_and_no_kinds_of_changes(lake: PaimonLa
 # ---- once, behind everything else
 
 
-def _changing(lake: PaimonLake, target: str, epoch: int, kind: str) -> tuple[Entry, dict[str, list[int]]]:
+def _changing(lake: PaimonSink, target: str, epoch: int, kind: str) -> tuple[Entry, dict[str, list[int]]]:
     """The entry of an epoch that adds a column, and what it does before that; and the rows that it brings."""
     names = [name for _, name, _ in shape_of(lake, target)][1:-1]
     fields = [V, *((name, pa.int64()) for name in [*names[1:], f"c{epoch}"])]
@@ -372,7 +372,7 @@ def _changing(lake: PaimonLake, target: str, epoch: int, kind: str) -> tuple[Ent
 
 @both_kinds
 @pytest.mark.parametrize("kind", ["rows", "emptied", "alone"])
-def test_a_process_killed_at_each_step_leaves_no_schema_without_its_epoch(lake: PaimonLake, tmp_path: Path, target: str, kind: str) -> None:
+def test_a_process_killed_at_each_step_leaves_no_schema_without_its_epoch(lake: PaimonSink, tmp_path: Path, target: str, kind: str) -> None:
     """Every step of a commit that leaves something behind, in order; the next process rolls forward, from the intent alone."""
     expected: list[int] = []
     outcomes: list[tuple[bool, bool]] = []
@@ -389,7 +389,7 @@ def test_a_process_killed_at_each_step_leaves_no_schema_without_its_epoch(lake: 
         before = expected
         expected = [*(() if kind == "emptied" else expected), *rows.get("id", ())]
         assert [row["id"] for row in read_columns(lake, target, readers=[NATIVE])] == (expected if published else before)
-        for again in (open_lake(tmp_path), lake):
+        for again in (open_sink(tmp_path), lake):
             again.commit(intent, entry)
         assert [row["id"] for row in read_columns(lake, target, readers=[NATIVE])] == expected
         assert epochs_of(lake, target) == list(range(1, epoch + 1))
@@ -405,7 +405,7 @@ def test_a_process_killed_at_each_step_leaves_no_schema_without_its_epoch(lake: 
 
 @both_kinds
 @pytest.mark.parametrize("kind", ["rows", "alone"])
-def test_processes_that_change_a_schema_at_once_change_it_once(lake: PaimonLake, tmp_path: Path, target: str, kind: str) -> None:
+def test_processes_that_change_a_schema_at_once_change_it_once(lake: PaimonSink, tmp_path: Path, target: str, kind: str) -> None:
     for epoch in range(1, 6):
         entry, _ = _changing(lake, target, epoch, kind)
         with ExitStack() as ending:
@@ -418,7 +418,7 @@ def test_processes_that_change_a_schema_at_once_change_it_once(lake: PaimonLake,
     assert len(read_columns(lake, target)) == (5 if kind == "rows" else 0)
 
 
-def test_a_zombie_that_goes_on_after_its_change_was_made_finds_it_made(lake: PaimonLake, tmp_path: Path) -> None:
+def test_a_zombie_that_goes_on_after_its_change_was_made_finds_it_made(lake: PaimonSink, tmp_path: Path) -> None:
     entry, _ = _changing(lake, KEYED, 1, "rows")
     intent = intent_of(1, entry)
     with Committer(tmp_path, [intent], stop_before_schema) as zombie:
@@ -432,7 +432,7 @@ def test_a_zombie_that_goes_on_after_its_change_was_made_finds_it_made(lake: Pai
 
 
 @pytest.mark.parametrize("kind", ["rows", "alone"])
-def test_a_zombie_that_goes_on_after_the_next_change_harms_nothing(lake: PaimonLake, tmp_path: Path, kind: str) -> None:
+def test_a_zombie_that_goes_on_after_the_next_change_harms_nothing(lake: PaimonSink, tmp_path: Path, kind: str) -> None:
     entry, _ = _changing(lake, KEYED, 1, kind)
     intent = intent_of(1, entry)
     with Committer(tmp_path, [intent], stop_before_schema) as zombie:
@@ -454,7 +454,7 @@ def test_a_zombie_that_goes_on_after_the_next_change_harms_nothing(lake: PaimonL
 @pytest.mark.parametrize("kind", ["rows", "alone"])
 @pytest.mark.parametrize("when", ["before", "between"])
 def test_a_number_that_somebody_elses_change_has_taken_stops_us(
-    lake: PaimonLake, monkeypatch: pytest.MonkeyPatch, kind: str, when: str
+    lake: PaimonSink, monkeypatch: pytest.MonkeyPatch, kind: str, when: str
 ) -> None:
     from pypaimon.schema.schema_change import SchemaChange
 
@@ -478,7 +478,7 @@ def test_a_number_that_somebody_elses_change_has_taken_stops_us(
     assert epochs_of(lake, KEYED) == ([1] if when == "between" else [])
 
 
-def test_a_lost_reply_of_a_change_is_read_back(lake: PaimonLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_reply_of_a_change_is_read_back(lake: PaimonSink, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, _ = _changing(lake, KEYED, 1, "rows")
     real, calls = LocalStore.put_if_absent, []
 
@@ -498,7 +498,7 @@ def test_a_lost_reply_of_a_change_is_read_back(lake: PaimonLake, monkeypatch: py
 
 
 @both_kinds
-def test_an_epoch_that_changes_the_schema_alone_is_told_of_by_the_table(lake: PaimonLake, target: str) -> None:
+def test_an_epoch_that_changes_the_schema_alone_is_told_of_by_the_table(lake: PaimonSink, target: str) -> None:
     """As any other: the next one asks whether the last commit of ours is that of the epoch that the store says."""
     bring(lake, 1, target, (1, "x", 2))
     entry, _ = _changing(lake, target, 2, "alone")
@@ -514,7 +514,7 @@ def test_an_epoch_that_changes_the_schema_alone_is_told_of_by_the_table(lake: Pa
     assert [snapshot.schema_id for snapshot in snapshots(lake, target)] == [0, 0, 1]
 
 
-def test_a_change_that_is_made_proves_itself_though_its_snapshot_was_removed(lake: PaimonLake) -> None:
+def test_a_change_that_is_made_proves_itself_though_its_snapshot_was_removed(lake: PaimonSink) -> None:
     bring(lake, 1, PLAIN, (1, "x", 2))
     entry, _ = _changing(lake, PLAIN, 2, "alone")
     lake.commit(intent_of(2, entry), entry)
@@ -527,13 +527,13 @@ def test_a_change_that_is_made_proves_itself_though_its_snapshot_was_removed(lak
     assert len(snapshots(lake, PLAIN)) == 1
 
 
-def _arrow(lake: PaimonLake, target: str) -> pa.Schema:
+def _arrow(lake: PaimonSink, target: str) -> pa.Schema:
     from pypaimon.schema.data_types import PyarrowFieldParser
 
     return PyarrowFieldParser.from_paimon_schema(lake.table(target).fields)
 
 
-def test_an_intent_that_does_not_say_what_a_schema_is_to_be_is_a_bug(lake: PaimonLake) -> None:
+def test_an_intent_that_does_not_say_what_a_schema_is_to_be_is_a_bug(lake: PaimonSink) -> None:
     entry, _ = _changing(lake, KEYED, 1, "rows")
     for wrong in (replace(entry, shape=b""), replace(entry, new_schema=None), replace(entry, new_schema=2)):
         with pytest.raises(InvariantBroken, match="an intent changes a schema"):
@@ -541,7 +541,7 @@ def test_an_intent_that_does_not_say_what_a_schema_is_to_be_is_a_bug(lake: Paimo
     assert (epochs_of(lake, KEYED), schema_id(lake, KEYED)) == ([], 0)
 
 
-def test_a_change_is_durable_and_behind_its_snapshot(lake: PaimonLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_is_durable_and_behind_its_snapshot(lake: PaimonSink, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, _ = _changing(lake, KEYED, 1, "rows")
     steps = watch_steps(monkeypatch)
     lake.commit(intent_of(1, entry), entry)
@@ -558,7 +558,7 @@ def test_a_change_is_durable_and_behind_its_snapshot(lake: PaimonLake, monkeypat
 
 
 @both_kinds
-def test_what_java_and_pypaimon_read_of_a_schema_is_all_there(lake: PaimonLake, target: str) -> None:
+def test_what_java_and_pypaimon_read_of_a_schema_is_all_there(lake: PaimonSink, target: str) -> None:
     before = json.loads((folder(lake, target) / "schema" / "schema-0").read_bytes())
     found = reshape(lake, target, columns(("w", pa.int64()), ("x", pa.string())), renamed={})
     after = json.loads(found.content)

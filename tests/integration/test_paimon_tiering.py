@@ -18,10 +18,11 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SourceDrift, Unavailable
-from snowmelt.lakes import paimon_tiering
-from snowmelt.lakes.paimon import PaimonLake
-from snowmelt.lakes.paimon_tiering import CHANGE, OFFSET, TIMESTAMP, Column, Shape, TieredLake
 from snowmelt.model.fluss import Bucket
+from snowmelt.sinks.paimon import tiering as paimon_tiering
+from snowmelt.sinks.paimon.sink import PaimonSink
+from snowmelt.sinks.paimon.tiering import CHANGE, OFFSET, TIMESTAMP, PaimonTieringSink
+from snowmelt.sinks.tiering import LakeColumn, LakeShape
 from snowmelt.store.local import LocalStore
 from snowmelt.tiering.fence import Publish, Tiered
 from snowmelt.tiering.offsets import Offsets
@@ -45,7 +46,7 @@ from tests.integration.tiered_tables import (
     bring,
     files_in,
     folder,
-    open_lake,
+    open_sink,
     reached,
     read,
     rows_of,
@@ -58,14 +59,14 @@ from tests.integration.tiered_tables import (
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> TieredLake:
-    return open_lake(tmp_path / "warehouse")
+def lake(tmp_path: Path) -> PaimonTieringSink:
+    return open_sink(tmp_path / "warehouse")
 
 
 # ---- tables
 
 
-def test_a_table_is_made_as_fluss_makes_it(lake: TieredLake) -> None:
+def test_a_table_is_made_as_fluss_makes_it(lake: PaimonTieringSink) -> None:
     table = table_of(lake, ORDERS)
     assert [f"{column.name} {column.type}" for column in table.fields] == [
         "id BIGINT NOT NULL",
@@ -90,7 +91,9 @@ def test_a_table_is_made_as_fluss_makes_it(lake: TieredLake) -> None:
     assert (list(days.primary_keys), list(days.partition_keys)) == (["id", "day"], ["day"])
 
 
-def make(lake: TieredLake, columns: list[tuple[str, str]], *, options: dict[str, str], keys: list[str], partitions: list[str]) -> None:
+def make(
+    lake: PaimonTieringSink, columns: list[tuple[str, str]], *, options: dict[str, str], keys: list[str], partitions: list[str]
+) -> None:
     """A table by somebody else."""
     from pypaimon import Schema
     from pypaimon.schema.data_types import DataField, DataTypeParser
@@ -103,7 +106,7 @@ SYSTEM = [("__bucket", "INT"), ("__offset", "BIGINT"), ("__timestamp", "TIMESTAM
 OPTIONS = {"bucket": "2", "bucket-key": "id", "changelog-producer": "input", "partition.legacy-name": "false"}
 
 
-def test_a_table_of_an_older_cluster_that_has_a_column_already_is_written_as_it_is(lake: TieredLake) -> None:
+def test_a_table_of_an_older_cluster_that_has_a_column_already_is_written_as_it_is(lake: PaimonTieringSink) -> None:
     """Microseconds in `__timestamp`; and Fluss adds a column to the lake before its own table has it."""
     make(lake, [("id", "BIGINT NOT NULL"), ("v", "STRING"), ("new", "INT"), *SYSTEM], options=OPTIONS, keys=["id"], partitions=[])
     lake.ensure("shop.made", SHAPES[ORDERS])
@@ -114,16 +117,16 @@ def test_a_table_of_an_older_cluster_that_has_a_column_already_is_written_as_it_
     assert found[0] == {"id": 1, "v": "x", "new": None, "__bucket": 0, "__offset": 0, "__timestamp": time}
 
 
-def test_comments_of_a_rows_fields_make_no_other_table(lake: TieredLake, tmp_path: Path) -> None:
+def test_comments_of_a_rows_fields_make_no_other_table(lake: PaimonTieringSink, tmp_path: Path) -> None:
     """Fluss' coordinator writes them into the lake table."""
     inner = {"type": "ROW", "fields": [{"name": "a", "type": "INT"}, {"name": "b", "type": {"type": "ARRAY", "element": "STRING"}}]}
-    shape = Shape((*OWN, Column("r", inner)), key=("id",), bucket_key=("id",), buckets=2)
+    shape = LakeShape((*OWN, LakeColumn("r", inner)), key=("id",), bucket_key=("id",), buckets=2)
     lake.ensure("shop.said", shape)
     schema = folder(lake, "shop.said") / "schema/schema-0"
     found = json.loads(schema.read_text())
     next(field for field in found["fields"] if field["name"] == "r")["type"]["fields"][0]["description"] = "what, it is"
     schema.write_text(json.dumps(found))
-    open_lake(tmp_path / "warehouse").ensure("shop.said", shape)
+    open_sink(tmp_path / "warehouse").ensure("shop.said", shape)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_comments_of_a_rows_fields_make_no_other_table(lake: TieredLake, tmp_pat
         ({"options": {**OPTIONS, "deletion-vectors.enabled": "true"}}, "it has deletion-vectors.enabled"),
     ],
 )
-def test_a_table_that_is_another_is_refused(lake: TieredLake, change: dict[str, Any], wrong: str) -> None:
+def test_a_table_that_is_another_is_refused(lake: PaimonTieringSink, change: dict[str, Any], wrong: str) -> None:
     own = [("id", "BIGINT NOT NULL"), ("v", "STRING"), *SYSTEM]
     make(lake, **{"columns": own, "options": OPTIONS, "keys": ["id"], "partitions": [], **change})
     with pytest.raises(InvalidConfig, match="is not as its Fluss table needs it") as refused:
@@ -151,7 +154,7 @@ def test_a_table_that_is_another_is_refused(lake: TieredLake, change: dict[str, 
         lake.fits("shop.made", SHAPES[ORDERS])
 
 
-def test_a_reader_makes_no_table(lake: TieredLake) -> None:
+def test_a_reader_makes_no_table(lake: PaimonTieringSink) -> None:
     assert lake.fits(ORDERS, SHAPES[ORDERS])
     assert not lake.fits("shop.nowhere", SHAPES[ORDERS])
     assert not lake.fits("nowhere.orders", SHAPES[ORDERS])
@@ -160,7 +163,7 @@ def test_a_reader_makes_no_table(lake: TieredLake) -> None:
 # ---- writing
 
 
-def test_changes_of_every_kind_and_rows_of_a_kv_snapshot_are_what_the_table_has(lake: TieredLake) -> None:
+def test_changes_of_every_kind_and_rows_of_a_kv_snapshot_are_what_the_table_has(lake: PaimonTieringSink) -> None:
     a, b, c, d, e = IN_0
     copied = [(key, "old", INSERT, SNAPSHOT) for key in (a, b, c)]
     bring(lake, ORDERS, "p1", stage(lake, ORDERS, 0, copied), stage(lake, ORDERS, 1, [(IN_1[0], "old", INSERT, SNAPSHOT)]))
@@ -169,10 +172,10 @@ def test_changes_of_every_kind_and_rows_of_a_kv_snapshot_are_what_the_table_has(
     assert read(lake, ORDERS) == [(IN_1[0], "old", 1, -1), (a, "new", 0, 6), (c, "old", 0, -1), (e, None, 0, 10)]
 
 
-def test_what_a_plan_names_is_read_though_its_snapshot_is_gone_and_a_file_that_is_gone_is_told(lake: TieredLake) -> None:
+def test_what_a_plan_names_is_read_though_its_snapshot_is_gone_and_a_file_that_is_gone_is_told(lake: PaimonTieringSink) -> None:
     rows = [(key, "old", INSERT, SNAPSHOT) for key in IN_0]
     number = bring(lake, ORDERS, "p1", stage(lake, ORDERS, 0, rows))
-    reader = PaimonLake(str(folder(lake, ORDERS).parent.parent), user="reader")
+    reader = PaimonSink(str(folder(lake, ORDERS).parent.parent), user="reader")
     shares = pickle.loads(pickle.dumps(reader.shares(ORDERS, number)))
     assert [(share.partition, share.bucket) for share in shares] == [((), 0)]
     bring(lake, ORDERS, "p2", stage(lake, ORDERS, 0, [(IN_0[0], "new", AFTER, 5)]))
@@ -189,12 +192,12 @@ def test_what_a_plan_names_is_read_though_its_snapshot_is_gone_and_a_file_that_i
         list(reader.read(ORDERS, number, ["id"], shares))
 
 
-def test_a_table_without_a_bucket_key_tells_the_bucket_by_its_column(lake: TieredLake) -> None:
+def test_a_table_without_a_bucket_key_tells_the_bucket_by_its_column(lake: PaimonTieringSink) -> None:
     bring(lake, EVENTS, "p1", stage(lake, EVENTS, 0, rows_of(5, 5)), stage(lake, EVENTS, 1, rows_of(5)))
     assert read(lake, EVENTS) == [(5, "x", 0, 0), (5, "x", 0, 1), (5, "x", 1, 0)]
 
 
-def test_partitions_are_written_where_readers_look_for_them(lake: TieredLake) -> None:
+def test_partitions_are_written_where_readers_look_for_them(lake: PaimonTieringSink) -> None:
     key = IN_0[0]
     for place, day in enumerate(("2024-01-02", "a/b=c %", " ")):
         bring(lake, DAYS, f"p{place}", stage(lake, DAYS, 0, rows_of(key, value=day), day=day))
@@ -228,9 +231,9 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["key", "log"])
-def test_every_type_of_fluss_comes_back_as_it_went(lake: TieredLake, keyed: bool) -> None:
-    own = (OWN[0], *(Column(f"c{place}", name) for place, name in enumerate(TYPES)))
-    lake.ensure("shop.types", Shape(own, key=("id",) if keyed else (), bucket_key=("id",) if keyed else (), buckets=1))
+def test_every_type_of_fluss_comes_back_as_it_went(lake: PaimonTieringSink, keyed: bool) -> None:
+    own = (OWN[0], *(LakeColumn(f"c{place}", name) for place, name in enumerate(TYPES)))
+    lake.ensure("shop.types", LakeShape(own, key=("id",) if keyed else (), bucket_key=("id",) if keyed else (), buckets=1))
     given = [pa.array([*values, None], kind) for kind, values in TYPES.values()]
     system = batch(rows_of(1, 2, 3))
     columns = [system.column("id"), *given, *(system.column(name) for name in (OFFSET, TIMESTAMP, CHANGE))]
@@ -244,14 +247,14 @@ def test_every_type_of_fluss_comes_back_as_it_went(lake: TieredLake, keyed: bool
             assert found.column(f"c{place}").cast(column.type).to_pylist() == column.to_pylist()
 
 
-def test_a_row_that_the_lake_puts_into_another_bucket_fails_the_task(lake: TieredLake) -> None:
+def test_a_row_that_the_lake_puts_into_another_bucket_fails_the_task(lake: PaimonTieringSink) -> None:
     writer = lake.writer(ORDERS, 1, "r1")
     writer.write(batch(rows_of(IN_1[0], IN_0[0])))
     with pytest.raises(InvariantBroken, match="in another bucket of the lake than of Fluss"):
         writer.finish()
 
 
-def test_rows_of_two_partitions_fail_the_task(lake: TieredLake) -> None:
+def test_rows_of_two_partitions_fail_the_task(lake: PaimonTieringSink) -> None:
     writer = lake.writer(DAYS, 0, "r1")
     for day in ("a", "b"):
         writer.write(batch(rows_of(IN_0[0]), day=day))
@@ -259,7 +262,7 @@ def test_rows_of_two_partitions_fail_the_task(lake: TieredLake) -> None:
         writer.finish()
 
 
-def test_rows_that_do_not_fit_fail_the_task_and_are_not_quoted(lake: TieredLake) -> None:
+def test_rows_that_do_not_fit_fail_the_task_and_are_not_quoted(lake: PaimonTieringSink) -> None:
     good = batch(rows_of(IN_0[0], value="secret"))
     writer = lake.writer(ORDERS, 0, "r1")
     with pytest.raises(InvariantBroken, match="columns that their lake table has not") as refused:
@@ -273,7 +276,7 @@ def test_rows_that_do_not_fit_fail_the_task_and_are_not_quoted(lake: TieredLake)
 # ---- committing
 
 
-def test_a_commit_is_one_of_fluss_own_service(lake: TieredLake) -> None:
+def test_a_commit_is_one_of_fluss_own_service(lake: PaimonTieringSink) -> None:
     """So that either can take over: Fluss' looks for this user's newest snapshot, and for this property in it."""
     bring(lake, ORDERS, "/remote/1.offsets", stage(lake, ORDERS, 0, rows_of(*IN_0)))
     (snapshot,) = table_of(lake, ORDERS).snapshot_manager().list_snapshots()
@@ -283,7 +286,7 @@ def test_a_commit_is_one_of_fluss_own_service(lake: TieredLake) -> None:
     assert lake.view(ORDERS).newest == Tiered(1, "/remote/1.offsets")
 
 
-def test_buckets_that_moved_without_rows_have_a_snapshot_too(lake: TieredLake) -> None:
+def test_buckets_that_moved_without_rows_have_a_snapshot_too(lake: PaimonTieringSink) -> None:
     bring(lake, ORDERS, "p1", stage(lake, ORDERS, 0, rows_of(*IN_0)))
     before = read(lake, ORDERS)
     assert bring(lake, ORDERS, "p2") == 2
@@ -293,7 +296,7 @@ def test_buckets_that_moved_without_rows_have_a_snapshot_too(lake: TieredLake) -
     assert writer.finish() == ()
 
 
-def test_a_round_that_slept_is_refused_and_its_files_go(lake: TieredLake) -> None:
+def test_a_round_that_slept_is_refused_and_its_files_go(lake: PaimonTieringSink) -> None:
     key = IN_0[0]
     base = base_of(lake, ORDERS)
     stale = stage(lake, ORDERS, 0, [(key, "stale", INSERT, 0), *rows_of(*IN_0[1:], start=1)])
@@ -309,7 +312,7 @@ def test_a_round_that_slept_is_refused_and_its_files_go(lake: TieredLake) -> Non
     assert files_in(lake, ORDERS) < kept
 
 
-def test_without_the_fence_the_value_of_a_round_that_slept_would_win(lake: TieredLake) -> None:
+def test_without_the_fence_the_value_of_a_round_that_slept_would_win(lake: PaimonTieringSink) -> None:
     """The reason for it: both numbered their rows from the same beginning, and the one that had more of them wins."""
     key = IN_0[0]
     base = base_of(lake, ORDERS)
@@ -320,7 +323,7 @@ def test_without_the_fence_the_value_of_a_round_that_slept_would_win(lake: Tiere
     assert (key, "stale", 0, 4) in read(lake, ORDERS)
 
 
-def test_of_two_that_commit_on_one_base_one_wins(lake: TieredLake, tmp_path: Path) -> None:
+def test_of_two_that_commit_on_one_base_one_wins(lake: PaimonTieringSink, tmp_path: Path) -> None:
     """Both have everything ready but the snapshot's file when either goes on."""
     with ExitStack() as stack:
         remote = tmp_path / "remote"
@@ -338,7 +341,7 @@ def test_of_two_that_commit_on_one_base_one_wins(lake: TieredLake, tmp_path: Pat
     assert len(files_in(lake, ORDERS)) == 2 * len(table_of(lake, ORDERS).snapshot_manager().list_snapshots())
 
 
-def test_a_compaction_in_between_is_no_hindrance(lake: TieredLake) -> None:
+def test_a_compaction_in_between_is_no_hindrance(lake: PaimonTieringSink) -> None:
     bring(lake, EVENTS, "p1", stage(lake, EVENTS, 0, rows_of(1, 2)))
     base = base_of(lake, EVENTS)
     staged = stage(lake, EVENTS, 0, rows_of(3, start=2))
@@ -348,7 +351,7 @@ def test_a_compaction_in_between_is_no_hindrance(lake: TieredLake) -> None:
     assert [row[0] for row in read(lake, EVENTS)] == [1, 2, 3]
 
 
-def foreign(lake: TieredLake, target: str) -> None:
+def foreign(lake: PaimonTieringSink, target: str) -> None:
     """A snapshot of somebody else, as a compaction makes one."""
     from pypaimon.snapshot.renaming_snapshot_commit import RenamingSnapshotCommit
     from pypaimon.write.file_store_commit import FileStoreCommit
@@ -359,7 +362,7 @@ def foreign(lake: TieredLake, target: str) -> None:
     assert commit._try_commit_once(None, "COMPACT", [], [], 1, latest).is_success()
 
 
-def test_a_commit_whose_reply_was_lost_is_found(lake: TieredLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_whose_reply_was_lost_is_found(lake: PaimonTieringSink, monkeypatch: pytest.MonkeyPatch) -> None:
     base = base_of(lake, EVENTS)
     staged = stage(lake, EVENTS, 0, rows_of(1))
     real = LocalStore.put_if_absent
@@ -381,7 +384,7 @@ def test_a_commit_whose_reply_was_lost_is_found(lake: TieredLake, monkeypatch: p
     assert len(read(lake, EVENTS)) == 2
 
 
-def test_what_a_snapshot_refers_to_is_not_cleaned(lake: TieredLake) -> None:
+def test_what_a_snapshot_refers_to_is_not_cleaned(lake: PaimonTieringSink) -> None:
     staged = stage(lake, ORDERS, 0, rows_of(*IN_0))
     bring(lake, ORDERS, "p1", staged)
     before = files_in(lake, ORDERS)
@@ -390,7 +393,7 @@ def test_what_a_snapshot_refers_to_is_not_cleaned(lake: TieredLake) -> None:
     assert len(before) == 2
 
 
-def test_a_table_that_was_made_anew_takes_no_round_of_the_old_one(lake: TieredLake) -> None:
+def test_a_table_that_was_made_anew_takes_no_round_of_the_old_one(lake: PaimonTieringSink) -> None:
     base = base_of(lake, EVENTS)
     staged = stage(lake, EVENTS, 0, rows_of(1))
     shutil.rmtree(folder(lake, EVENTS))
@@ -402,7 +405,7 @@ def test_a_table_that_was_made_anew_takes_no_round_of_the_old_one(lake: TieredLa
     assert read(lake, EVENTS) == []
 
 
-def test_a_table_whose_columns_changed_since_takes_no_round_of_before(lake: TieredLake) -> None:
+def test_a_table_whose_columns_changed_since_takes_no_round_of_before(lake: PaimonTieringSink) -> None:
     from pypaimon.schema.data_types import AtomicType
     from pypaimon.schema.schema_change import SchemaChange
 
@@ -413,7 +416,7 @@ def test_a_table_whose_columns_changed_since_takes_no_round_of_before(lake: Tier
         bring(lake, EVENTS, "p1", staged, base=base)
 
 
-def test_a_round_whose_files_somebody_removed_is_not_committed(lake: TieredLake) -> None:
+def test_a_round_whose_files_somebody_removed_is_not_committed(lake: PaimonTieringSink) -> None:
     staged = stage(lake, EVENTS, 0, rows_of(1))
     for path in folder(lake, EVENTS).glob("bucket-0/*"):
         path.unlink()
@@ -424,7 +427,7 @@ def test_a_round_whose_files_somebody_removed_is_not_committed(lake: TieredLake)
 # ---- looking
 
 
-def test_the_newest_of_the_tiering_user_is_found_below_others_snapshots_and_its_loss_is_seen(lake: TieredLake) -> None:
+def test_the_newest_of_the_tiering_user_is_found_below_others_snapshots_and_its_loss_is_seen(lake: PaimonTieringSink) -> None:
     assert lake.view(EVENTS) == replace(lake.view(EVENTS), latest=0, whole_from=1, tiered=(), rows=False)
     bring(lake, EVENTS, "p1", stage(lake, EVENTS, 0, rows_of(1)))
     bring(lake, EVENTS, "p2")
@@ -445,7 +448,7 @@ def test_the_newest_of_the_tiering_user_is_found_below_others_snapshots_and_its_
         bring(lake, EVENTS, "p4", base=base)
 
 
-def test_a_file_of_offsets_is_read_from_where_fluss_says_it_is(lake: TieredLake, tmp_path: Path) -> None:
+def test_a_file_of_offsets_is_read_from_where_fluss_says_it_is(lake: PaimonTieringSink, tmp_path: Path) -> None:
     path = write_offsets(tmp_path / "a.offsets", 7, [258, -1, 0])
     expected = Offsets(7, {Bucket(7, 0): 258, Bucket(7, 2): 0})
     for address in (path, f"file:{path}", f"file://{path}", f" {path}\n"):
@@ -461,13 +464,13 @@ def test_a_file_of_offsets_is_read_from_where_fluss_says_it_is(lake: TieredLake,
 # ---- kill -9
 
 
-def check(lake: TieredLake) -> None:
+def check(lake: PaimonTieringSink) -> None:
     """The lake is what the log says, up to where the lake says it is."""
     for target in (ORDERS, EVENTS):
         assert read(lake, target) == table_at(target, reached(lake, target))
 
 
-def test_a_hundred_rounds_with_a_kill_at_each_step_of_the_commit_bring_each_row_once(lake: TieredLake, tmp_path: Path) -> None:
+def test_a_hundred_rounds_with_a_kill_at_each_step_of_the_commit_bring_each_row_once(lake: PaimonTieringSink, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     remote.mkdir()
     warehouse, step, killed = str(tmp_path / "warehouse"), 0, 0
@@ -486,7 +489,7 @@ def test_a_hundred_rounds_with_a_kill_at_each_step_of_the_commit_bring_each_row_
     assert reached(lake, ORDERS) > 0 < reached(lake, EVENTS)
 
 
-def test_three_services_at_once_bring_each_row_once(lake: TieredLake, tmp_path: Path) -> None:
+def test_three_services_at_once_bring_each_row_once(lake: PaimonTieringSink, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     remote.mkdir()
     with ExitStack() as stack:

@@ -14,7 +14,7 @@ import snowmelt
 from snowmelt.cli import app
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.errors import InvalidConfig, SourceDrift
-from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.integration.running import settings
 from tests.servers import Fresh
 
@@ -69,7 +69,7 @@ def test_a_pipeline_in_a_program_and_its_tables_as_dataframes(fresh_mariadb: Fre
 
     import duckdb
 
-    table = PaimonLake(wanted.warehouse, user="reader").table("ods.shop_orders")
+    table = PaimonSink(wanted.warehouse, user="reader").table("ods.shop_orders")
     builder = table.new_read_builder()
     rows = duckdb.from_arrow(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
     assert rows.aggregate("count(*), sum(id)").fetchall() == [(10, 55)]

@@ -40,9 +40,9 @@ from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.standby import Doing, Standing, keep_capturing
 from snowmelt.engine.state import Owner, State
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Cut
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.source.facts import OUTSIDE
 from snowmelt.status import read_status
 from snowmelt.store.objects import open_store
@@ -532,7 +532,7 @@ def test_very_many_transactions_of_one_row_are_captured_within_the_stated_memory
     assert grown < wanted.capture.memory_bytes + (32 << 20)
     with Running(spark, wanted) as running:
         running.settled()
-    builder = PaimonLake(str(tmp_path / "lake"), user="reader").table("ods.shop_t").new_read_builder()
+    builder = PaimonSink(str(tmp_path / "lake"), user="reader").table("ods.shop_t").new_read_builder()
     rows = builder.new_read().to_arrow(builder.new_scan().plan().splits())
     found = rows.num_rows, compute.sum(rows["id"]).as_py(), compute.sum(rows["v"]).as_py()
     assert found == tuple(map(int, ask(server, "SELECT COUNT(*), SUM(id), SUM(v) FROM shop.t")))

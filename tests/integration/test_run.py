@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from snowmelt.cli import main
-from snowmelt.lakes.paimon import PaimonLake
+from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.processes import Command, children_of
 from tests.servers import Fresh, Server
 
@@ -123,7 +123,7 @@ def under_load(server: Server, name: str) -> Iterator[None]:
 
 
 def lake_rows(folder: Path, target: str) -> list[tuple[object, ...]]:
-    table = PaimonLake(str(folder / "lake"), user="reader").table(target)
+    table = PaimonSink(str(folder / "lake"), user="reader").table(target)
     builder = table.new_read_builder()
     rows = builder.new_read().to_arrow(builder.new_scan().plan().splits()).drop(["_seq"])
     return sorted((tuple(row.values()) for row in rows.to_pylist()), key=repr)

@@ -18,8 +18,8 @@ from snowmelt.engine import retries
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.engine.splitting import Splitter
 from snowmelt.engine.state import State
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.table import TableId
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.source.facts import Reborn
 from snowmelt.status import read_status
 from tests.integration.running import Running, folded, lake_rows, settings, source_rows
@@ -200,7 +200,7 @@ def dies_in_create(patch: pytest.MonkeyPatch) -> None:
     def create(*_: Any, **__: Any) -> None:
         raise Died
 
-    patch.setattr(PaimonLake, "create", create)
+    patch.setattr(PaimonSink, "create", create)
 
 
 def dies_before_the_intent(patch: pytest.MonkeyPatch) -> None:
@@ -212,15 +212,15 @@ def dies_behind_the_intent(patch: pytest.MonkeyPatch) -> None:
 
 
 def dies_behind_the_commit(patch: pytest.MonkeyPatch) -> None:
-    commit = PaimonLake.commit
+    commit = PaimonSink.commit
 
-    def committed(lake: PaimonLake, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
+    def committed(lake: PaimonSink, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
         snapshot = commit(lake, intent, entry, watermark_ms)
         if any(isinstance(fact, Reborn) for fact in intent.facts):
             raise Died
         return snapshot
 
-    patch.setattr(PaimonLake, "commit", committed)
+    patch.setattr(PaimonSink, "commit", committed)
 
 
 def _dies_at_reborn(put: Any, *, before: bool) -> Any:

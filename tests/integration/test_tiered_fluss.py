@@ -17,9 +17,10 @@ from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.tables import describe_table
 from snowmelt.fluss.types import Column as FlussColumn
 from snowmelt.fluss.types import FlussType, Root, Schema
-from snowmelt.lakes.paimon_tiering import Column, Shape, TieredLake
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
+from snowmelt.sinks.paimon.tiering import PaimonTieringSink
+from snowmelt.sinks.tiering import LakeColumn, LakeShape
 from snowmelt.tiering.rounds import KEEP_ALL
 from tests.fluss_nested import CHOSEN
 from tests.fluss_raw import create_table
@@ -27,7 +28,7 @@ from tests.fluss_servers import Tables
 from tests.integration.tiered_tables import IN_0, bring, read, rows_of, stage
 from tests.integration.tiering import LAKE
 
-OWN = (Column("id", "BIGINT NOT NULL"), Column("v", "STRING"))
+OWN = (LakeColumn("id", "BIGINT NOT NULL"), LakeColumn("v", "STRING"))
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 PARTITIONED = COLUMNS.append(pa.field("day", pa.string()))
 
@@ -41,19 +42,21 @@ def coordinator(fluss: FlussServer) -> Iterator[FlussClient]:
 @pytest.mark.parametrize(
     ("columns", "key", "partitions", "shape"),
     [
-        (COLUMNS, ["id"], [], Shape(OWN, key=("id",), bucket_key=("id",), buckets=2)),
-        (COLUMNS, [], [], Shape((Column("id", "BIGINT"), Column("v", "STRING")), buckets=2)),
+        (COLUMNS, ["id"], [], LakeShape(OWN, key=("id",), bucket_key=("id",), buckets=2)),
+        (COLUMNS, [], [], LakeShape((LakeColumn("id", "BIGINT"), LakeColumn("v", "STRING")), buckets=2)),
         (
             PARTITIONED,
             ["id", "day"],
             ["day"],
-            Shape((*OWN, Column("day", "STRING NOT NULL")), key=("id", "day"), partition_key=("day",), bucket_key=("id",), buckets=2),
+            LakeShape(
+                (*OWN, LakeColumn("day", "STRING NOT NULL")), key=("id", "day"), partition_key=("day",), bucket_key=("id",), buckets=2
+            ),
         ),
     ],
     ids=["key", "log", "partitions"],
 )
 def test_a_table_of_the_coordinators_is_one_that_we_would_make(
-    fluss_tables: Tables, coordinator: FlussClient, columns: pa.Schema, key: list[str], partitions: list[str], shape: Shape
+    fluss_tables: Tables, coordinator: FlussClient, columns: pa.Schema, key: list[str], partitions: list[str], shape: LakeShape
 ) -> None:
     path = fluss_tables.make(
         columns=columns, key=key, partitioned_by=partitions, table__datalake__enabled="true", table__datalake__freshness="1h"
@@ -61,8 +64,10 @@ def test_a_table_of_the_coordinators_is_one_that_we_would_make(
     target = f"{path.database}.{path.name}"
     folder = fluss_tables.server.warehouse / f"{path.database}.db" / path.name
     theirs = json.loads((folder / "schema/schema-0").read_text())
-    lake = TieredLake(str(fluss_tables.server.warehouse))
-    shape = Shape(shape.columns, shape.key, shape.partition_key, shape.bucket_key, shape.buckets, coordinator.table_info(path).properties)
+    lake = PaimonTieringSink(str(fluss_tables.server.warehouse))
+    shape = LakeShape(
+        shape.columns, shape.key, shape.partition_key, shape.bucket_key, shape.buckets, coordinator.table_info(path).properties
+    )
     lake.ensure(target, shape)
     if key == ["id"]:
         # Written as it is.
@@ -85,7 +90,7 @@ def test_a_table_with_nested_columns_has_the_types_and_ids_that_the_coordinator_
     target = f"{path.database}.{path.name}"
     folder = fluss.warehouse / f"{path.database}.db" / path.name
     theirs = json.loads((folder / "schema/schema-0").read_text())
-    lake, shape = TieredLake(str(fluss.warehouse)), lake_shape(describe_table(coordinator, path))
+    lake, shape = PaimonTieringSink(str(fluss.warehouse)), lake_shape(describe_table(coordinator, path))
     lake.ensure(target, shape)
     shutil.rmtree(folder)
     lake.ensure(target, shape)
@@ -125,7 +130,7 @@ def test_a_word_about_a_lake_snapshot_deletes_what_it_does_not_keep(fluss_tables
     assert (coordinator.lake_snapshot(path, readable=True) or known).snapshot == 3
     # What is prepared meanwhile is merged over what it knows.
     merged = coordinator.prepare_lake_snapshot(table, path, {Bucket(table, 1): 7})
-    assert TieredLake(str(fluss_tables.server.warehouse)).offsets(merged).ends == {Bucket(table, 0): 30, Bucket(table, 1): 7}
+    assert PaimonTieringSink(str(fluss_tables.server.warehouse)).offsets(merged).ends == {Bucket(table, 0): 30, Bucket(table, 1): 7}
     # Without a word on what to keep, the late one takes the newest's file along.
     coordinator.commit_lake_snapshot(table, path, 2, str(files[2]), {})
     assert not files[3].exists()

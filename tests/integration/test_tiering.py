@@ -30,9 +30,9 @@ from snowmelt.fluss.client import Claim, FlussClient, connect_coordinator
 from snowmelt.fluss.rpc import Call, Connection, Gone
 from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.fluss.tables import ReadableTable
-from snowmelt.lakes.paimon_tiering import OFFSET, TieredLake
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
+from snowmelt.sinks.paimon.tiering import OFFSET, PaimonTieringSink
 from snowmelt.tiering.leases import Leased
 from snowmelt.tiering.rounds import State
 from snowmelt.tiering.splits import SnapshotSplit
@@ -125,7 +125,7 @@ def test_what_a_service_left_untold_is_told_as_readable_by_the_next(
         with RunningTiering(spark, settings(fluss)) as running:
             running.wait_for(lambda: len(lake_rows(fluss.warehouse, path)) == 10)
             held = [one for one in running.service._running.values() if one.handed.path == path]
-    committed = TieredLake(str(fluss.warehouse)).view(f"{path.database}.{path.name}").newest
+    committed = PaimonTieringSink(str(fluss.warehouse)).view(f"{path.database}.{path.name}").newest
     assert committed is not None
     with connect_coordinator(fluss.bootstrap).connection as connection:
         client = FlussClient(connection)
@@ -395,7 +395,7 @@ def test_a_lake_table_of_another_shape_a_dropped_table_and_a_killed_tablet_serve
     server = fresh_fluss(session_timeout_s=5.0, more=(("log.replica.high-watermark.checkpoint-interval", "100ms"),))
     tables = Tables(server)
     wrong, gone, right = (tables.make(**LAKE) for _ in range(3))
-    catalog = TieredLake(str(server.warehouse))._catalog
+    catalog = PaimonTieringSink(str(server.warehouse))._catalog
     catalog.drop_table(f"{wrong.database}.{wrong.name}", False)
     other = pa.schema([("id", pa.string()), ("n", pa.int64())])
     catalog.create_table(f"{wrong.database}.{wrong.name}", PaimonSchema.from_pyarrow_schema(other), False)

@@ -28,8 +28,8 @@ from snowmelt.engine.tiering.listing import lake_known
 from snowmelt.fluss.client import Claim, FlussClient, OffsetKind, connect_coordinator
 from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.fluss.tables import describe_table
-from snowmelt.lakes.paimon_tiering import BUCKET, OFFSET
 from snowmelt.model.table import TableId
+from snowmelt.sinks.paimon.tiering import BUCKET, OFFSET
 from tests import jvm
 from tests.fluss_bytes import seen, shown
 from tests.fluss_raw import create_table, put_rows

@@ -22,8 +22,8 @@ import pytest
 import snowmelt
 from snowmelt.engine.union.plan import UnionTask
 from snowmelt.fluss.server import FlussServer
-from snowmelt.lakes.paimon_tiering import OFFSETS, TieredLake
 from snowmelt.model.table import TableId
+from snowmelt.sinks.paimon.tiering import OFFSETS, PaimonTieringSink
 from snowmelt.tiering.fence import Base
 from tests.fluss_servers import Tables
 from tests.integration.test_fluss_reading import Reading
@@ -90,13 +90,13 @@ def tiered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Ends]:
     """Where lake snapshots have the table, by the names of the server's files that say it. Each is read before its snapshot is there: the
     server deletes it with the next snapshot, which may come before a read of this one is over."""
     ends: dict[str, Ends] = {}
-    commit = TieredLake.commit
+    commit = PaimonTieringSink.commit
 
-    def committed(lake: TieredLake, target: str, base: Base, path: str, messages: Sequence[bytes]) -> int:
+    def committed(lake: PaimonTieringSink, target: str, base: Base, path: str, messages: Sequence[bytes]) -> int:
         ends[path] = {bucket.bucket: end for bucket, end in lake.offsets(path).ends.items()}
         return commit(lake, target, base, path, messages)
 
-    monkeypatch.setattr(TieredLake, "commit", committed)
+    monkeypatch.setattr(PaimonTieringSink, "commit", committed)
     return ends
 
 

@@ -23,9 +23,9 @@ from snowmelt.fluss.rpc import NO_TABLE_OR_BUCKET, Call, Connection, Gone
 from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.fluss.types import Root
-from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
+from snowmelt.sinks.paimon.tiering import PaimonTieringSink
 from tests.fluss_bytes import seen, shown
 from tests.fluss_raw import create_table, put_rows
 from tests.fluss_servers import Tables
@@ -396,7 +396,7 @@ def test_what_is_wrong_is_told_before_anything_is_read(tiered: Changing, spark: 
     with pytest.raises(InvalidConfig, match=r"its lake table is not there.*is the warehouse the right one"):
         planned(server, path, warehouse=str(tmp_path))
     # A lake table of that name that belongs to another table.
-    fitting = TieredLake(str(tmp_path))
+    fitting = PaimonTieringSink(str(tmp_path))
     client = FlussClient(server.connect())
     fitting.ensure(name, lake_shape(describe_table(client, path)))
     with pytest.raises(SourceDrift, match="does not have what Fluss says it has"):

@@ -29,8 +29,9 @@ from snowmelt.databases.mysql.resultset import Counters, select
 from snowmelt.engine.routes import Mode, Route
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
-from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
 from snowmelt.model.table import DELETE, INSERT, KIND, TableId
+from snowmelt.sinks.contract import SEQUENCE
+from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.verify import Difference, Outcome, TableVerdict, verify
 from snowmelt.verify.digests import Hash, digest_rows, from_raw
 from snowmelt.verify.forms import float_bits, is_summed, lake_text, sql_digest, sql_float
@@ -276,7 +277,7 @@ def test_a_lake_that_somebody_else_wrote_to_is_told(fresh_mariadb: Fresh, tmp_pa
 
 def _tamper(warehouse: Path, target: str) -> None:
     """Delete row 1, change row 2 and add a row, as a writer of the lake would that has nothing to do with us."""
-    table = PaimonLake(str(warehouse), user="somebody").table(target)
+    table = PaimonSink(str(warehouse), user="somebody").table(target)
     builder = table.new_read_builder()
     held = builder.new_read().to_arrow(builder.new_scan().plan().splits())
     rows = {row["id"]: row for row in held.to_pylist()}

@@ -13,9 +13,9 @@ import pytest
 
 from snowmelt.databases.mysql.events import Event
 from snowmelt.engine.tasks import Emptied, run_log
-from snowmelt.lakes.paimon import PaimonLake
-from snowmelt.lakes.paimon_table import messages_of
 from snowmelt.relay.limits import WRITERS_BYTES_MIN, Limits
+from snowmelt.sinks.paimon.sink import PaimonSink
+from snowmelt.sinks.paimon.table import messages_of
 from tests.integration.log_tasks import BUCKETS, Made, growth_bytes, make, row, sourced
 from tests.integration.paimon_tables import entry_of, intent_of, read_columns
 
@@ -73,7 +73,7 @@ class Changes:
         return row(key, price, value)
 
 
-def written(made: Made, warehouse: Path, limits: Limits) -> tuple[PaimonLake, int]:
+def written(made: Made, warehouse: Path, limits: Limits) -> tuple[PaimonSink, int]:
     """A lake with what one task stages of it all, and in how many files."""
     lake = made.lake(warehouse)
     emptied = Emptied(CHANGES.table.id, CHANGES.target, 0, 1000)
@@ -107,7 +107,7 @@ def test_rows_are_the_same_whatever_the_budget(tmp_path: Path, seed: int) -> Non
     assert files[0] > files[1] > files[2] > files[3] == BUCKETS * len(KEYED) + 1
 
 
-def change_rows(lake: PaimonLake) -> list[tuple[Any, ...]]:
+def change_rows(lake: PaimonSink) -> list[tuple[Any, ...]]:
     builder = lake.table(CHANGES.target).new_read_builder()
     found = builder.new_read().to_arrow(builder.new_scan().plan().splits()).to_pylist()
     return [(one["_op"], one["id"], one["v"]) for one in sorted(found, key=lambda one: (one["_seq"], one["_ordinal"]))]

@@ -13,17 +13,18 @@ from uuid import uuid4
 import pyarrow as pa
 
 from snowmelt.errors import Fenced
-from snowmelt.lakes.paimon_tiering import CHANGE, OFFSET, TIMESTAMP, Column, Shape, TieredLake
+from snowmelt.sinks.paimon.tiering import CHANGE, OFFSET, TIMESTAMP, PaimonTieringSink
+from snowmelt.sinks.tiering import LakeColumn, LakeShape
 from snowmelt.tiering.fence import Base
 from tests.integration.paimon_tables import READERS, Process
 
 ORDERS, EVENTS, DAYS = "shop.orders", "shop.events", "shop.days"
-OWN = (Column("id", "BIGINT NOT NULL"), Column("v", "STRING"))
+OWN = (LakeColumn("id", "BIGINT NOT NULL"), LakeColumn("v", "STRING"))
 PROPERTIES = {"table.datalake.enabled": "true", "paimon.file.format": "parquet", "table.datalake.paimon.x": "y", "owner": "me"}
 SHAPES = {
-    ORDERS: Shape(OWN, key=("id",), bucket_key=("id",), buckets=2, properties=PROPERTIES),
-    EVENTS: Shape(OWN, buckets=2),
-    DAYS: Shape((*OWN, Column("day", "STRING NOT NULL")), key=("id", "day"), partition_key=("day",), bucket_key=("id",), buckets=2),
+    ORDERS: LakeShape(OWN, key=("id",), bucket_key=("id",), buckets=2, properties=PROPERTIES),
+    EVENTS: LakeShape(OWN, buckets=2),
+    DAYS: LakeShape((*OWN, LakeColumn("day", "STRING NOT NULL")), key=("id", "day"), partition_key=("day",), bucket_key=("id",), buckets=2),
 }
 IN_0, IN_1 = (1, 2, 4, 5, 6), (0, 3, 7)
 """Keys by the bucket that Paimon puts them in."""
@@ -35,18 +36,18 @@ Change = tuple[int, str | None, int, int]
 """Key, value, kind of change and offset."""
 
 
-def open_lake(warehouse: Path | str) -> TieredLake:
-    lake = TieredLake(str(warehouse))
+def open_sink(warehouse: Path | str) -> PaimonTieringSink:
+    lake = PaimonTieringSink(str(warehouse))
     for target, shape in SHAPES.items():
         lake.ensure(target, shape)
     return lake
 
 
-def table_of(lake: TieredLake, target: str) -> Any:
+def table_of(lake: PaimonTieringSink, target: str) -> Any:
     return lake._table(target)
 
 
-def folder(lake: TieredLake, target: str) -> Path:
+def folder(lake: PaimonTieringSink, target: str) -> Path:
     return Path(str(table_of(lake, target).table_path))
 
 
@@ -70,25 +71,25 @@ def batch(changes: Sequence[Change], *, day: str | None = None) -> pa.RecordBatc
     return pa.record_batch(list(columns.values()), names=list(columns))
 
 
-def stage(lake: TieredLake, target: str, bucket: int, changes: Sequence[Change], *, day: str | None = None) -> tuple[bytes, ...]:
+def stage(lake: PaimonTieringSink, target: str, bucket: int, changes: Sequence[Change], *, day: str | None = None) -> tuple[bytes, ...]:
     """What one task leaves."""
     writer = lake.writer(target, bucket, "r1")
     writer.write(batch(changes, day=day))
     return writer.finish()
 
 
-def base_of(lake: TieredLake, target: str) -> Base:
+def base_of(lake: PaimonTieringSink, target: str) -> Base:
     view = lake.view(target)
     return Base(view.identity, view.schema, view.latest)
 
 
-def bring(lake: TieredLake, target: str, path: str, *staged: tuple[bytes, ...], base: Base | None = None) -> int:
+def bring(lake: PaimonTieringSink, target: str, path: str, *staged: tuple[bytes, ...], base: Base | None = None) -> int:
     """A round whose tasks left these."""
     messages = tuple(message for part in staged for message in part)
     return lake.commit(target, base or base_of(lake, target), path, messages)
 
 
-def read(lake: TieredLake, target: str) -> list[tuple[Any, ...]]:
+def read(lake: PaimonTieringSink, target: str) -> list[tuple[Any, ...]]:
     """Key, value, bucket, offset; sorted. Both of pypaimon's readers agree on it."""
     found = []
     for options in READERS:
@@ -100,7 +101,7 @@ def read(lake: TieredLake, target: str) -> list[tuple[Any, ...]]:
     return found[0]
 
 
-def files_in(lake: TieredLake, target: str) -> set[str]:
+def files_in(lake: PaimonTieringSink, target: str) -> set[str]:
     """Data and changelog files that exist."""
     return {path.name for path in folder(lake, target).rglob("*") if path.parent.name.startswith("bucket-")}
 
@@ -125,7 +126,7 @@ class Job:
     targets: tuple[str, ...] = (ORDERS, EVENTS)
 
     def __call__(self, pipe: Connection) -> None:
-        lake = TieredLake(self.warehouse)
+        lake = PaimonTieringSink(self.warehouse)
         pipe.send("ready")
         pipe.recv()
         if self.prelude is not None:
@@ -178,13 +179,13 @@ def table_at(target: str, stop: int) -> list[tuple[Any, ...]]:
     return sorted((key, value, 0, offset) for key, (value, offset) in rows.items())
 
 
-def reached(lake: TieredLake, target: str) -> int:
+def reached(lake: PaimonTieringSink, target: str) -> int:
     """Up to where the lake says it is."""
     newest = lake.view(target).newest
     return 0 if newest is None else next(iter(lake.offsets(newest.path).ends.values()))
 
 
-def run_round(lake: TieredLake, target: str, remote: Path) -> int:
+def run_round(lake: PaimonTieringSink, target: str, remote: Path) -> int:
     """All of bucket 0, from where the lake is."""
     view = lake.view(target)
     start = 0 if view.newest is None else next(iter(lake.offsets(view.newest.path).ends.values()))

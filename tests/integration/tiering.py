@@ -17,8 +17,8 @@ from snowmelt.engine.tiering.service import Tiering
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.server import FlussServer
-from snowmelt.lakes.paimon_tiering import BUCKET, OFFSET, TIMESTAMP, TieredLake
 from snowmelt.model.table import TableId
+from snowmelt.sinks.paimon.tiering import BUCKET, OFFSET, TIMESTAMP, PaimonTieringSink
 from snowmelt.tiering.rounds import State
 
 WAIT_S_MAX = 120
@@ -80,7 +80,7 @@ def assert_others_read_it(client: FlussClient, path: TableId) -> None:
 def lake_table(warehouse: Path | str, path: TableId) -> pa.Table:
     """All rows of a lake table, system columns included; empty where nothing was committed yet."""
     # Read by the native reader: pypaimon's other one makes Python's datetimes of timestamps, which know no nanoseconds.
-    table = TieredLake(str(warehouse))._table(f"{path.database}.{path.name}").copy({"read.native.enabled": "true"})
+    table = PaimonTieringSink(str(warehouse))._table(f"{path.database}.{path.name}").copy({"read.native.enabled": "true"})
     builder = table.new_read_builder()
     return builder.new_read().to_arrow(builder.new_scan().plan().splits())
 

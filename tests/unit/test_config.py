@@ -19,10 +19,10 @@ from snowmelt.engine.routes import SAME_NAME, Mode, Route, Router, assign_target
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget, Login
-from snowmelt.lakes.warehouse import Warehouse
 from snowmelt.model.table import TableId
 from snowmelt.relay.limits import Limits
 from snowmelt.secrets import Secret
+from snowmelt.sinks.warehouse import Warehouse
 from snowmelt.source.facts import Incarnation
 from snowmelt.source.tables import Phase, Table
 from snowmelt.store.objects import Bucket

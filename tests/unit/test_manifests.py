@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.lakes.paimon_manifests import run_to_merge
+from snowmelt.sinks.paimon.manifests import run_to_merge
 
 COMMITS = 2_000
 

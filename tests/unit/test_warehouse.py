@@ -17,10 +17,10 @@ from snowmelt.engine.jobs import spark_error
 from snowmelt.engine.tasks import Place
 from snowmelt.engine.workers import Expected, check_packages, look_around, owner_digest, packages
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
-from snowmelt.lakes.paimon_table import our_errors
-from snowmelt.lakes.warehouse import Warehouse, check_marked, mark, store_at, warehouse_of
 from snowmelt.model.position import LogFile
 from snowmelt.secrets import Secret
+from snowmelt.sinks.paimon.table import our_errors
+from snowmelt.sinks.warehouse import Warehouse, check_marked, mark, store_at, warehouse_of
 from snowmelt.store.contract import numbered
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store

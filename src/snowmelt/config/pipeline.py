@@ -39,10 +39,10 @@ from snowmelt.engine.routes import SAME_NAME, Mode, Route
 from snowmelt.engine.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget, make_login
-from snowmelt.lakes.warehouse import Warehouse, warehouse_of
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.secrets import Secret
+from snowmelt.sinks.warehouse import Warehouse, warehouse_of
 from snowmelt.store.objects import Bucket, check_options
 
 

@@ -31,9 +31,10 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.decode import ChangeBatch, LogReader
 from snowmelt.databases.mysql.segments import list_segments
 from snowmelt.engine.rows import KINDS, OP, ORDINAL, POSITION, READ, TAKES
-from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.sinks.contract import SEQUENCE
+from snowmelt.sinks.registry import open_reader
 
 KEY = "id"
 _OFFSET_BITS = 40
@@ -92,9 +93,10 @@ def prove(options: MySqlOptions, warehouse: str, target: str, table: TableId, *,
 
 
 def _read_lake(warehouse: str, target: str) -> pa.Table:
-    found: Any = PaimonLake(warehouse, user="demo").table(target).copy({"read.native.enabled": "true"})
-    builder = found.new_read_builder()
-    rows = builder.new_read().to_arrow(builder.new_scan().plan().splits())
+    lake = open_reader(warehouse, user="demo")
+    columns, newest = lake.columns(target), lake.newest(target)
+    batches = lake.read(target, newest, columns.names, lake.shares(target, newest))
+    rows = pa.Table.from_batches((batch.cast(columns) for batch in batches), columns)
     return rows.sort_by([(KEY, "ascending"), (SEQUENCE, "ascending"), (ORDINAL, "ascending")]).combine_chunks()
 
 

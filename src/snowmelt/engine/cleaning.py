@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from snowmelt.commit.cleaning import Leftovers, Standing, deletable, sweep_due
 from snowmelt.commit.records import Intent, Staged, StagedName
 from snowmelt.engine.jobs import Jobs, Lane
-from snowmelt.engine.sinks import Lake
 from snowmelt.engine.tasks import Place
 from snowmelt.errors import Corrupt, SnowmeltError, SourceDrift
+from snowmelt.sinks.contract import Sink
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def run_sweep(place: Place, task: SweepTask) -> int:
         return 0
 
 
-def sweep(lake: Lake, target: str, standing: Standing) -> int:
+def sweep(lake: Sink, target: str, standing: Standing) -> int:
     staged = [name for name in lake.staged(target) if deletable(StagedName.parse(name), standing)]
     if not staged:
         return 0
@@ -59,7 +59,7 @@ class Cleaner:
         self._leftovers = Leftovers()
         self._last: int | None = None
         self._sweeping = self._failed = False
-        self._lakes: list[Lake] = []
+        self._lakes: list[Sink] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snowmelt-cleaning")
 
     def reported(self, target: str, staged: Staged) -> None:

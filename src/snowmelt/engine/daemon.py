@@ -15,11 +15,12 @@ from collections.abc import Callable
 
 def serve(load: Callable[[], None]) -> None:
     """Load what all tasks need, and what these do, and fork workers from then on."""
-    import pypaimon.write.commit_message_serializer
-    import pypaimon.write.native_commit  # noqa: F401
     import pyspark.worker  # noqa: F401
     from pyspark.daemon import manager
 
+    from snowmelt.sinks.registry import preload
+
+    preload()
     load()
     gc.collect()
     gc.freeze()

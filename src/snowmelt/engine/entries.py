@@ -19,11 +19,11 @@ from snowmelt.databases.mysql.columns import TypeOptions
 from snowmelt.engine.chunks import Chunks
 from snowmelt.engine.rows import lake_schema
 from snowmelt.engine.shapes import Shapes
-from snowmelt.engine.sinks import Lake
 from snowmelt.engine.tasks import Emptied, LogAnswer
 from snowmelt.errors import RECOPY, Corrupt, SourceDrift, TableStuck
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Relay
+from snowmelt.sinks.contract import Sink
 from snowmelt.source.facts import Adopted, Found, Reborn, Reshaped, Truncated
 from snowmelt.source.planning import EpochPlan
 
@@ -43,7 +43,7 @@ class _Work:
 class Entries:
     """Builds them, for the thread that owns the machines."""
 
-    def __init__(self, lake: Lake, ledger: Ledger, shapes: Shapes, chunks: Chunks, options: TypeOptions) -> None:
+    def __init__(self, lake: Sink, ledger: Ledger, shapes: Shapes, chunks: Chunks, options: TypeOptions) -> None:
         self._lake = lake
         self._ledger = ledger
         self._shapes = shapes
@@ -143,7 +143,7 @@ class Entries:
 
     def _entry(self, target: str, one: _Work) -> Entry:
         try:
-            uuid, buckets, schema, base = self._lake.standing(target)
+            state = self._lake.describe(target)
         except (SourceDrift, Corrupt) as error:
             raise one.table.stuck(error.fact, detail=error.detail, hint=RECOPY) from error
         change = self._change(target, one)
@@ -153,11 +153,11 @@ class Entries:
             raise one.table.stuck(error.fact, detail=error.detail, hint=error.hint) from error
         return Entry(
             target,
-            uuid,
-            buckets,
-            schema,
+            state.identity,
+            state.buckets,
+            state.schema,
             None if change is None else change.schema,
-            base,
+            state.progress,
             one.empties,
             tuple(one.files),
             (*preface, *one.messages),

@@ -58,7 +58,6 @@ from snowmelt.engine.rows import CHANGE_FIELDS, Sourced, lake_schema
 from snowmelt.engine.settings import Settings
 from snowmelt.engine.shapes import Shapes
 from snowmelt.engine.signs import EVERY_S, EVERY_S_IN_BUCKETS, Signs
-from snowmelt.engine.sinks import open_lake
 from snowmelt.engine.splitting import Splitter
 from snowmelt.engine.state import Owner, Shape, State
 from snowmelt.engine.tasks import LogAnswer, LogTask, Place, run_log
@@ -76,10 +75,11 @@ from snowmelt.errors import (
     Unavailable,
     check,
 )
-from snowmelt.lakes.warehouse import mark
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Cut, Relay
+from snowmelt.sinks.registry import open_sink
+from snowmelt.sinks.warehouse import mark
 from snowmelt.source.asides import Requests, Troubles, forget, reborn
 from snowmelt.source.facts import Adopted, Durable, Found, Gone, Incarnation, SetAside
 from snowmelt.source.planning import EpochPlan, choose_end, plan_epoch, statements_wait
@@ -149,7 +149,7 @@ class Pipeline:
         self._requests = Requests() if requests is None else requests
         self._state = State(open_store(settings.state))
         self._user = f"snowmelt-{settings.name}"
-        self._lake = open_lake(settings.warehouse, settings.fluss, user=self._user, state=settings.state)
+        self._lake = open_sink(settings.warehouse, settings.fluss, user=self._user, state=settings.state)
         self._awake = threading.Event()
         self._spark = spark
         if is_gone(spark):
@@ -371,7 +371,7 @@ class Pipeline:
     def _tell_of_buckets(self, target: str, needed: Mapping[str, Table]) -> None:
         """How many buckets a table has is settled when it is made."""
         if target in needed and needed[target].keyed and self._settings.fluss is None:
-            has = self._lake.standing(target)[1]
+            has = self._lake.describe(target).buckets
             if has != self._settings.buckets:
                 extra = {"target": target, "has": has, "buckets": self._settings.buckets}
                 log.warning("a lake table keeps the number of buckets that it was made with", extra=extra)
@@ -645,7 +645,7 @@ class Pipeline:
         if not self._lake.exists(target.name):
             key, system = (shape.key, None) if target.keyed else ((), CHANGE_FIELDS)
             self._lake.create(target.name, schema, key, buckets=self._settings.buckets, system=system)
-        elif target.name not in self.ledger.marks and self._lake.standing(target.name)[3]:
+        elif target.name not in self.ledger.marks and self._lake.describe(target.name).progress:
             raise InvalidConfig(
                 "a lake table holds rows that this pipeline did not bring",
                 detail=target.name,

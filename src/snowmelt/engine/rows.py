@@ -24,9 +24,9 @@ from snowmelt.databases.mysql.rows import DELETE as DELETED
 from snowmelt.databases.mysql.rows import UPDATE_BEFORE
 from snowmelt.engine.keys import Mask
 from snowmelt.errors import RECOPY
-from snowmelt.lakes.paimon_shape import SEQUENCE, of_source
 from snowmelt.model import sequence
 from snowmelt.model.table import DELETE, INSERT, KIND
+from snowmelt.sinks.contract import SEQUENCE, target_columns
 
 OP, POSITION, TIME, ORDINAL = "_op", "_position", "_ts", "_ordinal"
 KINDS: Final = pa.array(["insert", "update_before", "update_after", "delete"])
@@ -57,7 +57,7 @@ class Sourced:
 
 def lake_schema(table: MySqlTable, options: TypeOptions, *, keyed: bool) -> pa.Schema:
     """The source's columns in the lake. All but the key can be NULL there: a delete has no values, and neither has `truncate`."""
-    return of_source(table.arrow_schema(options), table.key if keyed else ())
+    return target_columns(table.arrow_schema(options), table.key if keyed else ())
 
 
 def chunk_rows(batch: pa.RecordBatch, source: Sourced, options: TypeOptions, *, visible: int, place: str, time_us: int) -> pa.RecordBatch:

@@ -12,9 +12,9 @@ from snowmelt.databases.mysql.columns import TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.engine.routes import Route
 from snowmelt.fluss.target import FlussTarget
-from snowmelt.lakes.warehouse import Warehouse
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
+from snowmelt.sinks.warehouse import Warehouse
 from snowmelt.store.objects import Bucket
 
 

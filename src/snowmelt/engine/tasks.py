@@ -48,19 +48,20 @@ from snowmelt.engine.keeping import Opened, segments_of
 from snowmelt.engine.keys import Mask, in_span, outside, pack_bound
 from snowmelt.engine.reading import ChunkReading
 from snowmelt.engine.rows import Ordinals, Sourced, change_rows, chunk_rows, truncate_row
-from snowmelt.engine.sinks import Lake, open_lake
 from snowmelt.engine.stored_log import Filtered, StoredLog, read_group
 from snowmelt.engine.workers import Packages, check_packages
 from snowmelt.engine.writers import Writers, trouble_of
 from snowmelt.errors import SnowmeltError, check
 from snowmelt.fluss.target import FlussTarget
-from snowmelt.lakes.warehouse import Warehouse, check_marked
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Decided, Sealed
+from snowmelt.sinks.contract import Sink
+from snowmelt.sinks.registry import open_sink
+from snowmelt.sinks.warehouse import Warehouse, check_marked
 from snowmelt.source.facts import OUTSIDE, Extent, Launched
 from snowmelt.source.planning import Adopting, Rule
 from snowmelt.store.generations import check_shared
@@ -98,8 +99,8 @@ class Place:
             check_marked(self.warehouse, self.mark)
         check_shared(open_store(self.state), self.generation, self.nonce)
 
-    def lake(self) -> Lake:
-        return open_lake(self.warehouse, self.fluss, user=self.user, state=self.state)
+    def lake(self) -> Sink:
+        return open_sink(self.warehouse, self.fluss, user=self.user, state=self.state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from snowmelt.errors import InvalidConfig, SnowmeltError
-from snowmelt.lakes.warehouse import Warehouse, check_marked
+from snowmelt.sinks.warehouse import Warehouse, check_marked
 from snowmelt.store.contract import numbered
 from snowmelt.store.objects import Bucket, open_store
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from snowmelt.commit.records import Staged
-from snowmelt.engine.sinks import Writer
 from snowmelt.errors import RECOPY, Corrupt, InvariantBroken, SourceDrift
 from snowmelt.model.table import TableId
+from snowmelt.sinks.contract import SinkWriter
 
 
 @dataclass(slots=True)
@@ -43,12 +43,12 @@ class _Waiting:
 
 
 class Writers:
-    def __init__(self, opened: Callable[[str], Writer], names: Mapping[str, TableId], *, held_bytes_max: int) -> None:
+    def __init__(self, opened: Callable[[str], SinkWriter], names: Mapping[str, TableId], *, held_bytes_max: int) -> None:
         """`opened` makes a table's writer. `names` tells the source table of each lake table, for errors."""
         self._opened = opened
         self._names = names
         self._held_bytes_max = held_bytes_max
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[str, SinkWriter] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._targets: dict[str, None] = {}
         """In the order of their first rows."""

@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 
 from snowmelt.engine.rows import ADDS, OP, TAKES, TRUNCATE
 from snowmelt.engine.tasks import run_on_spark
-from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
-from snowmelt.lakes.paimon import SEQUENCE, PaimonLake
-from snowmelt.lakes.warehouse import Warehouse
+from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.sinks.contract import SEQUENCE, LakeReader, Share
+from snowmelt.sinks.registry import open_reader
+from snowmelt.sinks.warehouse import Warehouse
 from snowmelt.verify.classes import Classes, Parting, Sums
 from snowmelt.verify.digests import Hashes, digest_rows
 from snowmelt.verify.forms import RowForms, is_summed
@@ -44,8 +45,8 @@ class Look:
     forms: RowForms
     parting: Parting
     keyed: bool
-    share: int = 0
-    shares: int = 1
+    shares: tuple[Share, ...] = ()
+    """What of the snapshot this task reads."""
     since: int = -1
     """Of a change table: the `_seq` at which it was last emptied."""
     wanted: Classes | None = None
@@ -87,8 +88,9 @@ class LakeTable:
         if not look.snapshot:
             return []
         with self._reading():
-            shares = max(1, min(_TASKS_MAX, len(_splits(look)[1])))
-            looks = [replace(look, share=share, shares=shares) for share in range(shares)]
+            shares = _shares(look)
+            tasks = max(1, min(_TASKS_MAX, len(shares)))
+            looks = [replace(look, shares=tuple(shares[task::tasks])) for task in range(tasks)]
             if not look.keyed:
                 since = max(self._collect(looks, _last_emptied))
                 looks = [replace(one, since=since) for one in looks]
@@ -117,26 +119,27 @@ class LakeTable:
         return Unavailable("a lake table can't be read", detail=f"{self._look.target}, snapshot {self._look.snapshot}: {why[:300]}")
 
 
-def _splits(look: Look, columns: list[str] | None = None) -> tuple[Any, list[Any]]:
-    """The reader of a pinned snapshot, and what there is to read: the same list in every task."""
-    lake = PaimonLake(look.warehouse, user="snowmelt-verify")
-    if not look.keyed and int(lake.table(look.target).table_schema.id) > 0:
+def _open(look: Look) -> LakeReader:
+    return open_reader(look.warehouse, user="snowmelt-verify")
+
+
+def _shares(look: Look) -> list[Share]:
+    lake = _open(look)
+    if not look.keyed and lake.altered(look.target):
         # Rows of before keep the shape that they had, and those that take them away have the new one.
         hint = "read its history by the shapes that its source had"
         raise SourceDrift("a change table that was altered can't be folded", detail=look.target, hint=hint)
-    names = columns or [column.name for column in look.forms.columns] + ([] if look.keyed else [OP, SEQUENCE])
     try:
-        return lake.pinned(look.target, look.snapshot, names)
-    except InvalidConfig as error:
+        return lake.shares(look.target, look.snapshot)
+    except SourceDrift as error:
         raise Unavailable(error.fact, detail=error.detail, hint=error.hint) from None
 
 
 def _batches(look: Look, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    reader, splits = _splits(look, columns)
-    mine = splits[look.share :: look.shares]
-    if not mine:
+    if not look.shares:
         return
-    for batch in reader.to_arrow_batch_reader(mine):
+    names = columns or [column.name for column in look.forms.columns] + ([] if look.keyed else [OP, SEQUENCE])
+    for batch in _open(look).read(look.target, look.snapshot, names, look.shares):
         for at in range(0, batch.num_rows, _BATCH_ROWS):
             yield batch.slice(at, _BATCH_ROWS)
 

@@ -12,9 +12,9 @@ from snowmelt.fluss.client import FlussClient, Node, OffsetKind, Partition
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable
 from snowmelt.fluss.tablets import Tablets
-from snowmelt.lakes.paimon_tiering import Column, Shape
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
+from snowmelt.sinks.tiering import LakeColumn, LakeShape
 from snowmelt.tiering.fence import Known
 from snowmelt.tiering.splits import Log
 
@@ -77,7 +77,7 @@ def lake_known(client: FlussClient, path: TableId) -> Known | None:
     return None if known is None else Known(known.snapshot, known.offsets)
 
 
-def lake_shape(table: ReadableTable) -> Shape:
+def lake_shape(table: ReadableTable) -> LakeShape:
     target = table.versions.target
-    columns = tuple(Column(column.name, column.type.paimon) for column in target.columns)
-    return Shape(columns, target.primary_key, table.partition_key, table.bucket_key, table.buckets, table.properties)
+    columns = tuple(LakeColumn(column.name, column.type.paimon) for column in target.columns)
+    return LakeShape(columns, target.primary_key, table.partition_key, table.bucket_key, table.buckets, table.properties)

@@ -37,8 +37,9 @@ from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltErro
 from snowmelt.fluss.client import FlussClient, HandedOut, connect_coordinator
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.tables import ReadableTable, describe_table
-from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import Bucket, SnapshotFile
+from snowmelt.sinks.registry import open_tiering
+from snowmelt.sinks.tiering import TieringSink
 from snowmelt.tiering import rounds
 from snowmelt.tiering.fence import Tiered
 from snowmelt.tiering.offsets import Offsets
@@ -110,7 +111,7 @@ class RunningRound:
         self._handed_out_ms = _now_ms()
         self._nonce = uuid.uuid4().hex
         self._lease = lease_id(settings.name, handed.table, self._nonce)
-        self._opened: TieredLake | None = None
+        self._opened: TieringSink | None = None
         self._coordinator: FlussClient | None = None
         self._table: ReadableTable | None = None
         self._buckets = Buckets((), {})
@@ -234,9 +235,9 @@ class RunningRound:
         return State.FAILED if self.owned else State.FENCED
 
     @property
-    def _lake(self) -> TieredLake:
+    def _lake(self) -> TieringSink:
         if self._opened is None:
-            self._opened = TieredLake(self._settings.warehouse, remote=self._settings.remote)
+            self._opened = open_tiering(self._settings.warehouse, remote=self._settings.remote)
         return self._opened
 
     @property

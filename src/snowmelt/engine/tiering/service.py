@@ -33,7 +33,7 @@ from snowmelt.engine.tiering.status import StatusFile
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.fluss.client import Claim, FlussClient, HandedOut, HeartbeatAnswer, connect_coordinator
 from snowmelt.fluss.rpc import Call
-from snowmelt.lakes.paimon_tiering import TieredLake
+from snowmelt.sinks.registry import open_tiering
 from snowmelt.tiering.rounds import State
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ def check_ends(settings: TieringSettings) -> None:
     finally:
         connection.close()
     check_cluster(told)
-    warehouse = TieredLake(settings.warehouse)
+    warehouse = open_tiering(settings.warehouse)
     warehouse.check_writable()
     theirs = told.get("datalake.paimon.warehouse")
     if theirs and not settings.same_place and not warehouse.is_at(theirs):

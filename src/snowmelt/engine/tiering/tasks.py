@@ -28,8 +28,8 @@ from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader, ReadableTable
-from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import SnapshotFile
+from snowmelt.sinks.registry import open_tiering
 from snowmelt.tiering.rounds import BucketRead
 from snowmelt.tiering.splits import LogSplit, SnapshotSplit, Split
 
@@ -54,7 +54,7 @@ class SplitAnswer:
 def run_split(settings: TieringSettings, task: SplitTask) -> SplitAnswer:
     """Read a split and stage it."""
     bucket, remote = task.split.bucket, RemoteFiles(settings.remote)
-    lake = TieredLake(settings.warehouse)
+    lake = open_tiering(settings.warehouse)
     writer = lake.writer(task.target, bucket.bucket, f"{task.prefix}-{uuid.uuid4().hex}")
     rows: _LogRows | _SnapshotRows
     if isinstance(task.split, LogSplit):

@@ -27,9 +27,9 @@ from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.fluss.types import Root, Schema
-from snowmelt.lakes.paimon import PaimonLake, Share
-from snowmelt.lakes.paimon_tiering import TieredLake
 from snowmelt.model.fluss import Bucket, SnapshotFile
+from snowmelt.sinks.contract import Share
+from snowmelt.sinks.registry import open_reader, open_tiering
 from snowmelt.tiering.leases import Leased
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.union import BucketPart, Pair, decide_pair, plan_union, with_snapshot
@@ -82,7 +82,7 @@ class _Planning:
         self._owner = owner
         self._table = describe_table(client, options.table)
         self._keyed = bool(self._table.versions.target.primary_key)
-        self._lake = TieredLake(options.warehouse, remote=options.remote)
+        self._lake = open_tiering(options.warehouse, remote=options.remote)
 
     def tasks(self) -> list[UnionTask]:
         for _ in range(TRIES_MAX - 1):
@@ -111,7 +111,7 @@ class _Planning:
         return decide_pair(self._table.table, view, offsets, known)
 
     def _tasks(self, pair: Pair) -> list[UnionTask]:
-        shares = PaimonLake(self._options.warehouse, user=READER).shares(self._options.target, pair.snapshot) if pair.snapshot else []
+        shares = open_reader(self._options.warehouse, user=READER).shares(self._options.target, pair.snapshot) if pair.snapshot else []
         buckets = list_buckets(self._client, self._table)
         # What is not in a log from its first row on may be in a lake that had nothing when it was looked at. Tables with a key have KV
         # snapshots for that.

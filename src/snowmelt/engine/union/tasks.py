@@ -27,8 +27,8 @@ from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader
 from snowmelt.fluss.types import Column
-from snowmelt.lakes.paimon import PaimonLake
 from snowmelt.model.fluss import Bucket
+from snowmelt.sinks.registry import open_reader
 
 
 def run_task(options: UnionOptions, task: UnionTask, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -67,7 +67,7 @@ class _Reading:
         if self._task.files:
             yield from self._kv_snapshot()
         elif self._task.shares:
-            lake = PaimonLake(self._options.warehouse, user=READER)
+            lake = open_reader(self._options.warehouse, user=READER)
             for batch in lake.read(self._options.target, self._task.lake_snapshot, self._needed, self._task.shares):
                 arrays = [batch.column(field.name).cast(field.type) for field in self._schema]
                 yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)

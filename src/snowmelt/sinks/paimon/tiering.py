@@ -19,15 +19,15 @@ import contextlib
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SourceDrift, check
-from snowmelt.lakes.paimon import Writer
-from snowmelt.lakes.paimon_table import (
+from snowmelt.model.table import KIND
+from snowmelt.secrets import Secret
+from snowmelt.sinks.paimon.sink import Writer
+from snowmelt.sinks.paimon.table import (
     TRIES_MAX,
     bucket_count,
     crowded,
@@ -43,9 +43,8 @@ from snowmelt.lakes.paimon_table import (
     sync_folders,
     sync_table,
 )
-from snowmelt.lakes.warehouse import plain_warehouse
-from snowmelt.model.table import KIND
-from snowmelt.secrets import Secret
+from snowmelt.sinks.tiering import LakeColumn, LakeShape
+from snowmelt.sinks.warehouse import plain_warehouse
 from snowmelt.store.objects import open_store
 from snowmelt.tiering.fence import Base, LakeView, There, Tiered, judge
 from snowmelt.tiering.offsets import Offsets, parse_offsets
@@ -70,43 +69,7 @@ _SWITCHES: Final = ("deletion-vectors.enabled", "ignore-delete")
 _PATH_BYTES_MAX: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    name: str
-    type: str | dict[str, Any]
-    """Paimon's as its schema files have it, with whether it may be NULL: `BIGINT NOT NULL`. Fields of rows have no ids yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A Fluss table as its lake table has to be."""
-
-    columns: tuple[Column, ...]
-    key: tuple[str, ...] = ()
-    partition_key: tuple[str, ...] = ()
-    bucket_key: tuple[str, ...] = ()
-    """Empty: rows are anywhere."""
-    buckets: int = 1
-    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Fluss' own and the user's. Those that begin with `paimon.` are meant for the lake."""
-
-    @property
-    def options(self) -> dict[str, str]:
-        """The lake table's, as Fluss' coordinator sets them."""
-        found = {"partition.legacy-name": "false", "bucket": str(self.buckets if self.bucket_key else _ANYWHERE)}
-        if self.bucket_key:
-            found["bucket-key"] = ",".join(self.bucket_key)
-        if self.key:
-            found["changelog-producer"] = "input"
-        for name, value in self.properties.items():
-            if name.startswith("paimon."):
-                found[name.removeprefix("paimon.")] = value
-            elif not name.startswith("table.datalake.paimon."):
-                found[f"fluss.{name}"] = value
-        return found
-
-
-class TieredLake:
+class PaimonTieringSink:
     """The tables of one warehouse. To be opened in the process that uses it."""
 
     def __init__(self, warehouse: str, *, remote: Mapping[str, str | Secret] | None = None) -> None:
@@ -128,7 +91,7 @@ class TieredLake:
 
     # ---- tables
 
-    def ensure(self, target: str, shape: Shape) -> None:
+    def ensure(self, target: str, shape: LakeShape) -> None:
         """The lake table is there and fits, made if need be; durable on return. `InvalidConfig`: it is another."""
         from pypaimon import Schema
 
@@ -139,7 +102,7 @@ class TieredLake:
                 if not _absent(error):
                     raise
                 schema = Schema(
-                    fields=_fields(shape), partition_keys=list(shape.partition_key), primary_keys=list(shape.key), options=shape.options
+                    fields=_fields(shape), partition_keys=list(shape.partition_key), primary_keys=list(shape.key), options=_options(shape)
                 )
                 self._catalog.create_database(target.partition(".")[0], True)
                 # Somebody else may make it at the same time; then it is looked at like any other.
@@ -148,7 +111,7 @@ class TieredLake:
             sync_table(table)
         _check_fits(target, table, shape)
 
-    def fits(self, target: str, shape: Shape) -> bool:
+    def fits(self, target: str, shape: LakeShape) -> bool:
         """Whether the lake table is there. `InvalidConfig`: it is another."""
         with our_errors(target):
             try:
@@ -187,11 +150,11 @@ class TieredLake:
 
     # ---- writing, in a task
 
-    def writer(self, target: str, bucket: int, prefix: str) -> TieringWriter:
+    def writer(self, target: str, bucket: int, prefix: str) -> PaimonTieringWriter:
         """A writer for one bucket of the Fluss table, or of one of its partitions. `prefix`: of the names of its files, tells the round."""
         table = self._table(target)
         with our_errors(target):
-            return TieringWriter(table.copy({"data-file.prefix": f"{_PREFIX}{prefix}-"}), bucket)
+            return PaimonTieringWriter(table.copy({"data-file.prefix": f"{_PREFIX}{prefix}-"}), bucket)
 
     # ---- committing
 
@@ -247,7 +210,7 @@ class TieredLake:
             return self._catalog.get_table(target)
 
 
-class TieringWriter:
+class PaimonTieringWriter:
     """Writes one bucket's rows. Not shared; `finish` or `abandon` once."""
 
     def __init__(self, table: Any, bucket: int) -> None:
@@ -311,13 +274,28 @@ class TieringWriter:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _fields(shape: Shape) -> list[Any]:
+def _options(shape: LakeShape) -> dict[str, str]:
+    """The lake table's, as Fluss' coordinator sets them."""
+    found = {"partition.legacy-name": "false", "bucket": str(shape.buckets if shape.bucket_key else _ANYWHERE)}
+    if shape.bucket_key:
+        found["bucket-key"] = ",".join(shape.bucket_key)
+    if shape.key:
+        found["changelog-producer"] = "input"
+    for name, value in shape.properties.items():
+        if name.startswith("paimon."):
+            found[name.removeprefix("paimon.")] = value
+        elif not name.startswith("table.datalake.paimon."):
+            found[f"fluss.{name}"] = value
+    return found
+
+
+def _fields(shape: LakeShape) -> list[Any]:
     """With the ids that Fluss' coordinator gives: each column's, then those of the fields in it, the innermost first."""
     from pypaimon.schema.data_types import AtomicInteger, DataField, reassign_field_id
 
     numbers = AtomicInteger(-1)
     fields = []
-    for column in (*shape.columns, *(Column(name, types[0]) for name, types in _SYSTEM)):
+    for column in (*shape.columns, *(LakeColumn(name, types[0]) for name, types in _SYSTEM)):
         number = numbers.increment_and_get()
         fields.append(DataField(number, column.name, reassign_field_id(_parsed(column.type), numbers)))
     return fields
@@ -355,7 +333,7 @@ def _check_staged(table: Any, target: str, messages: Sequence[Any]) -> None:
                 raise Fenced("a round's staged files are gone", detail=target, hint="does somebody remove orphan files that are so young?")
 
 
-def _check_fits(target: str, table: Any, shape: Shape) -> None:
+def _check_fits(target: str, table: Any, shape: LakeShape) -> None:
     if wrong := _wrong(table, shape):
         raise InvalidConfig(
             "a lake table is not as its Fluss table needs it",
@@ -364,7 +342,7 @@ def _check_fits(target: str, table: Any, shape: Shape) -> None:
         )
 
 
-def _wrong(table: Any, shape: Shape) -> str:
+def _wrong(table: Any, shape: LakeShape) -> str:
     """How a lake table differs from what its Fluss table needs; empty: not at all."""
     from pypaimon.table.file_store_table import FileStoreTable
 
@@ -378,8 +356,8 @@ def _wrong(table: Any, shape: Shape) -> str:
             return f"its {what} is {list(found)}, not {list(wanted)}"
     options = table.options.options.to_map()
     for name in ("bucket", "bucket-key"):
-        if options.get(name) != shape.options.get(name):
-            return f"its {name} is {options.get(name)}, not {shape.options.get(name)}"
+        if options.get(name) != _options(shape).get(name):
+            return f"its {name} is {options.get(name)}, not {_options(shape).get(name)}"
     if options.get("merge-engine", "deduplicate") != "deduplicate":
         return "its merge-engine is not deduplicate"
     switches = [name for name in _SWITCHES if options.get(name, "false").lower() not in ("false", "off", "no", "0")]

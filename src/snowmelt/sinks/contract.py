@@ -1,28 +1,43 @@
-"""What the engine asks of the tables that a pipeline brings rows to, in a lake or in Fluss.
+"""What the engine, verify and programs may know of the tables that a pipeline writes.
 
-The engine knows no more of a sink than this. What a row is, what an intent says and who may act is the same for all of them; they differ in
-how an entry reaches its table once (`lakes.paimon`, `fluss.sink`).
+A *sink* is where a pipeline's tables are; a *target* is one table in it. What a row is, what an intent says and which driver may act is the
+same for all sinks. They differ in how an entry reaches its table exactly once (`sinks.paimon`, `sinks.fluss`), and they state what they
+can do (`Sink.empties`). `sinks.registry` opens them; nothing else names one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
-from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.target import FlussTarget
-from snowmelt.lakes.paimon import PaimonLake
-from snowmelt.lakes.warehouse import Warehouse
-from snowmelt.store.objects import Bucket
+
+SEQUENCE: Final = "_seq"
+"""The column that orders the rows of a key, in every target."""
 
 
-class Writer(Protocol):
-    """Writes rows of one table, in a task. `finish` once; what an abandoned one leaves behind is the cleaner's."""
+def target_columns(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
+    """A source's columns in a target: all but the key may be NULL, as a delete has no values."""
+    return pa.schema([field.with_nullable(field.name not in key) for field in schema])
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """What an intent holds of a target. An entry is committed only to a target that still has this identity, bucket count and schema."""
+
+    identity: str
+    buckets: int
+    schema: int
+    progress: int
+    """How far the target has come: its newest snapshot, or the size of its logs. 0: nothing was ever committed."""
+
+
+class SinkWriter(Protocol):
+    """Writes rows of one target, in a task. Call `finish` once. The cleaner deletes what an abandoned writer leaves."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Rows in the order of their changes, `_seq` and the kind included. After an error nothing is left to be done with it."""
@@ -33,9 +48,10 @@ class Writer(Protocol):
         ...
 
 
-class Lake(Protocol):
-    """The tables that one pipeline writes. To be opened in the process that uses it. Everything may be done twice, and what a method has
-    answered is durable. `Unavailable` and `OutcomeUnknown` pass, `Fenced` and `SourceDrift` stop."""
+class Sink(Protocol):
+    """The tables that one pipeline writes. Open it in the process that uses it: nothing of it crosses to another. Each method may be called
+    twice, and what it has answered is durable. Retry `Unavailable`; read back after `OutcomeUnknown`; stop on `Fenced` and `SourceDrift`.
+    A sink holds in memory what one call needs, and of each target at most a few numbers (`let_go`)."""
 
     @property
     def empties(self) -> bool:
@@ -57,8 +73,8 @@ class Lake(Protocol):
         """All that it has now, in the order that its writers want."""
         ...
 
-    def standing(self, target: str) -> tuple[str, int, int, int]:
-        """What an intent holds of a table: its identity, number of buckets, schema, and how far it has come; 0 is nowhere."""
+    def describe(self, target: str) -> TargetState:
+        """The target as it is now. `SourceDrift`: it is not a table that this sink could have made."""
         ...
 
     def preface(self, target: str) -> tuple[bytes, ...]:
@@ -75,7 +91,7 @@ class Lake(Protocol):
         """Before a driver's first step: the table must not know more than the store. `SourceDrift`."""
         ...
 
-    def writer(self, target: str, prefix: str, *, at_once: bool = False) -> Writer:
+    def writer(self, target: str, prefix: str, *, at_once: bool = False) -> SinkWriter:
         """Its files are named `prefix` and something. `at_once`: `write` puts all rows into files and holds none; otherwise the writer
         holds rows, within a bound of its own, until they are worth a file."""
         ...
@@ -106,12 +122,37 @@ class Lake(Protocol):
         ...
 
 
-def open_lake(warehouse: str | Warehouse, fluss: FlussTarget | None, *, user: str, state: Path | Bucket) -> Lake:
-    if fluss is None:
-        return PaimonLake(warehouse, user=user)
-    # What it needs is installed where it is used.
-    try:
-        from snowmelt.fluss.sink import FlussLake
-    except ImportError as error:
-        raise InvalidConfig("what Fluss needs is not installed", detail=error.name or "", hint="pip install 'snowmelt[fluss]'") from error
-    return FlussLake(fluss, state)
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of one bucket's files that can be read alone."""
+
+    partition: tuple[Any, ...]
+    bucket: int
+    split: bytes
+    """In the lake's own form."""
+
+
+class LakeReader(Protocol):
+    """Reads lake tables of any pipeline, at a snapshot. Changes nothing. Open it in the process that uses it."""
+
+    def exists(self, target: str) -> bool: ...
+
+    def columns(self, target: str) -> pa.Schema:
+        """All columns that a table has now, `_seq` and other system columns included."""
+        ...
+
+    def altered(self, target: str) -> bool:
+        """Whether its columns were ever changed."""
+        ...
+
+    def newest(self, target: str) -> int:
+        """Its newest snapshot, 0 if it has none."""
+        ...
+
+    def shares(self, target: str, snapshot: int) -> list[Share]:
+        """What there is to read of a snapshot, for tasks to `read`. `SourceDrift`: there is no such snapshot any more."""
+        ...
+
+    def read(self, target: str, snapshot: int, names: Sequence[str], shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
+        """The rows of some shares, with these columns; one that was added since is NULL in older rows. `Unavailable`: a file is gone."""
+        ...

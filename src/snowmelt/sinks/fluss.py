@@ -50,6 +50,7 @@ from snowmelt.fluss.types import Column, Schema, read_schema, type_of
 from snowmelt.fluss.upserts import Run, UpsertEncoder, kv_batch
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import DELETE, KIND, TableId
+from snowmelt.sinks.contract import TargetState
 from snowmelt.store.contract import Store, key_of
 from snowmelt.store.objects import Bucket as StateBucket
 from snowmelt.store.objects import open_store
@@ -209,7 +210,7 @@ class _Known:
         return self.taken
 
 
-class FlussLake:
+class FlussSink:
     """The tables of one cluster, as one pipeline sees them. To be opened in the process that uses it; one thread uses it."""
 
     empties: Final = False
@@ -338,11 +339,11 @@ class FlussLake:
         """Who reads a table of Fluss holds on to its id, so that none is made anew behind their backs."""
         raise InvalidConfig("a table of Fluss can't be made anew", detail=target, hint="give its source another target, with a new state")
 
-    def standing(self, target: str) -> tuple[str, int, int, int]:
-        """What an intent holds of a table: its id, number of buckets and schema, and how much its logs hold together."""
+    def describe(self, target: str) -> TargetState:
+        """`TargetState.progress` is how much its logs hold together."""
         info = self._described(target)
         ends = self._repeated(lambda links: self._ends(links, target, info))
-        return str(info.table), info.buckets, info.schema, sum(ends.values())
+        return TargetState(str(info.table), info.buckets, info.schema, sum(ends.values()))
 
     def preface(self, target: str) -> tuple[bytes, ...]:
         """What an entry's messages begin with: who writes it, and from where on."""

@@ -21,7 +21,6 @@ import contextlib
 import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -31,8 +30,10 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import Files, Marker, There, View, check_start, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
 from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, OutcomeUnknown, SourceDrift, check
-from snowmelt.lakes import paimon_shape
-from snowmelt.lakes.paimon_table import (
+from snowmelt.model.table import SYSTEM_COLUMNS
+from snowmelt.sinks.contract import SEQUENCE, Share, TargetState, target_columns
+from snowmelt.sinks.paimon import shape as paimon_shape
+from snowmelt.sinks.paimon.table import (
     TRIES_MAX,
     bucket_count,
     crowded,
@@ -52,10 +53,8 @@ from snowmelt.lakes.paimon_table import (
     sync_folders,
     sync_table,
 )
-from snowmelt.lakes.warehouse import Warehouse
-from snowmelt.model.table import SYSTEM_COLUMNS
+from snowmelt.sinks.warehouse import Warehouse
 
-SEQUENCE: Final = paimon_shape.SEQUENCE
 _EPOCH, _IDENTITY, _SEQUENCE_MAX = "snowmelt.epoch", "snowmelt.identity", "snowmelt.sequence-max"
 _SCHEMA: Final = re.compile(r"schema-([0-9]+)")
 _BUFFER: Final = "write.parquet-buffer-size"
@@ -68,17 +67,7 @@ _SWITCHES: Final = ("deletion-vectors.enabled", "ignore-delete")
 """Options of a table with a key that hide rows from readers, or keep deletes from them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A part of one bucket's files that can be read alone."""
-
-    partition: tuple[Any, ...]
-    bucket: int
-    split: bytes
-    """In Paimon's own form."""
-
-
-class PaimonLake:
+class PaimonSink:
     """The tables of one warehouse, as one pipeline sees them. To be opened in the process that uses it."""
 
     empties: Final = True
@@ -122,7 +111,7 @@ class PaimonLake:
         check(SYSTEM_COLUMNS.issuperset(ours.names), "a system column has a name that is not ours", target)
         if wrong := paimon_shape.wrong_name(schema.names):
             raise InvalidConfig("a column can't be brought to the lake", detail=f"{target}: {wrong}", hint="rename it or exclude it")
-        fields = pa.schema([*paimon_shape.of_source(schema, keys), *ours])
+        fields = pa.schema([*target_columns(schema, keys), *ours])
         columns = paimon_shape.columns(target, fields)
         wanted = {**_OPTIONS, "bucket": str(buckets), **(options or {})}
         if keys:
@@ -166,18 +155,8 @@ class PaimonLake:
             schema: pa.Schema = PyarrowFieldParser.from_paimon_schema(table.fields)
             return schema
 
-    def pinned(self, target: str, snapshot: int, names: Sequence[str] | None = None) -> tuple[Any, list[Any]]:
-        """A reader of one snapshot, and what there is to read: the same list in every process.
-
-        With the columns that the table has today, or some of them: one that was added since is NULL in older rows. `InvalidConfig`:
-        there is no such snapshot.
-        """
-        table = self.table(target)
-        with our_errors(target):
-            if table.snapshot_manager().get_snapshot_by_id(snapshot) is None:
-                raise InvalidConfig("a lake table has no such snapshot", detail=f"{target}: {snapshot}", hint="it may be expired")
-            builder = _reading(table, target, snapshot, names)
-            return builder.new_read(), builder.new_scan().plan().splits()
+    def altered(self, target: str) -> bool:
+        return int(self.table(target).table_schema.id) > 0
 
     def shares(self, target: str, snapshot: int) -> list[Share]:
         """What there is to read of a snapshot, for tasks to `read`. All files that it names are in the list, so it need not last itself.
@@ -203,11 +182,11 @@ class PaimonLake:
             splits = [deserialize_split_v1(share.split, partition, key) for share in shares]
             yield from _reading(table, target, snapshot, names).new_read().to_arrow_batch_reader(splits)
 
-    def standing(self, target: str) -> tuple[str, int, int, int]:
-        """What an intent holds of a table: its identity, number of buckets, schema and newest snapshot."""
+    def describe(self, target: str) -> TargetState:
         table = _fitting(self.table(target))
         with our_errors(target):
-            return identity_of(table), bucket_count(table), int(table.table_schema.id), max(snapshot_numbers(table), default=0)
+            newest = max(snapshot_numbers(table), default=0)
+            return TargetState(identity_of(table), bucket_count(table), int(table.table_schema.id), newest)
 
     def newest(self, target: str) -> int:
         """Its newest snapshot, 0 if it has none; of a table of any kind."""
@@ -235,7 +214,7 @@ class PaimonLake:
             from pypaimon.common.json_util import JSON
 
             try:
-                wanted = paimon_shape.columns(target, paimon_shape.of_source(schema, key))
+                wanted = paimon_shape.columns(target, target_columns(schema, key))
             except InvalidConfig as error:
                 raise SourceDrift(error.fact, detail=error.detail, hint=error.hint) from error
             old = table.schema_manager.latest()

@@ -21,7 +21,6 @@ import pyarrow as pa
 from snowmelt.errors import RECOPY, InvalidConfig, SourceDrift, check
 from snowmelt.model.table import SYSTEM_COLUMNS
 
-SEQUENCE: Final = "_seq"
 _PAIMON: Final = frozenset({"_sequence_number", "_value_kind", "_level", "_row_id", "rowkind"})
 _PAIMON_KEY: Final = "_key_"
 _DIGITS: Final = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
@@ -43,11 +42,6 @@ def wrong_name(names: Iterable[str]) -> str:
             return f"columns {seen[folded]} and {name} differ in case alone"
         seen[folded] = name
     return ""
-
-
-def of_source(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
-    """A source's columns in the lake: all but the key may be NULL, as a delete has no values."""
-    return pa.schema([field.with_nullable(field.name not in key) for field in schema])
 
 
 def columns(target: str, schema: pa.Schema) -> list[Any]:

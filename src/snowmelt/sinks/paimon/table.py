@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
-from snowmelt.lakes.paimon_manifests import existing_manifests
-from snowmelt.lakes.warehouse import Warehouse, plain_warehouse, store_at
+from snowmelt.sinks.paimon.manifests import existing_manifests
+from snowmelt.sinks.warehouse import Warehouse, plain_warehouse, store_at
 from snowmelt.store.contract import Store
 
 TRIES_MAX: Final = 50

@@ -1,1 +1,0 @@
-"""Lake tables: created, written by tasks, committed by the coordinator."""

@@ -1,0 +1,1 @@
+"""Apache Paimon: tables of pipelines (`sink`), and lake tables of Fluss (`tiering`). Nothing else imports pypaimon."""
