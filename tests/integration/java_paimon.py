@@ -1,4 +1,4 @@
-"""Java Paimon, as its own engines bring it: compaction and expiry by others than us."""
+"""Java Paimon, as its own engines bring it: reads, compaction and expiry by others than us."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ class JavaPaimon:
     def compact_and_expire(self, warehouse: Path, target: str, *, retained: int = 1) -> int:
         """A full compaction of every bucket, behind which all snapshots expire but `retained`. The newest snapshot."""
         paimon = self._jvm.org.apache.paimon
-        options = paimon.options.Options()
-        options.set("warehouse", str(warehouse))
-        catalog = paimon.catalog.CatalogFactory.createCatalog(paimon.catalog.CatalogContext.create(options))
         wanted = self._jvm.java.util.HashMap()
         for name, value in {
             "write-only": "false",
@@ -35,7 +32,7 @@ class JavaPaimon:
             "snapshot.expire.execution-mode": "sync",
         }.items():
             wanted.put(name, value)
-        table = catalog.getTable(paimon.catalog.Identifier.create(*target.split("."))).copy(wanted)
+        table = self._table(warehouse, target).copy(wanted)
         write, commit = table.newWrite("maintenance"), table.newCommit("maintenance")
         write.withIOManager(paimon.disk.IOManager.create(str(self._folder)))
         for bucket in range(table.coreOptions().bucket()):
@@ -45,6 +42,53 @@ class JavaPaimon:
         commit.close()
         newest: int = table.snapshotManager().latestSnapshotId()
         return newest
+
+    def read(self, warehouse: Path, target: str) -> list[list[Any]]:
+        """All rows, as lists of values in the form that `fluss_bytes` takes. Each value costs calls, so this is for few rows."""
+        table = self._table(warehouse, target)
+        builder = table.newReadBuilder()
+        rows = builder.newRead().createReader(builder.newScan().plan()).toCloseableIterator()
+        found = []
+        while rows.hasNext():
+            found.append(self._value(table.rowType(), rows.next()))
+        rows.close()
+        return found
+
+    def _table(self, warehouse: Path, target: str) -> Any:
+        paimon = self._jvm.org.apache.paimon
+        options = paimon.options.Options()
+        options.set("warehouse", str(warehouse))
+        catalog = paimon.catalog.CatalogFactory.createCatalog(paimon.catalog.CatalogContext.create(options))
+        return catalog.getTable(paimon.catalog.Identifier.create(*target.split(".")))
+
+    def _value(self, kind: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        match kind.getTypeRoot().name():
+            case "ROW":
+                getters = [
+                    self._jvm.org.apache.paimon.data.InternalRow.createFieldGetter(one, at) for at, one in enumerate(kind.getFieldTypes())
+                ]
+                return [self._value(one, get.getFieldOrNull(value)) for one, get in zip(kind.getFieldTypes(), getters, strict=True)]
+            case "ARRAY":
+                return self._elements(kind.getElementType(), value)
+            case "MAP":
+                keys = self._elements(kind.getKeyType(), value.keyArray())
+                return list(zip(keys, self._elements(kind.getValueType(), value.valueArray()), strict=True))
+            case "CHAR" | "VARCHAR":
+                return value.toString()
+            case "BINARY" | "VARBINARY":
+                return bytes(value)
+            case "DECIMAL":
+                return int.from_bytes(value.toUnscaledBytes(), "big", signed=True)
+            case "TIMESTAMP_WITHOUT_TIME_ZONE" | "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
+                return value.getMillisecond(), value.getNanoOfMillisecond()
+            case _:
+                return value
+
+    def _elements(self, kind: Any, array: Any) -> list[Any]:
+        get = self._jvm.org.apache.paimon.data.InternalArray.createElementGetter(kind)
+        return [self._value(kind, get.getElementOrNull(array, at)) for at in range(array.size())]
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable
 from snowmelt.fluss.client import Claim, FlussClient, connect_coordinator
 from snowmelt.fluss.rpc import Call, Connection, Gone
 from snowmelt.fluss.server import FlussServer, Part
-from snowmelt.fluss.tables import ReadableTable
+from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import OFFSET, PaimonTieringSink
@@ -37,11 +37,13 @@ from snowmelt.tiering.leases import Leased
 from snowmelt.tiering.rounds import State
 from snowmelt.tiering.splits import SnapshotSplit
 from tests.fluss_bytes import seen, shown
-from tests.fluss_nested import LEAVES
+from tests.fluss_nested import COLUMNS, LEAVES, ROWS, for_client
 from tests.fluss_raw import create_table, put_rows
 from tests.fluss_servers import FreshFluss, Tables
+from tests.integration.java_paimon import JavaPaimon, java_paimon
 from tests.integration.test_fluss_reading import Reading, all_types
 from tests.integration.tiering import LAKE, RunningTiering, assert_others_read_it, in_order, lake_rows, lake_table, settings
+from tests.integration.unions import options, planned, union
 from tests.waiting import until
 
 
@@ -86,7 +88,13 @@ def test_tables_of_every_kind_reach_the_lake_and_follow(fluss: FlussServer, flus
         assert in_order(row.asDict() for row in rows) == lake_rows(fluss.warehouse, path)
 
 
-def test_every_type_is_in_the_lake_as_it_was_written(fluss: FlussServer, fluss_tables: Tables, spark: Any) -> None:
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaPaimon]:
+    with java_paimon(tmp_path_factory.mktemp("java")) as talks:
+        yield talks
+
+
+def test_every_type_is_in_the_lake_as_it_was_written(fluss: FlussServer, fluss_tables: Tables, spark: Any, java: JavaPaimon) -> None:
     schema, rows = all_types()
     path = TableId(fluss_tables.make().database, "lake_types")
     create_table(fluss, path, schema, **LAKE)
@@ -102,6 +110,9 @@ def test_every_type_is_in_the_lake_as_it_was_written(fluss: FlussServer, fluss_t
     lake = lake_table(fluss.warehouse, path).sort_by("id")
     for place, column in enumerate(schema.columns):
         assert seen(lake.column(place).combine_chunks()) == [shown(column.type, row[place]) for row in rows], column
+    by_java = sorted(java.read(fluss.warehouse, f"{path.database}.{path.name}"), key=lambda row: row[0])
+    for place, column in enumerate(schema.columns):
+        assert [shown(column.type, row[place]) for row in by_java] == [shown(column.type, row[place]) for row in rows], column
     # Spark has no nanoseconds, and else everything.
     by_spark = snowmelt.read(spark, str(path), warehouse=str(fluss.warehouse)).toArrow().sort_by("id")
     assert by_spark.num_rows == len(rows)
@@ -109,6 +120,46 @@ def test_every_type_is_in_the_lake_as_it_was_written(fluss: FlussServer, fluss_t
         # Times of day are numbers there.
         if column.type.nested and column.type != LEAVES:
             assert seen(by_spark.column(place).combine_chunks()) == [shown(column.type, row[place]) for row in rows], column
+
+
+def test_nested_values_that_pyfluss_wrote_are_the_same_for_every_reader_of_the_lake_and_in_union_reads(
+    fluss: FlussServer, fluss_tables: Tables, spark: Any, java: JavaPaimon
+) -> None:
+    keyed = fluss_tables.make(columns=COLUMNS, buckets=1, **LAKE)
+    log = fluss_tables.make(columns=COLUMNS, key=(), buckets=1, **LAKE)
+    more = [row | {"id": 10 + row["id"]} for row in ROWS]
+    with connect_coordinator(fluss.bootstrap).connection as connection:
+        types = [column.type for column in describe_table(FlussClient(connection), log).versions.target.columns]
+
+    def write(rows: list[dict[str, Any]]) -> None:
+        fluss_tables.upsert(keyed, map(for_client, rows))
+        fluss_tables.append(log, pa.RecordBatch.from_pylist(rows, COLUMNS))
+
+    def check_lake(path: TableId, rows: list[dict[str, Any]]) -> None:
+        by_spark = snowmelt.read(spark, str(path), warehouse=str(fluss.warehouse)).select(COLUMNS.names).toArrow()
+        by_java = sorted(java.read(fluss.warehouse, f"{path.database}.{path.name}"), key=lambda row: row[0])
+        for place, field in enumerate(COLUMNS):
+            expected = seen(pa.array([row[field.name] for row in rows], field.type))
+            assert seen(by_spark.sort_by("id").column(place).combine_chunks()) == expected, field
+            assert [shown(types[place], row[place]) for row in by_java] == expected, field
+
+    write(ROWS)
+    with RunningTiering(spark, settings(fluss)) as running:
+        running.wait_for(lambda: all(lake_rows(fluss.warehouse, path) == in_order(ROWS) for path in (keyed, log)))
+        # By the log in any case.
+        write(more)
+        running.wait_for(lambda: all(lake_rows(fluss.warehouse, path) == in_order([*ROWS, *more]) for path in (keyed, log)))
+    for path in (keyed, log):
+        assert not [task for task in planned(fluss, path)[1] if task.bucket], "the log has something that the lake has not"
+        check_lake(path, [*ROWS, *more])
+        assert union(fluss, path) == in_order([*ROWS, *more])
+    untiered = [row | {"id": 20 + row["id"]} for row in ROWS]
+    write(untiered)
+    expected = in_order([*ROWS, *more, *untiered])
+    for path in (keyed, log):
+        assert union(fluss, path) == expected
+        told = options(fluss, path)
+        assert in_order(snowmelt.union_read(spark, told.pop("table"), **told).toArrow().cast(COLUMNS).to_pylist()) == expected
 
 
 def test_what_a_service_left_untold_is_told_as_readable_by_the_next(

@@ -223,10 +223,10 @@ class BatchDecoder:
 def _fitted(array: pa.Array, kind: FlussType, around: pa.Array | None = None) -> pa.Array | None:
     """An array of the log as readers of ours hand it out; None: it has a NULL where none may be.
 
-    `around`: the row that it is a field of. What is in a row that is NULL is NULL too, and means nothing.
+    `around`: whether each of the rows that it is a field of is there. What is in a row that is NULL means nothing.
     """
     if not kind.nullable and array.null_count:
-        nulls = array.is_null() if around is None else pc.and_(array.is_null(), around.is_valid())
+        nulls = array.is_null() if around is None else pc.and_(array.is_null(), around)
         if pc.any(nulls).as_py():
             return None
     if not kind.nested:
@@ -245,7 +245,8 @@ def _fitted(array: pa.Array, kind: FlussType, around: pa.Array | None = None) ->
             fields = [kind.arrow.key_field, kind.arrow.item_field]
             children = [pa.StructArray.from_arrays(parts, fields=fields) if whole else None]
         case _:
-            children = [_fitted(array.field(place), child, array) for place, child in enumerate(kind.children)]
+            there = array.is_valid() if around is None else pc.and_(array.is_valid(), around)
+            children = [_fitted(array.field(place), child, there) for place, child in enumerate(kind.children)]
     if any(child is None for child in children):
         return None
     buffers = array.buffers()[: 1 if kind.root is Root.ROW else 2]
