@@ -311,6 +311,32 @@ def test_rows_with_much_in_them_are_read_in_several_batches(monkeypatch: pytest.
     assert found == [row[1] for row in rows]
 
 
+WIDE = T.row({"inner": T.row({f"f{number}": T(Root.BIGINT) for number in range(1000)})})
+
+
+@pytest.mark.parametrize("kind", [T.array(WIDE), T.map(T(Root.INTEGER), WIDE), T.array(T.array(WIDE))])
+def test_null_rows_in_an_array_are_not_made_into_any_amount_of_memory(kind: FlussType) -> None:
+    """A million bytes of the input would take a gigabyte."""
+    count = 131_072
+    rows = struct.pack("<i", count) + b"\xff" * (count // 8) + bytes(8 * count)
+    keys = struct.pack("<i", count) + bytes(count // 8 + 4 * count)
+    value = struct.pack("<i", len(keys)) + keys + rows if kind.root is Root.MAP else rows
+    if kind.children[0].root is Root.ARRAY:
+        value = array(1, place(16, len(value)), value)
+    schema = schema_of(kind)
+    with pytest.raises(SourceDrift, match=r"too many rows in it: c0\..*131,072, at most 119,304"):
+        decode(Versions.one(schema), [b"\1\0\0" + varint(len(value), 32) + value])
+
+
+def test_rows_whose_null_rows_would_take_much_memory_are_read_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacted, "_NESTED_BYTES_MAX", 1 << 20)
+    schema = schema_of(T.array(WIDE))
+    rows = [[[None] * 40] for _ in range(50)]
+    batches = decode(Versions.one(schema), [stored_row(schema, row) for row in rows])
+    assert [batch.num_rows for batch in batches] == [2] * 25
+    assert [value for batch in batches for value in seen(batch.column(0))] == [row[0] for row in rows]
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -9,8 +9,9 @@ Laws:
 - Every read is checked against the end of its array. What is wrong is `Corrupt`; no value is guessed, and none is in the text of the error.
 - Values lie in the order of their elements and none in another's bytes, as Fluss writes them. So what is decoded is bounded by the size of
   the input, however deep arrays nest.
+- A NULL row in an array is a slot in the input, and a value of each field in memory. So all rows of a level may cost `ROWS_BYTES_MAX`.
 
-Memory: an arena for each level, bounded by the bytes of the arrays that are handed in.
+Memory: an arena for each level, bounded by the bytes of the arrays that are handed in, and for rows by `ROWS_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numba import njit
 
 from snowmelt.columnar.arena import Arena, ArenaPool, Bytes, Layout, Longs
 from snowmelt.columnar.memory import JIT, load16, load32, load64, store8, store16, store32, store64
-from snowmelt.errors import Corrupt
+from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.fluss.forms import (
     BIGINT,
     BOOL,
@@ -57,10 +58,13 @@ from snowmelt.fluss.forms import (
     store_wide_decimal,
     validity,
     whole_seconds,
+    width_of,
 )
-from snowmelt.fluss.types import FlussType
+from snowmelt.fluss.types import FlussType, Root
 
 _ELEMENTS_MAX = (1 << 31) - 1
+ROWS_BYTES_MAX = 1 << 30
+"""Of the rows in all arrays of a batch, texts and arrays in them aside."""
 _PADDING_MAX = 15
 """A wide decimal of one byte takes sixteen."""
 
@@ -195,6 +199,7 @@ class _Elements:
         # In a slot decimals are numbers of 64 bits or places, and so is all that has no width.
         self._width = self._form.storage.width if self._form.kind in (BOOL, BYTE, SHORT, WORD, INT, TIME, TIME_SECONDS) else 8
         self._inner = inner(kind, name) if kind.nested else None
+        self._rows_max = ROWS_BYTES_MAX // max(1, width_of(kind)) if kind.root is Root.ROW else _ELEMENTS_MAX
         self._pool = ArenaPool()
 
     def decode(self, buffer: Bytes, starts: Longs, ends: Longs) -> tuple[npt.NDArray[np.int32], pa.Array]:
@@ -203,6 +208,12 @@ class _Elements:
         if not count_elements(buffer, starts, ends, self._width, offsets):
             raise self._corrupt()
         count = int(offsets[-1])
+        if count > self._rows_max:
+            raise SourceDrift(
+                "an array of a Fluss row has too many rows in it",
+                detail=f"{self._name}: {count:,}, at most {self._rows_max:,} of its fields are read at once",
+                hint="divide the row into several",
+            )
         form, heap = self._form, 0
         if form.storage.heap:
             heap = int((ends - starts)[starts >= 0].sum())

@@ -57,6 +57,7 @@ from snowmelt.fluss.forms import (
     Nested,
     beyond,
     form_of,
+    growth_of,
     plain_array,
     ranges,
     validity,
@@ -75,7 +76,7 @@ STATE_SLOTS = 5
 _HEAP_BYTES_FIRST: Final = 1 << 16
 _OFFSETS_MAX: Final = (1 << 31) - 1
 _NESTED_BYTES_MAX: Final = 1 << 28
-"""Of rows with nested values in one batch, unless it is of one row."""
+"""Of rows with nested values in one batch, as they are in memory at most, unless it is of one row."""
 
 
 @njit(**JIT)
@@ -335,6 +336,7 @@ class RowDecoder:
         self._programs = _Programs(versions)
         self._types = [column.type for column in versions.target.columns]
         self._nested = [_nested(column.type, column.name) if column.type.nested else None for column in versions.target.columns]
+        self._nested_bytes_max = _NESTED_BYTES_MAX // max(map(growth_of, self._types), default=1)
         self._storage = [form_of(column).storage for column in self._types]
         self._newest = max(versions.by_id)
         self._rows_max = rows_max
@@ -352,7 +354,7 @@ class RowDecoder:
             # A batch for few rows gets a small arena.
             rows_max = min(self._rows_max, count - int(state[INDEX]))
             if any(self._nested):
-                rows_max = _rows_within(starts, ends, int(state[INDEX]), rows_max)
+                rows_max = _rows_within(starts, ends, int(state[INDEX]), rows_max, self._nested_bytes_max)
             layout = Layout(self._storage, rows_max=rows_max, heap_bytes=self._room)
             arena = Arena(self._pool, layout, valid=True)
             status = self._fill(buffer, starts, ends, schema_id, arena, state)
@@ -403,10 +405,10 @@ class RowDecoder:
         return Corrupt("a row of Fluss can't be read", detail=f"row {state[INDEX]} of its batch")
 
 
-def _rows_within(starts: Longs, ends: Longs, first: int, rows_max: int) -> int:
+def _rows_within(starts: Longs, ends: Longs, first: int, rows_max: int, bytes_max: int) -> int:
     """How many rows' nested values fit into one batch, at least one: Arrow counts what is in them with 31 bits."""
     sizes = np.cumsum((ends - starts)[first : first + rows_max])
-    return max(1, int(np.searchsorted(sizes, _NESTED_BYTES_MAX, side="right")))
+    return max(1, int(np.searchsorted(sizes, bytes_max, side="right")))
 
 
 def _nested(kind: FlussType, name: str) -> Nested:

@@ -26,6 +26,9 @@ BIGINT, SECONDS, MICROS, NANOS, DECIMAL = 11, 12, 13, 14, 15
 # How a call of a kernel ended.
 DONE, BATCH_FULL, HEAP_TOO_SMALL, CORRUPT, UNKNOWN_SCHEMA, OUT_OF_RANGE = 0, 1, 2, 3, 4, 5
 
+SLOT_BYTES = 8
+"""Of an element that is nested, in an array."""
+
 ABSENT = -1
 """As the start of a nested value: it is NULL, or something around it is."""
 
@@ -186,6 +189,20 @@ def beyond() -> SourceDrift:
         detail="milliseconds that don't fit 64 bits in the column's unit",
         hint="correct the row, or give the column a smaller precision",
     )
+
+
+def width_of(kind: FlussType) -> int:
+    """Bytes that a value costs in memory though it is NULL and takes nothing of the input: of a row those of all its fields."""
+    if kind.root is Root.ROW:
+        return sum(map(width_of, kind.children))
+    # What is decoded of an array or map has offsets, beside where it lies in the input.
+    return form_of(kind).storage.width + (16 if kind.nested else 1)
+
+
+def growth_of(kind: FlussType) -> int:
+    """How many times as large as the input what is decoded of it may get, at most: an element that is NULL is a slot and no more."""
+    growth = max(map(growth_of, kind.children), default=1)
+    return max(growth, *(-(-width_of(child) // SLOT_BYTES) for child in kind.children)) if kind.root in (Root.ARRAY, Root.MAP) else growth
 
 
 class Nested(Protocol):
