@@ -40,6 +40,7 @@ WARMING_ROWS = 200_000
 
 _FRESHNESS = "table.datalake.freshness"
 _FAILED = re.compile("is failed, fail reason is|Fail to generate Tiering splits")
+_REQUESTED = re.compile(r"Tiering table \((\d+),(\d+),[^)]*\) has been requested")
 _WAITING = "No available Tiering table found"
 _CLOSED = "Closing Fluss connection"
 _LOGGING = """\
@@ -118,8 +119,18 @@ class FlinkTiering:
         """Rounds of all tables, until this is so."""
         since = self._tell("start")
         self._await(lambda _: done(), since)
-        since = self._tell("stop")
-        self._await(lambda said: _CLOSED in said, since)
+        stopped = self._tell("stop")
+        self._await(lambda said: _CLOSED in said, stopped)
+        self._give_back(since)
+
+    def _give_back(self, since: int) -> None:
+        """What it was handed out when it was stopped. The coordinator would wait two minutes for it."""
+        said = self._jvm.log.read_bytes()[since:].decode(errors="replace")
+        newest = {int(table): int(epoch) for table, epoch in _REQUESTED.findall(said)}
+        with self._server.connect() as connection:
+            client = FlussClient(connection)
+            epoch = client.heartbeat().coordinator_epoch
+            client.heartbeat(failed=[Claim(table, epoch, tiering_epoch) for table, tiering_epoch in newest.items()])
 
     def _handed_out_to_us(self, client: FlussClient, path: TableId) -> Claim | None:
         answer = client.heartbeat(request_table=True)

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SourceDrift, Unavailable
+from snowmelt.fluss.compacted import RowDecoder
+from snowmelt.fluss.types import Versions
 from snowmelt.model.fluss import Bucket
 from snowmelt.sinks.paimon import tiering as paimon_tiering
 from snowmelt.sinks.paimon.sink import PaimonSink
@@ -26,6 +29,8 @@ from snowmelt.sinks.tiering import LakeColumn, LakeShape
 from snowmelt.store.local import LocalStore
 from snowmelt.tiering.fence import Publish, Tiered
 from snowmelt.tiering.offsets import Offsets
+from tests.fluss_bytes import schema_of, seen, shown, stored_row
+from tests.fluss_nested import CHOSEN
 from tests.integration.paimon_tables import READERS, DieAtStep, stop_before_publish
 from tests.integration.tiered_tables import (
     AFTER,
@@ -504,3 +509,33 @@ def test_three_services_at_once_bring_each_row_once(lake: PaimonTieringSink, tmp
         done = sorted(stop for said in told for stop in said[first:-1:2] if stop != "fenced")
         assert done == list(range(4, reached(lake, target) + 1, 4))
     assert len(files_in(lake, EVENTS)) == reached(lake, EVENTS) // 4
+
+
+# ---- nested values
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_part_of_a_batch_is_written_as_what_it_is_whatever_is_nested_in_it(tmp_path: Path, keyed: bool) -> None:
+    """A range of the log begins inside of a batch, and ends before the second half of an update."""
+    kinds = {f"c{place}": kind for place, kind in enumerate(CHOSEN)}
+    columns = (Column("id", "BIGINT NOT NULL"), *(Column(name, kind.paimon) for name, kind in kinds.items()))
+    lake = TieredLake(str(tmp_path))
+    key = ("id",) if keyed else ()
+    lake.ensure("shop.nested", Shape(columns, key=key, bucket_key=key, buckets=1))
+    schema = schema_of(*CHOSEN)
+    rows = [[values[row % len(values)] for values in CHOSEN.values()] for row in range(40)]
+    data = b"".join(stored := [stored_row(schema, row) for row in rows])
+    ends = np.cumsum([len(row) for row in stored])
+    (found,) = RowDecoder(Versions.one(schema)).decode(np.frombuffer(data, np.uint8), ends - [len(row) for row in stored], ends)
+    ids = pa.array(range(40), pa.int64())
+    system = [ids, pa.array(range(40), pa.timestamp("ms", "UTC")), pa.array([INSERT] * 40, pa.int8())]
+    whole = pa.record_batch([ids, *found.columns, *system], names=["id", *kinds, OFFSET, TIMESTAMP, CHANGE])
+    writer = lake.writer("shop.nested", 0, "r1")
+    for start, stop in ((3, 10), (10, 11), (20, 40)):
+        writer.write(whole.slice(start, stop - start))
+    bring(lake, "shop.nested", "p1", writer.finish())
+    builder = table_of(lake, "shop.nested").copy({"read.native.enabled": "true"}).new_read_builder()
+    lies = builder.new_read().to_arrow(builder.new_scan().plan().splits()).sort_by("id")
+    expected = [*rows[3:11], *rows[20:]]
+    for place, (name, kind) in enumerate(kinds.items()):
+        assert seen(lies.column(name).combine_chunks()) == [shown(kind, row[place]) for row in expected], kind

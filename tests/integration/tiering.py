@@ -53,7 +53,8 @@ class RunningTiering:
             if self._error is not None:
                 raise self._error
             if time.monotonic() > deadline:
-                pytest.fail(f"nothing happened; rounds: {self.ends[-5:]}")
+                failed = [end for end in self.ends if end.error is not None]
+                pytest.fail(f"nothing happened; rounds: {self.ends[-5:]}; failed: {failed[-5:]}")
             time.sleep(0.05)
 
     def finished(self, path: TableId) -> int:

@@ -262,7 +262,8 @@ class PaimonTieringWriter:
                 column = given.pop(wanted.name)
                 if wanted.name == TIMESTAMP:
                     column = column.cast(wanted.type)
-                columns.append(column)
+                # Of a part of a nested array Paimon's writer takes other values, or ends by a panic. A copy is whole.
+                columns.append(pa.concat_arrays([column]) if pa.types.is_nested(column.type) else column)
             else:
                 check(wanted.nullable, "rows lack a column that may not be NULL", f"{self._table.identifier}: {wanted.name}")
                 columns.append(pa.nulls(batch.num_rows, wanted.type))
