@@ -17,6 +17,8 @@ import snowmelt
 from snowmelt.engine.tiering.listing import Buckets, lake_shape, list_buckets
 from snowmelt.engine.union import plan
 from snowmelt.engine.union.holder import Hold, hold
+from snowmelt.engine.union.options import parse_options
+from snowmelt.engine.union.protection import LeasedRead, protected
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, OffsetKind
 from snowmelt.fluss.rpc import NO_TABLE_OR_BUCKET, Call, Connection, Gone
@@ -291,7 +293,7 @@ def test_a_kv_snapshot_is_read_under_its_lease_though_newer_ones_came(fluss: Flu
         until(lambda before=before: newest() > before)  # type: ignore[misc]
     assert in_order(read(parsed, tasks).to_pylist()) == in_order(first)
     # Whatever is still there: nobody keeps it any more.
-    with pytest.raises(Unavailable, match="was over before it was read to its end"):
+    with pytest.raises(Unavailable, match=r"is not leased any more, and Fluss has a newer one.*make the DataFrame anew"):
         read(brief, soon_over)
 
 
@@ -311,6 +313,73 @@ def test_a_server_without_leases_and_any_failure_to_lease_end_the_plan(
         hold(Hold(bootstrap=fluss.bootstrap, lease="x", path=path, table=1 << 40, wanted=wanted, duration_ms=60_000, owner=os.getpid()))
 
 
+def leases_of(server: FlussServer, table: int) -> set[Path]:
+    """What the server keeps of leases of a table."""
+    return set((server.remote / "lease").glob(f"**/{table}/*.metadata"))
+
+
+def test_the_lease_of_a_read_ends_with_its_query_and_a_later_use_of_the_dataframe_leases_anew_or_is_told(
+    fluss: FlussServer, fluss_tables: Tables, spark: Any
+) -> None:
+    """The lease is of an hour, and Spark lives on."""
+    path = fluss_tables.make()
+    rows = [values(id, "first") for id in range(50)]
+    fluss_tables.upsert(path, rows)
+    client = FlussClient(fluss.connect())
+    until(lambda: len(client.latest_snapshots(path).snapshots) == 2)
+    table = client.table_info(path).table
+    told = options(fluss, path)
+    frame = snowmelt.union_read(spark, told.pop("table"), **told)
+    # Of one query, that reads it twice.
+    assert frame.union(frame).count() == 100
+    assert leases_of(fluss, table)
+    until(lambda: not leases_of(fluss, table), seconds_max=20)
+    assert in_order(row.asDict() for row in frame.collect()) == in_order(rows)
+    assert not leases_of(fluss, table)
+    before = {bucket: one.snapshot for bucket, one in client.latest_snapshots(path).snapshots.items()}
+    fluss_tables.upsert(path, [values(id, "second") for id in range(50)])
+
+    def newer() -> bool:
+        now = client.latest_snapshots(path).snapshots
+        return now.keys() == before.keys() and all(one.snapshot > before[bucket] for bucket, one in now.items())
+
+    until(newer)
+    with pytest.raises(Exception, match=r"is not leased any more, and Fluss has a newer one.*make the DataFrame anew"):
+        frame.collect()
+    until(lambda: not leases_of(fluss, table))
+
+
+def test_a_query_that_has_enough_lets_go_of_its_lease_and_a_holder_that_dies_is_noticed(fluss: FlussServer, fluss_tables: Tables) -> None:
+    path = fluss_tables.make(buckets=1)
+    fluss_tables.upsert(path, [values(id, "x") for id in range(20)])
+    client = FlussClient(fluss.connect())
+    until(lambda: client.latest_snapshots(path).snapshots)
+    table, parsed = client.table_info(path).table, parse_options(options(fluss, path))
+    bucket = Bucket(table, 0)
+    asked = Hold(
+        bootstrap=fluss.bootstrap,
+        lease="union-partly",
+        path=path,
+        table=table,
+        wanted={bucket: None},
+        duration_ms=600_000,
+        owner=os.getpid(),
+        partly_read_s=0.1,
+    )
+    held = hold(asked)
+    with protected(parsed, LeasedRead(held.snapshots[bucket].snapshot, None, held.address)) as protection:
+        protection.check()
+        assert leases_of(fluss, table)
+    until(lambda: not leases_of(fluss, table), seconds_max=30)
+    held = hold(replace(asked, lease="union-dies"))
+    with protected(parsed, LeasedRead(held.snapshots[bucket].snapshot, None, held.address)) as protection:
+        held.drop()
+        with pytest.raises(Unavailable, match="was over before it was read to its end"):
+            until(protection.check)
+        with pytest.raises(Unavailable, match="was over before it was read to its end"):
+            protection.finish()
+
+
 def test_the_lease_of_a_read_is_renewed_and_goes_with_its_owner(fluss: FlussServer, fluss_tables: Tables) -> None:
     path = fluss_tables.make(buckets=1)
     fluss_tables.upsert(path, [values(id, "x") for id in range(20)])
@@ -319,7 +388,7 @@ def test_the_lease_of_a_read_is_renewed_and_goes_with_its_owner(fluss: FlussServ
     table = client.table_info(path).table
 
     def files() -> set[Path]:
-        return set((fluss.remote / "lease").glob(f"**/{table}/*.metadata"))
+        return leases_of(fluss, table)
 
     with subprocess.Popen(["sleep", "600"]) as owner:
         try:

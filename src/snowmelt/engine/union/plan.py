@@ -5,24 +5,24 @@ Laws:
   others do in between would look like a loss.
 - A log that does not reach back to the lake is a stop, unless the lake has gone on meanwhile: then all is planned anew.
 - The table is described once more behind the ends of its logs, so that no row below them has a schema that the plan does not know.
-- A KV snapshot is handed to a task only under a lease that was verified, and with the time up to which it is held. Whoever plans ends
-  before the tasks begin, so another process holds it.
+- A KV snapshot is handed to a task only under a lease that was verified, and with the address of the process that holds it: whoever plans
+  ends before the tasks begin.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Final
 
 from snowmelt.engine.tiering.leasing import lease_id, require_leases
 from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
-from snowmelt.engine.union.holder import Hold, hold
+from snowmelt.engine.union.holder import HeldSnapshots, Hold, hold
 from snowmelt.engine.union.options import UnionOptions
+from snowmelt.engine.union.protection import READER, LeasedRead
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.tables import ReadableTable, describe_table
@@ -30,12 +30,10 @@ from snowmelt.fluss.types import Root, Schema
 from snowmelt.model.fluss import Bucket, SnapshotFile
 from snowmelt.sinks.contract import Share
 from snowmelt.sinks.registry import open_reader, open_tiering
-from snowmelt.tiering.leases import Leased
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.union import BucketPart, Pair, decide_pair, plan_union, with_snapshot
 
 TRIES_MAX: Final = 5
-READER: Final = "snowmelt-union"
 _NAMED: Final = frozenset({Root.STRING, Root.CHAR, Root.TINYINT, Root.SMALLINT, Root.INTEGER, Root.BIGINT, Root.BOOLEAN, Root.DATE})
 """Types of partition columns whose values Fluss and the lake are known to call the same."""
 
@@ -53,8 +51,8 @@ class UnionTask:
     stop: int = 0
     files: tuple[SnapshotFile, ...] = ()
     """Of the KV snapshot."""
-    leased_until_ms: int | None = None
-    """Of the wall clock, by which all machines go; None: nothing is leased."""
+    leased: LeasedRead | None = None
+    """None: it reads no KV snapshot."""
 
 
 def read_schema_of(options: UnionOptions) -> Schema:
@@ -119,10 +117,9 @@ class _Planning:
         if cut and self._look() != pair:
             raise SourceDrift("a Fluss table was tiered while it was looked at", detail=str(self._options.table))
         reads = plan_union(keyed=self._keyed, starts=pair.offsets.ends, logs=buckets.logs)
-        leased_from_ms = time.time_ns() // 1_000_000
         with contextlib.ExitStack() as undo:
             held = self._lease(buckets, reads, undo)
-            tasks = self._planned(pair, shares, buckets, reads, held, leased_from_ms + self._options.lease_ms)
+            tasks = self._planned(pair, shares, buckets, reads, held)
             undo.pop_all()
         return tasks
 
@@ -132,16 +129,15 @@ class _Planning:
         shares: Sequence[Share],
         buckets: Buckets,
         reads: Sequence[BucketPart],
-        held: Mapping[Bucket, Leased],
-        until_ms: int,
+        held: HeldSnapshots | None,
     ) -> list[UnionTask]:
-        """`until_ms`: up to when the KV snapshots are leased."""
         table = describe_table(self._client, self._options.table)
         if table.table != self._table.table:
             raise Unavailable("a Fluss table was dropped and made anew while it was looked at", detail=str(self._options.table))
         ends = {read.bucket: read.stop for read in reads}
         # By now there may be newer KV snapshots than were planned with.
-        leased = {bucket: with_snapshot(one.snapshot, ends[bucket]) for bucket, one in held.items()}
+        snapshots = {} if held is None else held.snapshots
+        leased = {bucket: with_snapshot(one.snapshot, ends[bucket]) for bucket, one in snapshots.items()}
         reads = tuple(leased.get(read.bucket, read) for read in reads)
         alone, beside = self._divided(shares, buckets, reads)
         tasks = [UnionTask(table=table, lake_snapshot=pair.snapshot, shares=(share,)) for share in alone]
@@ -156,20 +152,22 @@ class _Planning:
                     bucket=read.bucket,
                     start=read.start,
                     stop=read.stop,
-                    files=held[read.bucket].files.files if read.snapshot is not None else (),
-                    leased_until_ms=until_ms if read.snapshot is not None else None,
+                    files=snapshots[read.bucket].files.files if read.snapshot is not None else (),
+                    leased=None
+                    if held is None or read.snapshot is None
+                    else LeasedRead(read.snapshot, buckets.partition_name(read.bucket), held.address),
                 )
             )
         return tasks
 
-    def _lease(self, buckets: Buckets, reads: Sequence[BucketPart], undo: contextlib.ExitStack) -> Mapping[Bucket, Leased]:
-        """`undo`: lets go of what is leased."""
+    def _lease(self, buckets: Buckets, reads: Sequence[BucketPart], undo: contextlib.ExitStack) -> HeldSnapshots | None:
+        """None: there is nothing to lease. `undo`: lets go of what is leased."""
         wanted = {read.bucket: buckets.partition_name(read.bucket) for read in reads if read.snapshot is not None}
         if not wanted:
-            return {}
+            return None
         require_leases(self._client)
         lease = lease_id(READER, self._table.table, uuid.uuid4().hex)
-        holds = hold(
+        held = hold(
             Hold(
                 bootstrap=self._options.bootstrap,
                 login=self._options.login,
@@ -181,9 +179,8 @@ class _Planning:
                 owner=self._owner,
             )
         )
-        undo.callback(holds.drop)
-        held = holds.snapshots
-        if held.keys() != wanted.keys():
+        undo.callback(held.drop)
+        if held.snapshots.keys() != wanted.keys():
             raise Unavailable("a Fluss bucket has no KV snapshot any more", detail=f"{self._options.table}, lease {lease}")
         return held
 

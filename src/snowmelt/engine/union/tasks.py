@@ -11,15 +11,15 @@ Memory: the changes of one bucket (`merge`) and a batch of what lies below them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from snowmelt.engine.union.merge import Tail
 from snowmelt.engine.union.options import UnionOptions
-from snowmelt.engine.union.plan import READER, UnionTask
-from snowmelt.errors import Unavailable
+from snowmelt.engine.union.plan import UnionTask
+from snowmelt.engine.union.protection import READER, Protection, protected
+from snowmelt.errors import InvariantBroken, Unavailable
 from snowmelt.fluss.batches import KIND
 from snowmelt.fluss.client import connect_coordinator
 from snowmelt.fluss.log import LogReader
@@ -47,8 +47,17 @@ class _Reading:
         self._needed = [*names, *(column.name for column in self._key if column.name not in names)]
         self._schema = pa.schema([target.column(name).field for name in self._needed])
         self._remote = RemoteFiles(options.remote)
+        self._protection: Protection | None = None
 
     def rows(self) -> Iterator[pa.RecordBatch]:
+        if self._task.leased is None:
+            yield from self._rows()
+            return
+        # From its beginning: a task that reads a log first is one that reads.
+        with protected(self._options, self._task.leased) as self._protection:
+            yield from self._rows()
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
         bucket = self._task.bucket
         if bucket is None or not self._key:
             yield from (batch.select(self._names) for batch in self._below())
@@ -73,20 +82,13 @@ class _Reading:
                 yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _kv_snapshot(self) -> Iterator[pa.RecordBatch]:
-        table = self._task.table
+        table, protection = self._task.table, self._protection
+        if protection is None:
+            raise InvariantBroken("a KV snapshot is read that nothing protects")
         for batch in SnapshotReader(table.versions, self._remote, kv_format=table.kv_format).read(self._task.files):
-            self._check_lease()
+            protection.check()
             yield batch.select(self._needed)
-        self._check_lease()
-
-    def _check_lease(self) -> None:
-        until_ms = self._task.leased_until_ms
-        if until_ms is not None and time.time_ns() // 1_000_000 > until_ms:
-            raise Unavailable(
-                "the lease of a KV snapshot was over before it was read to its end",
-                detail=f"{self._options.table}, bucket {self._task.bucket}",
-                hint="read again; the option lease says how many seconds it lasts",
-            )
+        protection.finish()
 
     def _log(self, bucket: Bucket) -> Iterator[pa.RecordBatch]:
         table = self._task.table

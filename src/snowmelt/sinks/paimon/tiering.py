@@ -262,7 +262,7 @@ class PaimonTieringWriter:
                 column = given.pop(wanted.name)
                 if wanted.name == TIMESTAMP:
                     column = column.cast(wanted.type)
-                # Of a part of a nested array Paimon's writer takes other values, or ends by a panic. A copy is whole.
+                # At a part of an array of rows with rows in them Paimon's writer panics. A copy is no part of another.
                 columns.append(pa.concat_arrays([column]) if pa.types.is_nested(column.type) else column)
             else:
                 check(wanted.nullable, "rows lack a column that may not be NULL", f"{self._table.identifier}: {wanted.name}")
