@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,15 +43,16 @@ class JavaPaimon:
         newest: int = table.snapshotManager().latestSnapshotId()
         return newest
 
-    def read(self, warehouse: Path, target: str) -> list[list[Any]]:
+    def read(self, warehouse: Path, target: str, columns: Sequence[str]) -> list[list[Any]]:
         """All rows, as lists of values in the form that `fluss_bytes` takes. Each value costs calls, so this is for few rows."""
         table = self._table(warehouse, target)
-        builder = table.newReadBuilder()
-        rows = builder.newRead().createReader(builder.newScan().plan()).toCloseableIterator()
+        kind = table.rowType().project(list(columns))
         found = []
-        while rows.hasNext():
-            found.append(self._value(table.rowType(), rows.next()))
-        rows.close()
+        for split in table.newScan().plan().splits():
+            rows = self._jvm.org.apache.paimon.reader.RecordReaderIterator(table.newRead().withReadType(kind).createReader(split))
+            while rows.hasNext():
+                found.append(self._value(kind, rows.next()))
+            rows.close()
         return found
 
     def _table(self, warehouse: Path, target: str) -> Any:
