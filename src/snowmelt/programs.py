@@ -173,7 +173,7 @@ def union_read(
     """A table of Apache Fluss as a DataFrame: what the lake has of it, and from Fluss what the lake does not have yet, merged by key.
 
     It shows the table as it is when the DataFrame is first used; make another to see it anew. A table that was never tiered is read from
-    its KV snapshots and their log; Fluss then keeps those for `lease_s` seconds, within which the read must be over. `username` and
+    its KV snapshots and their log; Fluss then keeps those until the query is over, which must be within `lease_s` seconds. `username` and
     `password`: where Fluss asks for a login; the password by reference, `${NAME}` or `file:/path`, which each machine must know.
     `remote`: options of obstore for Fluss' remote storage, secrets by reference. It is the data source `snowmelt.fluss` with these options.
     """

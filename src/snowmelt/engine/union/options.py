@@ -33,7 +33,7 @@ class UnionOptions:
     columns: tuple[str, ...] = ()
     """Those to read; none: all."""
     lease_ms: int = round(LEASE_S * 1000)
-    """How long KV snapshots are kept from deletion for a read, if Spark's process lives as long."""
+    """How long KV snapshots are kept from deletion for a read, at most."""
     remote: Mapping[str, str | Secret] = field(default_factory=lambda: MappingProxyType({}))
     """Options of obstore for Fluss' remote storage, where that is no folder of every machine."""
 
