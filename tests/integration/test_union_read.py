@@ -367,10 +367,17 @@ def test_a_query_that_has_enough_lets_go_of_its_lease_and_a_holder_that_dies_is_
         partly_read_s=0.1,
     )
     held = hold(asked)
-    with protected(parsed, LeasedRead(held.snapshots[bucket].snapshot, None, held.address)) as protection:
+    leased = LeasedRead(held.snapshots[bucket].snapshot, None, held.address)
+    with protected(parsed, leased) as protection:
         protection.check()
         assert leases_of(fluss, table)
     until(lambda: not leases_of(fluss, table), seconds_max=30)
+    # A task that finds no holder.
+    with protected(parsed, leased) as protection:
+        assert leases_of(fluss, table)
+        protection.check()
+        protection.finish()
+    assert not leases_of(fluss, table)
     held = hold(replace(asked, lease="union-dies"))
     with protected(parsed, LeasedRead(held.snapshots[bucket].snapshot, None, held.address)) as protection:
         held.drop()
