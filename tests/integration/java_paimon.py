@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,12 @@ class JavaPaimon:
         """All rows, as lists of values in the form that `fluss_bytes` takes. Each value costs calls, so this is for few rows."""
         table = self._table(warehouse, target)
         kind = table.rowType().project(list(columns))
+        decode = self._decoder(kind)
         found = []
         for split in table.newScan().plan().splits():
             rows = self._jvm.org.apache.paimon.reader.RecordReaderIterator(table.newRead().withReadType(kind).createReader(split))
             while rows.hasNext():
-                found.append(self._value(kind, rows.next()))
+                found.append(decode(rows.next()))
             rows.close()
         return found
 
@@ -62,34 +63,37 @@ class JavaPaimon:
         catalog = paimon.catalog.CatalogFactory.createCatalog(paimon.catalog.CatalogContext.create(options))
         return catalog.getTable(paimon.catalog.Identifier.create(*target.split(".")))
 
-    def _value(self, kind: Any, value: Any) -> Any:
-        if value is None:
-            return None
+    def _decoder(self, kind: Any) -> Callable[[Any], Any]:
+        """What makes a value of ours of one of this type. The type is looked at once: each call to Java costs."""
+        data = self._jvm.org.apache.paimon.data
         match kind.getTypeRoot().name():
             case "ROW":
-                getters = [
-                    self._jvm.org.apache.paimon.data.InternalRow.createFieldGetter(one, at) for at, one in enumerate(kind.getFieldTypes())
-                ]
-                return [self._value(one, get.getFieldOrNull(value)) for one, get in zip(kind.getFieldTypes(), getters, strict=True)]
+                types = list(kind.getFieldTypes())
+                fields = [(data.InternalRow.createFieldGetter(one, at), self._decoder(one)) for at, one in enumerate(types)]
+                return lambda row: [_unless_null(decode, get.getFieldOrNull(row)) for get, decode in fields]
             case "ARRAY":
-                return self._elements(kind.getElementType(), value)
+                return self._elements(kind.getElementType())
             case "MAP":
-                keys = self._elements(kind.getKeyType(), value.keyArray())
-                return list(zip(keys, self._elements(kind.getValueType(), value.valueArray()), strict=True))
+                keys, values = self._elements(kind.getKeyType()), self._elements(kind.getValueType())
+                return lambda found: list(zip(keys(found.keyArray()), values(found.valueArray()), strict=True))
             case "CHAR" | "VARCHAR":
-                return value.toString()
+                return lambda text: text.toString()
             case "BINARY" | "VARBINARY":
-                return bytes(value)
+                return bytes
             case "DECIMAL":
-                return int.from_bytes(value.toUnscaledBytes(), "big", signed=True)
+                return lambda number: int.from_bytes(number.toUnscaledBytes(), "big", signed=True)
             case "TIMESTAMP_WITHOUT_TIME_ZONE" | "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
-                return value.getMillisecond(), value.getNanoOfMillisecond()
+                return lambda moment: (moment.getMillisecond(), moment.getNanoOfMillisecond())
             case _:
-                return value
+                return lambda value: value
 
-    def _elements(self, kind: Any, array: Any) -> list[Any]:
-        get = self._jvm.org.apache.paimon.data.InternalArray.createElementGetter(kind)
-        return [self._value(kind, get.getElementOrNull(array, at)) for at in range(array.size())]
+    def _elements(self, kind: Any) -> Callable[[Any], list[Any]]:
+        get, decode = self._jvm.org.apache.paimon.data.InternalArray.createElementGetter(kind), self._decoder(kind)
+        return lambda array: [_unless_null(decode, get.getElementOrNull(array, at)) for at in range(array.size())]
+
+
+def _unless_null(decode: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else decode(value)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -132,3 +134,9 @@ def test_a_lease_that_is_lost_is_not_called_held(world: World) -> None:
 
 def test_the_token_is_in_no_text(world: World) -> None:
     assert world.address.token not in repr(world.address)
+
+
+def test_a_holder_is_a_small_process() -> None:
+    """There is one for each read. Arrow alone would make it three times as large."""
+    asked = "import sys, snowmelt.engine.union.holder; print([name for name in ('numpy', 'pyarrow', 'pyspark') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout.strip() == "[]"

@@ -11,15 +11,18 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from snowmelt.errors import Corrupt, OutcomeUnknown, SnowmeltError, Unavailable, present
 from snowmelt.fluss.messages import message
 from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, Connection, Gone, error_of
 from snowmelt.fluss.target import Login, parse_bootstrap
-from snowmelt.fluss.types import Column
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile, SnapshotFiles
 from snowmelt.model.table import TableId
+
+if TYPE_CHECKING:
+    # Arrow comes with it, and a holder of leases, a process of its own for each union read, needs none.
+    from snowmelt.fluss.types import Column
 
 _CLIENT: Final = -1
 """Instead of a server's id: the asker is no follower."""
