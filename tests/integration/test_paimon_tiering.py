@@ -518,10 +518,10 @@ def test_three_services_at_once_bring_each_row_once(lake: PaimonTieringSink, tmp
 def test_a_part_of_a_batch_is_written_as_what_it_is_whatever_is_nested_in_it(tmp_path: Path, keyed: bool) -> None:
     """A range of the log begins inside of a batch, and ends before the second half of an update."""
     kinds = {f"c{place}": kind for place, kind in enumerate(CHOSEN)}
-    columns = (Column("id", "BIGINT NOT NULL"), *(Column(name, kind.paimon) for name, kind in kinds.items()))
-    lake = TieredLake(str(tmp_path))
+    columns = (LakeColumn("id", "BIGINT NOT NULL"), *(LakeColumn(name, kind.paimon) for name, kind in kinds.items()))
+    lake = PaimonTieringSink(str(tmp_path))
     key = ("id",) if keyed else ()
-    lake.ensure("shop.nested", Shape(columns, key=key, bucket_key=key, buckets=1))
+    lake.ensure("shop.nested", LakeShape(columns, key=key, bucket_key=key, buckets=1))
     schema = schema_of(*CHOSEN)
     rows = [[values[row % len(values)] for values in CHOSEN.values()] for row in range(40)]
     data = b"".join(stored := [stored_row(schema, row) for row in rows])

@@ -35,7 +35,7 @@ from typing import Final
 
 from snowmelt.engine.signs import process_mark
 from snowmelt.engine.tiering.leasing import Leasing
-from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable, present
+from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable, instance, present
 from snowmelt.fluss.target import Login, parse_bootstrap
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
@@ -203,13 +203,13 @@ class Readers:
             if key.fileobj is self._listening:
                 self._accept()
             else:
-                assert isinstance(key.fileobj, socket.socket)
+                reader = instance(key.fileobj, socket.socket, "what a holder listens to is a socket")
                 try:
-                    heard = key.fileobj.recv(_LINE_BYTES_MAX)
-                    if not heard or not self._hear(key.fileobj, heard, check):
-                        self._part(key.fileobj)
+                    heard = reader.recv(_LINE_BYTES_MAX)
+                    if not heard or not self._hear(reader, heard, check):
+                        self._part(reader)
                 except OSError:
-                    self._part(key.fileobj)
+                    self._part(reader)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
