@@ -7,6 +7,7 @@ cover it, so that each commit leaves log in flight.
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from snowmelt.engine import pipeline
 from snowmelt.engine.jobs import Jobs, Lane
 from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.tasks import LogTask
 from snowmelt.relay.limits import POOL_BYTES_MIN, Limits
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.servers import Fresh, Server
@@ -57,24 +59,33 @@ def test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks(
             cursor.execute(f"CREATE TABLE shop.{table} (id INT NOT NULL PRIMARY KEY, v LONGBLOB)")
     limits = Limits(prefilter_bytes=SEGMENT_BYTES, pool_bytes=POOL_BYTES_MIN, assembly_bytes=RECORD_BYTES // 2)
     submit = Jobs.submit
-    ran: list[int] = []
-    """How many tasks each log job of a phase had, which have all answered."""
+    ran: list[list[LogTask]] = []
+    """The tasks of each log job of a phase, which have all answered."""
 
-    def counted(jobs: Jobs, lane: Lane, place: Any, tasks: Any, run: Any, done: Any, failed: Any) -> None:
+    def noted(jobs: Jobs, lane: Lane, place: Any, tasks: Any, run: Any, done: Any, failed: Any) -> None:
         def told(answers: list[Any]) -> None:
             if lane is Lane.LOG:
-                ran.append(len(answers))
+                assert len(answers) == len(tasks)
+                ran.append(list(tasks))
             done(answers)
 
         submit(jobs, lane, place, tasks, run, told, failed)
 
-    monkeypatch.setattr(Jobs, "submit", counted)
+    monkeypatch.setattr(Jobs, "submit", noted)
 
     def check_tasks(number: int) -> None:
-        """A log job of the phase had as many tasks as it was told to have; a transaction that is shared makes more."""
+        """The tasks of a log job share its log without gap or overlap, over as many tasks as the phase was told to have."""
         asked = wanted[number].log_tasks
         assert asked is not None
-        assert max(ran) >= asked if asked > 1 else set(ran) == {1}
+        assert ran
+        ranges = [sorted({(task.after, task.upto) for task in tasks}) for tasks in ran]
+        for tasks, shares in zip(ran, ranges, strict=True):
+            assert all(before[1] == after[0] for before, after in pairwise(shares)), "a gap or an overlap"
+            for share in shares:
+                parts = [(task.part, task.parts) for task in tasks if (task.after, task.upto) == share]
+                assert sorted(parts) == [(part, len(parts)) for part in range(len(parts))]
+        # A transaction that is larger than a share is one range of several tasks, so there may be fewer ranges, and more tasks, than asked.
+        assert (max(map(len, ran)) >= asked > 1 and max(map(len, ranges)) > 1) if asked > 1 else {len(tasks) for tasks in ran} == {1}
         ran.clear()
 
     wanted = [

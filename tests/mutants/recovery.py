@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants import Mutant
+from tests.mutants import Lane, Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -341,5 +341,109 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "                self._changed.notify_all()\n"
         "            yield batch\n",
         tests=("unit/test_stored_log.py::test_a_batch_counts_until_it_is_written",),
+    ),
+    Mutant(
+        id="R18",
+        seed="003",
+        statement="two tasks write rows of one key",
+        file="engine/tasks.py",
+        old="    return np.asarray(keys % task.parts == task.part)\n",
+        new="    return np.asarray(numbers % task.parts == task.part)\n",
+        tests=("unit/test_engine_filter.py::test_each_row_of_a_shared_transaction_is_one_tasks_and_all_rows_of_a_key_are_the_same_tasks",),
+    ),
+    Mutant(
+        id="R40",
+        seed="003",
+        statement="the segment is allocated although nothing is read through it",
+        file="relay/prefilter.py",
+        old="        self._segment: Segment | None = None\n",
+        new="        self._segment: Segment | None = np.empty(size, np.uint8)\n",
+        tests=("unit/test_prefilter.py::test_what_is_not_read_through_the_segment_allocates_none",),
+    ),
+    Mutant(
+        id="R41",
+        seed="003",
+        statement="bytes before the filter are of the pool",
+        file="engine/stored_log.py",
+        old="        self._pool = pool\n",
+        new="        self._pool = pool\n        pool.take(min(pool.size, 4096))\n",
+        tests=("unit/test_stored_log.py::test_batches_come_in_their_order_and_the_pool_is_empty_behind_them",),
+    ),
+    Mutant(
+        id="R42",
+        seed="003",
+        statement="a prepared transaction asks for a segment while a window is out",
+        file="databases/mysql/windows.py",
+        old="        self._walk.leave()\n        self._log.give_back()\n        self.go_to(at)\n",
+        new="        self._walk.leave()\n        self.go_to(at)\n",
+        tests=("property/test_recovery.py::test_prepared_transactions_are_read_through_the_one_segment",),
+    ),
+    Mutant(
+        id="R43",
+        seed="003",
+        statement="rows that nobody wants are put together",
+        file="databases/mysql/windows.py",
+        old="head = None if wanted is None or look or self._unpacker.expects else self._unwanted(data, wanted)",
+        new="head = None",
+        tests=("property/test_windows.py::TestUnwanted::test_a_large_event_of_a_table_that_is_not_captured",),
+    ),
+    Mutant(
+        id="R44",
+        seed="003",
+        statement="an error keeps a spill file open",
+        file="columnar/assembly.py",
+        old="            self.close()\n            raise too_large",
+        new="            raise too_large",
+        tests=("unit/test_stored_log.py::TestSpillFiles::test_what_grows_beyond_the_limit",),
+    ),
+    Mutant(
+        id="R45",
+        seed="003",
+        statement="a range of the log is read whole before anything of it is handed out",
+        file="engine/tasks.py",
+        old="                for item in items:\n",
+        new="                for item in list(items):\n",
+        tests=("property/test_recovery.py::test_a_tasks_memory_does_not_depend_on_the_size_of_a_transaction",),
+    ),
+    Mutant(
+        id="R46",
+        seed="003",
+        statement="the writers of a task have no common budget",
+        file="engine/writers.py",
+        old="        while self.held_bytes + size > self._held_bytes_max:\n",
+        new="        while size > self._held_bytes_max:\n",
+        tests=("unit/test_writers.py::test_no_more_waits_than_the_budget_and_the_largest_goes_first",),
+    ),
+    Mutant(
+        id="R47",
+        seed="003",
+        statement="the table with the fewest waiting rows is written first",
+        file="engine/writers.py",
+        old="self._flush(max(self._waiting",
+        new="self._flush(min(self._waiting",
+        tests=("unit/test_writers.py::test_no_more_waits_than_the_budget_and_the_largest_goes_first",),
+    ),
+    Mutant(
+        id="R48",
+        seed="003",
+        statement="memory of one large value stays for the rest of a task",
+        file="columnar/arena.py",
+        old="        if memory.shape[0] > self._keep_bytes:\n"
+        "            return\n"
+        "        self._free.append(memory)\n"
+        "        # The oldest go first. Another thread may do the same.\n"
+        "        while self.kept_bytes > self._keep_bytes:\n",
+        new="        self._free.append(memory)\n        while self.kept_bytes < 0:\n",
+        tests=("unit/test_arena.py::test_what_is_kept_is_bounded_by_number_and_size",),
+    ),
+    Mutant(
+        id="R49",
+        seed="003",
+        statement="a rescaled recovery gives all of the log to one task",
+        file="engine/pipeline.py",
+        old="relay.shares(after, upto, max(1, (upto - after) // fair))",
+        new="relay.shares(after, upto, 1)",
+        tests=("integration/test_recovery.py::test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks",),
+        lane=Lane.SHELL,
     ),
 )

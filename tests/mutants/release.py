@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants import Mutant
+from tests.mutants import Lane, Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -274,5 +274,70 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="return min((reading.launch.visible for reading in self._readings.values()), default=None)",
         new="return max((reading.launch.visible for reading in self._readings.values()), default=None)",
         tests=("unit/test_tables.py::TestReads::test_the_relay_keeps_the_log_for_the_oldest_read_under_way",),
+    ),
+    Mutant(
+        id="M110",
+        seed="001",
+        statement="a restart lacks the chunks of a table that is not released",
+        file="commit/summary.py",
+        old="    copy = None if state.copy is None else _copy(state.copy)\n",
+        new="    copy = None\n",
+        tests=("unit/test_summary.py::TestReleased::test_a_table_that_was_catching_up_is_let_go_of_after_a_restart",),
+    ),
+    Mutant(
+        id="M111",
+        seed="000",
+        statement="a read that was launched changes what is durable",
+        file="source/tables.py",
+        old="                self._readings[incarnation.table, ordinal] = Reading(fact)\n",
+        new="                self._readings[incarnation.table, ordinal] = Reading(fact)\n"
+        "                self.known(incarnation).since = fact.visible\n",
+        tests=("unit/test_summary.py::test_reads_under_way_are_in_no_summary",),
+    ),
+    Mutant(
+        id="M112",
+        seed="000",
+        statement="reads of a table that was dropped stay under way",
+        file="source/tables.py",
+        old="                self._turn(table, Turn.DROPPED)\n                self._void(table)\n",
+        new="                self._turn(table, Turn.DROPPED)\n",
+        tests=("property/test_machine_tables.py::test_tables_and_chunks_live_as_the_model_does",),
+    ),
+    Mutant(
+        id="M113",
+        seed="001",
+        statement="metadata is released before an epoch that covers it is done",
+        file="source/tables.py",
+        old="        over = (Phase.STREAMING, Phase.GONE)\n",
+        new="        over = (Phase.CATCHING_UP, Phase.STREAMING, Phase.GONE)\n",
+        tests=("unit/test_tables.py::TestRelease::test_before_an_epoch_is_done_nothing_is_let_go_of",),
+    ),
+    Mutant(
+        id="M114",
+        seed="000",
+        statement="a done epoch releases nothing",
+        file="commit/ledger.py",
+        old="        released = self.tables.releasable()\n",
+        new="        released = self.tables.releasable()[:0]\n",
+        tests=("unit/test_ledger.py::TestDone::test_nothing_is_let_go_of_by_an_epoch_that_leaves_a_chunk_to_read",),
+    ),
+    Mutant(
+        id="M118",
+        seed="001",
+        statement="a table is told apart by keys that no 64-bit integer holds",
+        file="engine/keys.py",
+        old=' and not (column.base == "bigint" and column.unsigned)',
+        new="",
+        tests=("unit/test_verify_digests.py::test_only_keys_that_fit_64_bits_have_ranges",),
+    ),
+    Mutant(
+        id="P14",
+        seed="001",
+        statement="a read that has no parts is ended, and begins anew for ever",
+        file="engine/reading.py",
+        old="seconds_max = self._options.read_time_max_s if self._in_parts else math.inf",
+        new="seconds_max = self._options.read_time_max_s",
+        tests=("integration/test_reading.py::test_a_read_that_has_no_parts_takes_as_long_as_it_takes",),
+        lane=Lane.SHELL,
     ),
 )

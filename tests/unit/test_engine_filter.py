@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from snowmelt.databases.mysql.marks import PositionMark, covers
 from snowmelt.engine.keys import in_span, outside, pack_bound
-from snowmelt.engine.tasks import _emitted
+from snowmelt.engine.tasks import _emitted, _mine
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.source.facts import Extent, Incarnation, Reported
@@ -72,3 +72,23 @@ def test_columns_are_judged_as_single_changes_are(
         covered = lambda one, offset=offset, surely=surely: surely and offset <= one.reading.high  # noqa: E731
         expected.append(emits(rule, offset=offset, adopted=adopted, adopting=adopting, keyed=keyed, covered=covered))
     assert _emitted(task, rule, item, offsets, keyed=keyed).tolist() == expected
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 5), st.booleans())
+def test_each_row_of_a_shared_transaction_is_one_tasks_and_all_rows_of_a_key_are_the_same_tasks(
+    keys: list[int], parts: int, ordered: bool
+) -> None:
+    """Of equal `_seq` a writer keeps the last, and knows only its own. Where Python can't order keys a table is one task's."""
+    column = pa.array(keys, pa.int64()) if ordered else pa.array(map(str, keys), pa.string())
+    rows = pa.RecordBatch.from_arrays([column], names=["id"])
+    item: Any = SimpleNamespace(table=SimpleNamespace(key=("id",), id=ORDERS.table), rows=rows)
+    source: Any = SimpleNamespace(keyed=True)
+    numbers = np.arange(len(keys), dtype=np.int64)
+    tasks: list[Any] = [SimpleNamespace(part=part, parts=parts) for part in range(parts)]
+    taken = np.stack([_mine(task, source, item, numbers) for task in tasks])
+    assert taken.sum(axis=0).tolist() == [1] * len(keys)
+    of_key: dict[int, int] = {}
+    for row, key in enumerate(keys):
+        part = int(taken[:, row].argmax())
+        assert of_key.setdefault(key if ordered else 0, part) == part

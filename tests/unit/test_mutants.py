@@ -10,6 +10,7 @@ import pytest
 
 from tests.mutants import Lane, Mutant
 from tests.mutants.listed import MUTANTS
+from tests.mutants.rows import PAGE, UNPROVEN, Row, files_of, seed_rows
 from tests.mutants.verdicts import End, Ran, Verdict, judge, not_fit
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def test_a_mutant_removes_a_guard_that_is_there_and_names_tests_that_are_there(m
     mutated = mutant.apply(source(mutant.file))
     assert mutated != source(mutant.file)
     ast.parse(mutated)
-    assert mutant.tests
+    assert len(mutant.tests) == 1, "the test that kills it is the one that rows of the map rest on"
     for test in mutant.tests:
         file, _, name = test.partition("::")
         assert name.partition("[")[0] in named_in(file), f"no such test: {test}"
@@ -50,6 +51,48 @@ def test_a_mutant_has_an_id_of_its_own_and_a_change_of_its_own() -> None:
     changes = [(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS]
     assert len(set(ids)) == len(ids)
     assert len(set(changes)) == len(changes)
+
+
+ROWS = seed_rows(PAGE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"line {row.line}")
+def test_a_statement_of_a_seed_has_a_mutant_that_a_test_of_its_own_kills(row: Row) -> None:
+    proven = row.proven_by(MUTANTS)
+    if row.statement in UNPROVEN:
+        assert not proven, f"no exception any more: {row.statement}"
+    else:
+        assert proven, f"no mutant changes {sorted(row.files)} and is killed by one of {sorted(row.tests)}"
+
+
+def test_an_exception_is_of_a_row_that_is_there() -> None:
+    assert UNPROVEN.keys() - {row.statement for row in ROWS} == set()
+
+
+def test_a_row_is_proven_by_mutants_of_its_own_guards_and_tests_alone() -> None:
+    page = """## The ground
+
+| statement | symbol | guard | test |
+|---|---|---|---|
+| no seed's | `Tables` | | `unit/test_x.py` |
+
+## Release (seeds 000 and 001)
+
+| statement | symbol | guard | test |
+|---|---|---|---|
+| kept | `Tables._release`: gone | `tables.covers` | `unit/test_x.py::…::test_a`, `…::test_b`, `unit/test_y.py` |
+"""
+    (row,) = seed_rows(page)
+    assert (row.line, row.statement) == (11, "kept")
+    assert row.tests == {"unit/test_x.py::test_a", "unit/test_x.py::test_b", "unit/test_y.py"}
+    assert row.files == files_of("covers") == {"source/tables.py"}
+
+    def mutant(file: str, test: str) -> Mutant:
+        return Mutant(id="X1", seed="000", statement="", file=file, old="", new="", tests=(test,))
+
+    mine = [mutant("source/tables.py", test) for test in ("unit/test_x.py::TestX::test_b[1]", "unit/test_y.py::test_c")]
+    others = [mutant("source/tables.py", "unit/test_x.py::test_c"), mutant("source/facts.py", "unit/test_y.py::test_c")]
+    assert row.proven_by([*mine, *others]) == mine
 
 
 def test_an_old_text_that_is_not_there_exactly_once_is_refused() -> None:
