@@ -34,6 +34,7 @@ from typing import Final, NoReturn
 
 from tests.mutants import Lane, Mutant
 from tests.mutants.listed import MUTANTS
+from tests.mutants.rows import PAGE, UNPROVEN, seed_rows
 from tests.mutants.verdicts import End, Ran, Verdict, judge, not_fit
 
 ROOT: Final = Path(__file__).parents[2]
@@ -209,14 +210,26 @@ def show(mutants: Sequence[Mutant]) -> None:
         print(f"                   {mutant.file}: {', '.join(mutant.tests)}")
 
 
+def show_rows() -> None:
+    for row in seed_rows(PAGE.read_text(encoding="utf-8")):
+        proven = " ".join(mutant.id for mutant in row.proven_by(MUTANTS))
+        print(f"{row.statement}\n      {proven or 'none: ' + UNPROVEN.get(row.statement, 'missing')}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./run mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lane", choices=[lane.value for lane in Lane], help="pure: needs neither server nor Spark; shell: the rest")
     parser.add_argument("--only", metavar="ID[,ID]", help="these mutants alone")
     parser.add_argument("--list", action="store_true", help="show the mutants and their tests, and run nothing")
+    parser.add_argument(
+        "--rows", action="store_true", help="show what the seeds say, row by row of the map, with the mutants that prove it"
+    )
     parser.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help=f"how many run at the same time ({AT_ONCE})")
     arguments = parser.parse_args()
     mutants = chosen(arguments.lane, arguments.only)
+    if arguments.rows:
+        show_rows()
+        return 0
     if arguments.list:
         show(mutants)
         return 0

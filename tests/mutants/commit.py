@@ -647,10 +647,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         id="M115",
         seed="004",
-        statement="an intent has effects before the generation was read again",
+        statement="what listeners left is not in the done record",
         file="commit/coordinator.py",
-        old="    (Stage.ASKING, Turn.WON): Stage.VERIFYING,\n",
-        new="    (Stage.ASKING, Turn.WON): Stage.COMMITTING,\n",
+        old="(Committed(*pair) for pair in sorted(self._committed.items())), self._listeners)",
+        new='(Committed(*pair) for pair in sorted(self._committed.items())), "")',
         tests=("unit/test_coordinator.py::TestOneEpoch::test_from_the_offer_to_done",),
     ),
     Mutant(

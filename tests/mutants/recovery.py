@@ -366,8 +366,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         statement="bytes before the filter are of the pool",
         file="engine/stored_log.py",
         old="        self._pool = pool\n",
-        new="        self._pool = pool\n        pool.take(min(pool.size, 4096))\n",
-        tests=("unit/test_stored_log.py::test_batches_come_in_their_order_and_the_pool_is_empty_behind_them",),
+        new="        self._pool = pool\n        pool.take(4096)\n",
+        tests=("unit/test_stored_log.py::test_nothing_of_the_pool_is_taken_before_anything_has_passed_the_filter",),
     ),
     Mutant(
         id="R42",

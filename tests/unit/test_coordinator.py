@@ -278,6 +278,7 @@ class TestStarting:
             machine.apply(DonePut(step.done))
             ledgers.append({**vars(ledger), "tables": vars(ledger.tables)})
         assert ledgers[0] == ledgers[1] == ledgers[2]
+        assert ledgers[0]["snapshots"] == {"ods.orders": 5}, "it was closed without a commit"
 
 
 class TestPlanning:

@@ -85,7 +85,7 @@ def test_a_row_is_proven_by_mutants_of_its_own_guards_and_tests_alone() -> None:
     (row,) = seed_rows(page)
     assert (row.line, row.statement) == (11, "kept")
     assert row.tests == {"unit/test_x.py::test_a", "unit/test_x.py::test_b", "unit/test_y.py"}
-    assert row.files == files_of("covers") == {"source/tables.py"}
+    assert row.files == files_of("tables.covers") == {"source/tables.py"}
 
     def mutant(file: str, test: str) -> Mutant:
         return Mutant(id="X1", seed="000", statement="", file=file, old="", new="", tests=(test,))

@@ -45,6 +45,20 @@ def test_batches_come_in_their_order_and_the_pool_is_empty_behind_them() -> None
     assert pool.taken == 0
 
 
+def test_nothing_of_the_pool_is_taken_before_anything_has_passed_the_filter() -> None:
+    """What is read before the filter lies elsewhere."""
+    pool = Pool(1 << 20)
+    taken: list[int] = []
+
+    def make() -> Iterator[int]:
+        taken.append(pool.taken)
+        yield 1
+
+    with filtered(make(), pool) as batches:
+        assert list(batches) == [1]
+    assert taken == [0]
+
+
 def test_the_filter_waits_for_room_and_not_for_more() -> None:
     pool = Pool(4096)
     made: list[int] = []
