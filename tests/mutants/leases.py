@@ -957,16 +957,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         lane=Lane.SHELL,
     ),
     Mutant(
-        id="T88",
-        seed="002",
-        statement="a KV snapshot is read after its lease was over",
-        file="engine/union/tasks.py",
-        old="        if until_ms is not None and time.time_ns() // 1_000_000 > until_ms:\n",
-        new="        if until_ms is not None and until_ms < 0:\n",
-        tests=("integration/test_union_read.py::test_a_kv_snapshot_is_read_under_its_lease_though_newer_ones_came",),
-        lane=Lane.SHELL,
-    ),
-    Mutant(
         id="T89",
         seed="002",
         statement="a partition that Fluss has dropped is not read",
