@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 
 from snowmelt.commit.coordinator import STAGES, Stage
-from snowmelt.source.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, Phase
+from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, Phase
 from snowmelt.tiering import leases, rounds
 
 PAGE = Path(__file__).parents[1] / "docs/architecture.md"

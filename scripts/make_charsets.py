@@ -19,7 +19,7 @@ import numpy as np
 import pymysql
 from numpy.typing import NDArray
 
-from snowmelt.databases.mysql.charsets import FOUR_BYTES, GB18030_HIGH, ILL_FORMED, MARKS, THREE_BYTES, TWO_BYTES
+from snowmelt.databases.mysql.types.charsets import FOUR_BYTES, GB18030_HIGH, ILL_FORMED, MARKS, THREE_BYTES, TWO_BYTES
 
 TARGET = Path(__file__).parents[1] / "src/snowmelt/databases/mysql/charset_tables.npz"
 ALGORITHMS = frozenset({"binary", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf16le", "utf32"})

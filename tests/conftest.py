@@ -21,9 +21,9 @@ import pytest
 
 from snowmelt.fluss.server import FlussServer
 from snowmelt.supervise import spark_session
-from tests import jvm
-from tests.fluss_servers import FreshFluss, Tables, start_fluss
-from tests.servers import Fresh, NotRun, Server, Setting, start_mariadb, start_mysql8, start_mysql56
+from tests.kit import jvm
+from tests.kit.fluss_servers import FreshFluss, Tables, start_fluss
+from tests.kit.servers import Fresh, NotRun, Server, Setting, start_mariadb, start_mysql8, start_mysql56
 
 jvm.set_options()
 

@@ -12,9 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests import jvm
-from tests.environments import ROOT, spark_environment
-from tests.servers import NotRun, Server, start_mariadb
+from tests.kit import jvm
+from tests.kit.environments import ROOT, spark_environment
+from tests.kit.servers import NotRun, Server, start_mariadb
 
 SPARKS = ("3.5", "4.0", "4.1", "4.2", "4.3")
 LANE_S_MAX = 600

@@ -30,17 +30,17 @@ from rich.table import Table
 from rich.text import Text
 
 from snowmelt import preflight
-from snowmelt.databases.mysql.capture import CaptureLimits
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.catalog import match_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.databases.mysql.preflight import Cascades, Finding, Level, PreflightOptions, gravest_first
-from snowmelt.databases.mysql.resultset import ROW_BYTES_MAX
+from snowmelt.databases.mysql.read.resultset import ROW_BYTES_MAX
 from snowmelt.errors import InvalidConfig, SnowmeltError, printable
 from snowmelt.machine import check_machine, inspect_machine
 from snowmelt.model.table import TableId
 from snowmelt.preflight import Preflight
 from snowmelt.relay.limits import Limits
-from snowmelt.secrets import Secret
 
 if TYPE_CHECKING:
     from snowmelt.config import PipelineConfig
@@ -323,7 +323,7 @@ def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> N
 
 def _tier_status(file: Path, *, as_json: bool) -> None:
     from snowmelt.config import read_tiering
-    from snowmelt.engine.signs import Doing
+    from snowmelt.engine.driver.signs import Doing
     from snowmelt.engine.tiering.status import read_statuses
 
     settings = read_tiering(file).to_settings()
@@ -337,7 +337,7 @@ def _tier_status(file: Path, *, as_json: bool) -> None:
 
 
 def _print_services(name: str, found: list[ServiceStatus]) -> None:
-    from snowmelt.engine.signs import Doing
+    from snowmelt.engine.driver.signs import Doing
 
     if not found:
         _line(f"{name}: no tiering service of this name has run on this machine for this user")
@@ -386,7 +386,7 @@ def relay(
 
 def _relay(file: Path, *, as_json: bool, debug: bool) -> None:
     from snowmelt.config import read_pipeline
-    from snowmelt.engine.standby import keep_capturing
+    from snowmelt.engine.log.standby import keep_capturing
     from snowmelt.supervise import Interrupts, JsonLines, Lines, Watcher, notes_of_log, relay_teller
 
     settings = read_pipeline(file).to_settings()
@@ -437,8 +437,8 @@ def _run(
     file: Path, *, until_current: bool, adopt_state: bool, recopy: list[str], master: str | None, ui: bool, as_json: bool, debug: bool
 ) -> None:
     from snowmelt.config import read_pipeline
-    from snowmelt.engine.pipeline import Pipeline
-    from snowmelt.source.asides import Requests
+    from snowmelt.engine.driver.pipeline import Pipeline
+    from snowmelt.planning.asides import Requests
     from snowmelt.supervise import Interrupts, JsonLines, Lines, Screen, Watcher, notes_of_log, spark_session, start_compiling, supervise
 
     config = read_pipeline(file)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
-from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.preflight import Finding, Level, PreflightOptions, gravest_first, inspect
-from snowmelt.engine.routes import SAME_NAME, Route, Router, assign_targets, check_goes_on
+from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.engine.driver.routes import SAME_NAME, Route, Router, assign_targets, check_goes_on
 from snowmelt.model.table import SYSTEM_COLUMNS, TableId
 from snowmelt.sinks.registry import wrong_name
 
@@ -89,7 +89,7 @@ def of_server(
 def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflight:
     """`InvalidConfig`: it is described in another way than when it was begun, or its state was moved or copied."""
     from snowmelt.config.pipeline import Failover
-    from snowmelt.engine.state import Owner, State
+    from snowmelt.engine.driver.state import Owner, State
     from snowmelt.store.objects import open_store
 
     source = config.source

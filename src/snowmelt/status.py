@@ -1,5 +1,5 @@
 """What a pipeline's state says of it, whether it runs or not. Only its store is read: neither the database nor the lake is asked.
-Whether its driver is alive is told by the driver's signs (`engine.signs`)."""
+Whether its driver is alive is told by the driver's signs (`engine.driver.signs`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from enum import StrEnum
 from typing import Final
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.engine.keeping import held_bytes
-from snowmelt.engine.routes import Mode
-from snowmelt.engine.settings import Settings
-from snowmelt.engine.signs import Doing, LeftOut, Sign, is_alive, last_words, read_sign
-from snowmelt.engine.state import State
+from snowmelt.engine.driver.routes import Mode
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.signs import Doing, LeftOut, Sign, is_alive, last_words, read_sign
+from snowmelt.engine.driver.state import State
+from snowmelt.engine.log.storage import held_bytes
 from snowmelt.errors import InvalidConfig
-from snowmelt.source.tables import Table
+from snowmelt.planning.tables import Table
 from snowmelt.store.objects import open_store
 
 

@@ -32,12 +32,12 @@ from rich.text import Text
 
 from snowmelt.columnar.kernels import kernel_folder
 from snowmelt.config.values import SECRET_ENTRY
-from snowmelt.engine.jobs import SparkGone
-from snowmelt.engine.pipeline import Progress
-from snowmelt.engine.standby import Doing, Standing
+from snowmelt.credentials import Secret
+from snowmelt.engine.driver.pipeline import Progress
+from snowmelt.engine.log.standby import Doing, Standing
+from snowmelt.engine.tasks.jobs import SparkGone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.errors import TEXT_MAX, InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable, printable
-from snowmelt.secrets import Secret
 from snowmelt.tiering.rounds import State
 
 RESTARTS_MAX: Final = 10
@@ -51,7 +51,7 @@ RATE_LOOKS: Final = 40
 TABLES_SHOWN_MAX: Final = 20
 INTERRUPTED: Final = 130
 RELAY_LINE_S: Final = 10.0
-PIPELINE_DAEMON: Final = "snowmelt.engine.daemon"
+PIPELINE_DAEMON: Final = "snowmelt.engine.tasks.daemon"
 TIERING_DAEMON: Final = "snowmelt.engine.tiering.daemon"
 
 _PHASES: Final = {"released": "live", "streaming": "live"}
@@ -379,7 +379,7 @@ class Interrupts:
 
 
 class Driver(Protocol):
-    """What `supervise` needs of `engine.pipeline.Pipeline`."""
+    """What `supervise` needs of `engine.driver.pipeline.Pipeline`."""
 
     @property
     def progress(self) -> Progress: ...
@@ -466,7 +466,7 @@ def start_compiling(watcher: Watcher, *, clock: Callable[[], float] = time.monot
 
     def work() -> None:
         try:
-            from snowmelt.databases.mysql.decode import warm
+            from snowmelt.databases.mysql.log.decode import warm
 
             warm(tell)
         except Exception as error:

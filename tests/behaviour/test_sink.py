@@ -19,7 +19,7 @@ from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.table import DELETE, INSERT, KIND, TableId
 from snowmelt.sinks.contract import SEQUENCE, Sink
 from snowmelt.sinks.registry import open_reader, open_sink
-from tests.fluss_servers import Tables
+from tests.kit.fluss_servers import Tables
 
 COLUMNS = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("name", pa.string())])
 WIDER = COLUMNS.append(pa.field("amount", pa.int64()))

@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.bench._flink import PARALLELISM, FlinkEnded, FlinkJvm, fetch_jars
 from tests.bench._processes import Meter, Stage
-from tests.servers import Server
+from tests.kit.servers import Server
 
 CONNECTORS = (
     "org.apache.flink:flink-sql-connector-mysql-cdc:3.5.0",

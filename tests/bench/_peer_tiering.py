@@ -23,9 +23,9 @@ from snowmelt.model.table import TableId
 from tests.bench._flink import FlinkJvm, fetch_jars
 from tests.bench._processes import Meter
 from tests.bench._tiering_rounds import Round
-from tests.fluss_raw import set_property
 from tests.integration.test_fluss_reading import Reading
-from tests.waiting import until
+from tests.kit.fluss_raw import set_property
+from tests.kit.waiting import until
 
 CONNECTORS = (
     "org.apache.fluss:fluss-flink-1.20:0.9.1-incubating",

@@ -15,16 +15,16 @@ from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.service import Tiering
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.fluss.client import FlussClient
+from snowmelt.fluss.formats.types import Schema
 from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.tables import describe_table
-from snowmelt.fluss.types import Schema
 from snowmelt.model.table import TableId
 from snowmelt.supervise import TIERING_DAEMON, spark_session
 from snowmelt.tiering.rounds import State
 from tests.bench._processes import Meter, Stage
-from tests.fluss_raw import create_table, kv_batch, put
 from tests.integration.test_fluss_reading import Reading
 from tests.integration.tiering import LAKE, lake_table
+from tests.kit.fluss_raw import create_table, kv_batch, put
 
 BUCKETS = 2
 AT_ONCE = 10_000

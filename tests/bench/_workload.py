@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.servers import Server
+from tests.kit.servers import Server
 
 DATABASE = "bench"
 

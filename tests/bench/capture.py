@@ -28,13 +28,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from snowmelt.databases.mysql.capture import capture_until
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.databases.mysql.log.capture import capture_until
+from snowmelt.databases.mysql.log.segments import list_segments
 from snowmelt.model.position import LogFile, Position
-from snowmelt.secrets import Secret
 from tests.bench._workload import Log, make_bulk, make_oltp, prepare
-from tests.servers import Server, start_mariadb
+from tests.kit.servers import Server, start_mariadb
 
 SERVER_ID = 4_100_000
 TRANSPORTS = ("tcp", "unix")

@@ -24,9 +24,9 @@ from snowmelt.commit.records import Done, Intent
 from snowmelt.commit.summary import restore, summarise
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.planning.epochs import choose_end, decide_launches, plan_epoch
+from snowmelt.planning.facts import OUTSIDE, Adopted, Durable, Extent, Found, Incarnation, Reported, Split
 from snowmelt.relay.retention import Cut, Relay
-from snowmelt.source.facts import OUTSIDE, Adopted, Durable, Extent, Found, Incarnation, Reported, Split
-from snowmelt.source.planning import choose_end, decide_launches, plan_epoch
 
 SPLITS_AT_ONCE = 5_000
 RUNNING = 256

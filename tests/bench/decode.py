@@ -21,10 +21,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from snowmelt.databases.mysql.decode import ChangeBatch, LogReader, warm
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, warm
 from snowmelt.model.table import SchemaHistory
 from tests.bench._workload import make_bulk, make_oltp, prepare
-from tests.servers import Server, start_mariadb
+from tests.kit.servers import Server, start_mariadb
 
 CONNECTOR = "com.zendesk:mysql-binlog-connector-java:0.30.1"
 REPEATS = 5

@@ -28,16 +28,16 @@ from unittest import mock
 from rich.console import Console
 from rich.table import Table
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.engine.cleaning import Cleaner
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.engine.settings import Settings
-from snowmelt.secrets import Secret
+from snowmelt.engine.driver.cleaning import Cleaner
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.settings import Settings
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.supervise import spark_session
 from tests.bench._processes import Cpu, Memory, Meter
 from tests.bench.pipeline import work_folder
-from tests.servers import Server, start_mariadb
+from tests.kit.servers import Server, start_mariadb
 
 PAUSE_S = 0.05
 KINDS = ("driver", "jvm", "workers")

@@ -25,15 +25,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.engine.settings import Settings
-from snowmelt.secrets import Secret
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.settings import Settings
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.supervise import spark_session
 from tests.bench._processes import Meter, Stage
 from tests.bench.pipeline import work_folder
-from tests.servers import Server, start_mariadb
+from tests.kit.servers import Server, start_mariadb
 
 RATES = {1: 1, 1_000: 10, 20_000: 100}
 """Changes a second, and how many of them a transaction has."""

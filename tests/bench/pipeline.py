@@ -41,14 +41,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.engine.settings import Settings
-from snowmelt.secrets import Secret
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.settings import Settings
 from snowmelt.supervise import spark_session
 from tests.bench._peer_flink import FlinkCdc, fetch
 from tests.bench._processes import Meter, Stage
-from tests.servers import Server, start_mariadb
+from tests.kit.servers import Server, start_mariadb
 
 DATABASE, TARGET = "bench", "ods.sbtest1"
 TRANSACTION_ROWS = 2000

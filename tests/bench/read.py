@@ -28,7 +28,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
-from tests.servers import Server, start_mariadb
+from tests.kit.servers import Server, start_mariadb
 
 PYMYSQL_ROWS = 100_000
 CONNECTIONS = os.cpu_count() or 1
@@ -91,12 +91,12 @@ def contender(name: str, table: str) -> dict[str, float]:
 
 def _snowmelt(host: str, port: int, table: str, *, keep: bool) -> Callable[[str], int]:
     from snowmelt.columnar.arena import ArenaPool
+    from snowmelt.credentials import Secret
     from snowmelt.databases.mysql.catalog import read_tables
-    from snowmelt.databases.mysql.columns import TypeOptions
     from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-    from snowmelt.databases.mysql.resultset import Counters, select
+    from snowmelt.databases.mysql.read.resultset import Counters, select
+    from snowmelt.databases.mysql.types.columns import TypeOptions
     from snowmelt.model.table import TableId
-    from snowmelt.secrets import Secret
 
     session = Session(
         MySqlOptions(host=host, port=port, password=Secret("${BENCH_PASSWORD}"), tls=Tls.DISABLED, allow_password_to_unverified_server=True)

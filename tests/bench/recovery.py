@@ -32,21 +32,21 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.decode import warm
-from snowmelt.engine.rows import Sourced
-from snowmelt.engine.stored_log import Filtered
-from snowmelt.engine.tasks import LogTask, Place, kept_bytes, kept_rows
+from snowmelt.databases.mysql.log.decode import warm
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
+from snowmelt.engine.log.reading import Filtered
+from snowmelt.engine.tasks.rows import Sourced
+from snowmelt.engine.tasks.run import LogTask, Place, kept_bytes, kept_rows
 from snowmelt.model.table import TableId
+from snowmelt.planning.epochs import Rule
+from snowmelt.planning.facts import Incarnation
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.retention import Relay
 from snowmelt.sinks.paimon.sink import PaimonSink
-from snowmelt.source.facts import Incarnation
-from snowmelt.source.planning import Rule
-from tests.inflight import LogFolder
 from tests.integration.logs import table_map_body
-from tests.streams import event, gtid_body, query_body
+from tests.kit.inflight import LogFolder
+from tests.kit.streams import event, gtid_body, query_body
 
 SEGMENT_BYTES = 64 << 20
 EVENT_ROWS, EVENTS = 38, 4

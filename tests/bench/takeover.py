@@ -37,10 +37,10 @@ from snowmelt.supervise import TIERING_DAEMON, spark_session
 from tests.bench._flink import FlinkJvm
 from tests.bench._peer_tiering import FlinkTiering, fetch
 from tests.bench._processes import Meter
-from tests.fluss_raw import make_led
-from tests.fluss_servers import Tables, start_fluss
 from tests.integration.tiering import LAKE, RunningTiering, settings
 from tests.integration.unions import planned, read
+from tests.kit.fluss_raw import make_led
+from tests.kit.fluss_servers import Tables, start_fluss
 
 Row = dict[str, Any]
 BUCKETS = 2

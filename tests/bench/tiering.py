@@ -29,13 +29,13 @@ from snowmelt.engine.union.options import parse_options
 from snowmelt.engine.union.plan import plan_tasks
 from snowmelt.engine.union.tasks import run_task
 from snowmelt.fluss.client import FlussClient, OffsetKind
+from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema
 from snowmelt.fluss.log import LogReader
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader, describe_table
-from snowmelt.fluss.types import Column, FlussType, Root, Schema
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import OFFSET, TIMESTAMP
@@ -43,11 +43,11 @@ from snowmelt.supervise import spark_session
 from tests.bench._peer_tiering import WARMING_ROWS, FlinkTiering, fetch
 from tests.bench._processes import Meter
 from tests.bench._tiering_rounds import Orders, Round, measure
-from tests.fluss_bytes import compacted_row
-from tests.fluss_raw import create_table, kv_batch, put
-from tests.fluss_servers import Tables, start_fluss
 from tests.integration.tiering import LAKE, RunningTiering, settings
-from tests.waiting import until
+from tests.kit.fluss_bytes import compacted_row
+from tests.kit.fluss_raw import create_table, kv_batch, put
+from tests.kit.fluss_servers import Tables, start_fluss
+from tests.kit.waiting import until
 
 AT_ONCE = 10_000
 WAYS = ("snapshot", "log")

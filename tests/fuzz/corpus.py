@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from snowmelt.columnar.arena import Bytes
-from snowmelt.databases.mysql.columns import Flavour, MySqlColumn, MySqlTable
+from snowmelt.databases.mysql.types.columns import Flavour, MySqlColumn, MySqlTable
 from snowmelt.model.table import TableId
 
 FOLDER = Path(__file__).with_name("segments")

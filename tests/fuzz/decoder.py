@@ -47,24 +47,25 @@ import numpy as np
 import zstandard
 
 from snowmelt.columnar.arena import Bytes
-from snowmelt.databases.mysql import decode, framing, resultset
-from snowmelt.databases.mysql.binaryrows import SLACK
-from snowmelt.databases.mysql.columns import MySqlTable, TimeAs, TypeOptions, ZeroDates
-from snowmelt.databases.mysql.decode import ChangeBatch, Limits, LogItem, LogReader, SchemaChanged, Transactions
-from snowmelt.databases.mysql.events import Event, FormatDescription, read_gtid, read_incident, read_query, read_xa_prepare
-from snowmelt.databases.mysql.framing import Framer, read_gtid_list, read_previous_gtids, read_rotate
-from snowmelt.databases.mysql.json import apply_diffs, json_text, text_room
-from snowmelt.databases.mysql.rowplan import RowPlan, plan_rows
-from snowmelt.databases.mysql.scan import S, Walk, _partial
-from snowmelt.databases.mysql.tablemap import read_table_map
-from snowmelt.databases.mysql.unpack import inflate, unpack
+from snowmelt.databases.mysql.log import decode, framing
+from snowmelt.databases.mysql.log.decode import ChangeBatch, Limits, LogItem, LogReader, SchemaChanged, Transactions
+from snowmelt.databases.mysql.log.events import Event, FormatDescription, read_gtid, read_incident, read_query, read_xa_prepare
+from snowmelt.databases.mysql.log.framing import Framer, read_gtid_list, read_previous_gtids, read_rotate
+from snowmelt.databases.mysql.log.rowplan import RowPlan, plan_rows
+from snowmelt.databases.mysql.log.scan import S, Walk, _partial
+from snowmelt.databases.mysql.log.tablemap import read_table_map
+from snowmelt.databases.mysql.log.unpack import inflate, unpack
+from snowmelt.databases.mysql.read import resultset
+from snowmelt.databases.mysql.read.binaryrows import SLACK
+from snowmelt.databases.mysql.types.binary_json import apply_diffs, json_text, text_room
+from snowmelt.databases.mysql.types.columns import MySqlTable, TimeAs, TypeOptions, ZeroDates
 from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory
 from tests.fuzz import mutate
 from tests.fuzz.corpus import Document, Line, Piece, Result, load_documents, load_pieces, load_results, spans
 from tests.fuzz.guard import Guarded, GuardedPool, WatchedArena, WatchedLayout
-from tests.streams import Log, event, feed, packets
+from tests.kit.streams import Log, event, feed, packets
 
 CPU_SECONDS_MAX = 1.0
 MEMORY_BYTES_MAX = 512 << 20

@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from snowmelt.errors import Corrupt, SourceDrift, Unavailable
-from snowmelt.fluss import arrays, compacted
-from snowmelt.fluss.batches import BatchDecoder, log_batches
-from snowmelt.fluss.compacted import RowDecoder
-from snowmelt.fluss.types import Column, FlussType, Root, Schema, Versions
-from tests.fluss_bytes import arrow_body, compacted_row, log_batch, stored_row, wire_batch
-from tests.fluss_nested import CHOSEN, DEEP
+from snowmelt.fluss.formats import arrays, compacted
+from snowmelt.fluss.formats.batches import BatchDecoder, log_batches
+from snowmelt.fluss.formats.compacted import RowDecoder
+from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema, Versions
 from tests.fuzz.guard import Guarded, GuardedPool, WatchedArena, WatchedLayout
 from tests.fuzz.mutate import spoil_bytes
+from tests.kit.fluss_bytes import arrow_body, compacted_row, log_batch, stored_row, wire_batch
+from tests.kit.fluss_nested import CHOSEN, DEEP
 
 REFUSALS = (Corrupt, SourceDrift, Unavailable)
 _SLOP = 16

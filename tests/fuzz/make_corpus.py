@@ -20,16 +20,16 @@ import pyarrow as pa
 
 from snowmelt.columnar.arena import Arena
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
-from snowmelt.databases.mysql.decode import LogReader
-from snowmelt.databases.mysql.events import Event
-from snowmelt.databases.mysql.resultset import Counters, select
-from snowmelt.databases.mysql.rowplan import Finish, PlannedColumn, RowPlan
+from snowmelt.databases.mysql.log.decode import LogReader
+from snowmelt.databases.mysql.log.events import Event
+from snowmelt.databases.mysql.log.rowplan import Finish, PlannedColumn, RowPlan
+from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 from tests.fuzz.corpus import FOLDER, Line, load_pieces
 from tests.integration.dump import open_session
-from tests.servers import Server, start_mariadb, start_mysql8, start_mysql56
+from tests.kit.servers import Server, start_mariadb, start_mysql8, start_mysql56
 
 _TYPES = """
     id BIGINT NOT NULL PRIMARY KEY, i1 TINYINT, u1 TINYINT UNSIGNED, i2 SMALLINT, u2 SMALLINT UNSIGNED, i3 MEDIUMINT,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import zstandard
 
-from snowmelt.databases.mysql.events import Event
+from snowmelt.databases.mysql.log.events import Event
 from tests.fuzz.corpus import Piece, spans
 
 _NUMBERS = (0, 1, 2, 3, 8, 16, 19, 27, 64, 127, 128, 250, 251, 252, 253, 254, 255, 256, 1000, 32767, 32768, 65535, 65536)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.engine.settings import Settings
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.settings import Settings
 
 START_S_MAX = 120
 

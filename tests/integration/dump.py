@@ -14,13 +14,13 @@ from typing import Any
 
 import pymysql
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.events import Gtid, read_gtid
-from snowmelt.databases.mysql.reads import log_end
+from snowmelt.databases.mysql.log.events import Gtid, read_gtid
+from snowmelt.databases.mysql.read.reads import log_end
 from snowmelt.model.position import LogFile, Position
-from snowmelt.secrets import Secret
-from tests import servers
-from tests.servers import Server
+from tests.kit import servers
+from tests.kit.servers import Server
 
 _QUERY, _ROTATE, _XID = 2, 4, 16
 _ROWS = (23, 30)

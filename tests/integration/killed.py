@@ -19,10 +19,10 @@ import pytest
 from pymysql.constants import ER
 
 from snowmelt.engine.failpoints import FILES_STAGED, IN_TASKS, NAMES
-from tests.forked import Forked
 from tests.integration.running import folded, history, lake_rows, source_rows
-from tests.processes import children_of
-from tests.servers import Server
+from tests.kit.forked import Forked
+from tests.kit.processes import children_of
+from tests.kit.servers import Server
 
 ROWS = 30_000
 START_S_MAX = 240

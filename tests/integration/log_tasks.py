@@ -18,22 +18,22 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.events import Event
-from snowmelt.engine.rows import CHANGE_FIELDS, Sourced, lake_schema
-from snowmelt.engine.tasks import LogTask, Place, run_log
+from snowmelt.databases.mysql.log.events import Event
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
+from snowmelt.engine.tasks.rows import CHANGE_FIELDS, Sourced, lake_schema
+from snowmelt.engine.tasks.run import LogTask, Place, run_log
 from snowmelt.model.table import TableId
+from snowmelt.planning.epochs import Rule
+from snowmelt.planning.facts import Incarnation
 from snowmelt.relay.limits import Limits
 from snowmelt.sinks.paimon.sink import PaimonSink
-from snowmelt.source.facts import Incarnation
-from snowmelt.source.planning import Rule
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
 from snowmelt.supervise import _MALLOC
-from tests.inflight import LogFolder
 from tests.integration.logs import table_map_body
-from tests.streams import Log, gtid_body, query_body
+from tests.kit.inflight import LogFolder
+from tests.kit.streams import Log, gtid_body, query_body
 
 BUCKETS = 2
 _SERVER = Server("mysql", (8, 0, 33), "made by hand")

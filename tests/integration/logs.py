@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
-from snowmelt.databases.mysql.events import HEADER_BYTES, FormatDescription
+from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
+from snowmelt.databases.mysql.log.events import HEADER_BYTES, FormatDescription
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
-from snowmelt.secrets import Secret
-from tests.servers import Server, log_end
+from tests.kit.servers import Server, log_end
 
 Bytes = NDArray[np.uint8]
 

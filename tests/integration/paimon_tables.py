@@ -23,7 +23,7 @@ from snowmelt.errors import Fenced
 from snowmelt.model.table import DELETE, INSERT, KIND
 from snowmelt.sinks.contract import SEQUENCE
 from snowmelt.sinks.paimon.sink import PaimonSink
-from tests.forked import forkserver
+from tests.kit.forked import forkserver
 
 KEYED, PLAIN = "shop.orders", "shop.events"
 BUCKETS = 2

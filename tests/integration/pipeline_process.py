@@ -10,11 +10,11 @@ import os
 import sys
 from pathlib import Path
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.engine.routes import Mode, Route
-from snowmelt.engine.settings import Settings
-from snowmelt.secrets import Secret
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.driver.settings import Settings
 from snowmelt.supervise import spark_session
 
 

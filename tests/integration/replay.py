@@ -21,10 +21,21 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, from_table, plan_chunks
-from snowmelt.databases.mysql.capture import Capture, CaptureLimits
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import (
+from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.ddl import AlterColumns, Ignored
+from snowmelt.databases.mysql.log.capture import Capture, CaptureLimits
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogItem, LogReader, SchemaChanged, warm
+from snowmelt.databases.mysql.log.events import Gtid
+from snowmelt.databases.mysql.log.segments import Segment
+from snowmelt.databases.mysql.log.statements import read_marked
+from snowmelt.databases.mysql.quoting import quote, quote_table
+from snowmelt.databases.mysql.read.bounds import Chunk, Extent, chunk_condition, from_table, plan_chunks
+from snowmelt.databases.mysql.read.marks import Mark, covers
+from snowmelt.databases.mysql.read.reads import log_end, newest_visible, read_chunk, read_extent
+from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.types.columns import (
     BINARY_TYPES,
     DECIMAL_DIGITS_MAX,
     INTEGER_BITS,
@@ -33,23 +44,12 @@ from snowmelt.databases.mysql.columns import (
     MySqlTable,
     TypeOptions,
 )
-from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.ddl import AlterColumns, Ignored
-from snowmelt.databases.mysql.decode import ChangeBatch, LogItem, LogReader, SchemaChanged, warm
-from snowmelt.databases.mysql.events import Gtid
-from snowmelt.databases.mysql.marks import Mark, covers
-from snowmelt.databases.mysql.quoting import quote, quote_table
-from snowmelt.databases.mysql.reads import log_end, newest_visible, read_chunk, read_extent
-from snowmelt.databases.mysql.resultset import Counters, select
-from snowmelt.databases.mysql.segments import Segment
-from snowmelt.databases.mysql.statements import read_marked
 from snowmelt.errors import SourceDrift
 from snowmelt.model.gtid import GtidSet, gtid_within
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
-from snowmelt.secrets import Secret
 from tests.integration.logs import python_values, reader_of
-from tests.servers import Server
+from tests.kit.servers import Server
 
 Key = tuple[Any, ...]
 Row = tuple[Any, ...]

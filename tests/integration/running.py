@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.engine.chunks import Chunks
-from snowmelt.engine.jobs import Jobs, Lane
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.engine.routes import Route
-from snowmelt.engine.settings import Settings
+from snowmelt.engine.driver.chunks import Chunks
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.routes import Route
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.tasks.jobs import Jobs, Lane
 from snowmelt.errors import SnowmeltError
 from snowmelt.model.table import TableId
-from snowmelt.secrets import Secret
+from snowmelt.planning.asides import Requests
 from snowmelt.sinks.paimon.sink import PaimonSink
-from snowmelt.source.asides import Requests
-from tests.servers import Server
+from tests.kit.servers import Server
 
 WAIT_S_MAX = 240
 SYSTEM = ("_seq", "_op", "_position", "_ts", "_ordinal")

@@ -22,7 +22,7 @@ import pytest
 from snowmelt.cli import main
 from tests.integration.dump import await_that
 from tests.integration.running import lake_rows, source_rows
-from tests.servers import Server, log_end, start_mariadb
+from tests.kit.servers import Server, log_end, start_mariadb
 
 ROWS = 600
 WORD = "hunter2"

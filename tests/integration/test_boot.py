@@ -11,18 +11,18 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Intent
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.engine.routes import Mode, Route
-from snowmelt.engine.state import Shape, State
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.driver.state import Shape, State
 from snowmelt.errors import Corrupt, InvalidConfig
 from snowmelt.model.table import TableId
+from snowmelt.planning.facts import Found, Incarnation
 from snowmelt.sinks.paimon.sink import PaimonSink
-from snowmelt.source.facts import Found, Incarnation
 from snowmelt.store.generations import newest_generation, take_generation
 from snowmelt.store.objects import open_store
 from tests.integration.paimon_tables import SCHEMA, foreign_commit
 from tests.integration.running import settings
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 TABLES = [TableId("shop", name) for name in ("t1", "t2")]
 

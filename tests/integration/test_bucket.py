@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine import keeping
+from snowmelt.credentials import Secret
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.failpoints import HALF_UPLOADED
-from snowmelt.engine.routes import Mode, Route
-from snowmelt.engine.settings import Settings
-from snowmelt.engine.standby import keep_capturing
+from snowmelt.engine.log import storage as keeping
+from snowmelt.engine.log.standby import keep_capturing
 from snowmelt.errors import Fenced, InvalidConfig, Unavailable
-from snowmelt.secrets import Secret
 from snowmelt.status import read_status
 from snowmelt.store.contract import Store
 from snowmelt.store.objects import Bucket, open_store
 from snowmelt.verify import Outcome, verify
-from tests.fixtures.s3 import BUCKET, PASSWORD, S3Server, s3_server
 from tests.integration.driver_process import DriverProcess
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.integration.test_capture import execute, fill, log_events, now
 from tests.integration.test_relay import SMALL, Driver, await_that
-from tests.servers import Server
+from tests.kit.s3 import BUCKET, PASSWORD, S3Server, s3_server
+from tests.kit.servers import Server
 
 _prefixes = itertools.count()
 

@@ -21,17 +21,17 @@ from typing import Any
 
 import pytest
 
-from snowmelt.databases.mysql import capture as capture_module
-from snowmelt.databases.mysql.capture import AnotherServer, Capture, CaptureLimits, capture_until
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.events import HEADER_BYTES, Event, MySqlGtid, read_gtid
-from snowmelt.databases.mysql.framing import read_previous_gtids
-from snowmelt.databases.mysql.segments import Segment, list_segments
+from snowmelt.databases.mysql.log import capture as capture_module
+from snowmelt.databases.mysql.log.capture import AnotherServer, Capture, CaptureLimits, capture_until
+from snowmelt.databases.mysql.log.events import HEADER_BYTES, Event, MySqlGtid, read_gtid
+from snowmelt.databases.mysql.log.framing import read_previous_gtids
+from snowmelt.databases.mysql.log.segments import Segment, list_segments
 from snowmelt.errors import Corrupt, Fenced, SourceDrift, Unavailable
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
-from snowmelt.secrets import Secret
-from tests.servers import Fresh, Server, log_end
+from tests.kit.servers import Fresh, Server, log_end
 
 Database = Callable[[Server], str]
 SERVER_ID = 4_000_000

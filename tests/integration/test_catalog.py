@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.catalog import LISTINGS, ignores_case, match_tables, parse_labels, read_tables
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.errors import Corrupt, InvalidConfig
 from snowmelt.model.table import TableId
-from snowmelt.secrets import Secret
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 Database = Callable[[Server], str]
 

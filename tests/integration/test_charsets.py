@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from scripts.make_charsets import charsets, collations, stored
-from snowmelt.databases.mysql.charsets import canonical_charset, charset_of_collation, transcode
-from tests.servers import Server
+from snowmelt.databases.mysql.types.charsets import canonical_charset, charset_of_collation, transcode
+from tests.kit.servers import Server
 
 SURROGATE = re.compile(b"\xed[\xa0-\xbf]")
 # Bytes at which some charset's rules change, so that random strings of them come by the rules often.

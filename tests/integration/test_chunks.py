@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.columnar.arena import ArenaPool
-from snowmelt.databases.mysql.bounds import Chunk, Extent, chunk_condition, from_table, key_condition, plan_chunks
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TimeAs, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.connect import Session, Tls
-from snowmelt.databases.mysql.reads import read_chunk, read_extent
-from snowmelt.databases.mysql.resultset import Counters, select
+from snowmelt.databases.mysql.read.bounds import Chunk, Extent, chunk_condition, from_table, key_condition, plan_chunks
+from snowmelt.databases.mysql.read.reads import read_chunk, read_extent
+from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TimeAs, TypeOptions, ZeroDates
 from snowmelt.errors import InvalidConfig, SnowmeltError, SourceDrift, TableStuck, Unavailable
 from snowmelt.model.table import TableId
 from tests.integration.dump import open_session
-from tests.servers import Server
+from tests.kit.servers import Server
 
 Database = Callable[[Server], str]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from snowmelt.commit import checks
-from snowmelt.engine import pipeline as loop
+from snowmelt.engine.driver import pipeline as loop
 from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.integration.running import Running, lake_rows, settings, source_rows
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 TARGET = "ods.shop_orders"
 

@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 from snowmelt.config import read_pipeline
-from snowmelt.databases.mysql.decode import warm
+from snowmelt.databases.mysql.log.decode import warm
 from snowmelt.sinks.paimon.sink import PaimonSink
-from tests.cluster import Cluster, standalone_cluster
-from tests.fixtures.s3 import BUCKET, KEY_ID, S3Server, s3_server
 from tests.integration.test_run import source_rows
-from tests.processes import Command, children_of, free_port
-from tests.servers import Fresh, Server
+from tests.kit.cluster import Cluster, standalone_cluster
+from tests.kit.processes import Command, children_of, free_port
+from tests.kit.s3 import BUCKET, KEY_ID, S3Server, s3_server
+from tests.kit.servers import Fresh, Server
 
 ROWS = 6_000
 WAIT_S_MAX = 300
@@ -125,7 +125,7 @@ def test_a_lake_in_a_bucket_survives_the_loss_of_a_worker_and_of_the_driver(
             listed = command_lines([first.process.pid, *(worker.pid for worker in cluster.workers)])
             assert b"snowmelt shop-to-lake" in shown
             assert listed.count(b"CoarseGrainedExecutorBackend") == 2
-            assert b"snowmelt.engine.daemon" in listed
+            assert b"snowmelt.engine.tasks.daemon" in listed
             cluster.kill_worker(0)
             # It goes on with the one that is left.
             first.wait_for("shop.orders -> shop.orders: live")
@@ -151,7 +151,7 @@ def test_a_lake_in_a_bucket_survives_the_loss_of_a_worker_and_of_the_driver(
 
 SESSION = """\
 import os, sys
-from snowmelt.secrets import Secret
+from snowmelt.credentials import Secret
 from snowmelt.supervise import spark_session
 
 # Of names that Spark takes for a secret's, and of one that it does not.

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
-from snowmelt.secrets import Secret
-from tests.certificates import Certificates, make_certificates
-from tests.servers import Fresh, Server
+from tests.kit.certificates import Certificates, make_certificates
+from tests.kit.servers import Fresh, Server
 
 ENCRYPTED = [Tls.REQUIRED, Tls.VERIFY_CA, Tls.VERIFY_IDENTITY]
 

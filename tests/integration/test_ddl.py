@@ -15,8 +15,8 @@ from typing import Any
 import pymysql
 import pytest
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import INTEGER_BITS, MySqlTable
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.ddl import (
     AlterColumns,
@@ -36,9 +36,9 @@ from snowmelt.databases.mysql.ddl import (
     read_statement,
 )
 from snowmelt.databases.mysql.ddl.rules import CHARSET_BYTES_MAX
+from snowmelt.databases.mysql.types.columns import INTEGER_BITS, MySqlTable
 from snowmelt.model.table import TableId
-from snowmelt.secrets import Secret
-from tests.servers import Server, log_end
+from tests.kit.servers import Server, log_end
 
 Database = Callable[[Server], str]
 

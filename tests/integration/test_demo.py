@@ -15,8 +15,8 @@ import pytest
 from snowmelt.demo import run_demo
 from snowmelt.demo.history import PLACE, behind_the_copy, compare, misfits
 from snowmelt.errors import InvalidConfig
-from tests.processes import Command
-from tests.waiting import until
+from tests.kit.processes import Command
+from tests.kit.waiting import until
 
 RUN_S_MAX = 600
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine import discovery, retries
-from snowmelt.engine.chunks import Chunks
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.driver import discovery, retries
+from snowmelt.engine.driver.chunks import Chunks
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.model.table import TableId
 from tests.integration.dump import logged_and_not_shown
 from tests.integration.running import Running, folded, held_reads, lake_rows, repeated, settings, source_rows
 from tests.integration.test_capture import execute
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 
 def fill(server: Server) -> None:

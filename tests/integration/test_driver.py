@@ -17,19 +17,20 @@ from typing import Any
 import pytest
 
 from snowmelt.commit.records import Intent, StagedName
-from snowmelt.databases.mysql.watched import Watch
-from snowmelt.engine import cleaning, tasks
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.engine.settings import Settings
-from snowmelt.engine.state import State
-from snowmelt.engine.tasks import LogTask, Place
+from snowmelt.databases.mysql.read.watched import Watch
+from snowmelt.engine.driver import cleaning
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.state import State
+from snowmelt.engine.tasks import run as tasks
+from snowmelt.engine.tasks.run import LogTask, Place
 from snowmelt.errors import Fenced, InvalidConfig
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.status import read_status
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
 from tests.integration.running import Running, held_reads, lake_rows, run_tasks_here, settings, source_rows
-from tests.servers import Server
+from tests.kit.servers import Server
 
 TABLES = int(os.environ.get("SNOWMELT_DROPPED_TABLES", "20"))
 """How many tables are made, copied and dropped. The suite takes a few; `SNOWMELT_DROPPED_TABLES=1000` takes many."""

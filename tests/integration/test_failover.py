@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from snowmelt.databases.mysql import failover
-from snowmelt.databases.mysql.capture import capture_until
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.failover import find_place
-from snowmelt.databases.mysql.segments import list_segments
-from snowmelt.engine import standby
-from snowmelt.engine.routes import Mode, Route
-from snowmelt.engine.standby import Doing, Standing, keep_capturing
+from snowmelt.databases.mysql.log.capture import capture_until
+from snowmelt.databases.mysql.log.segments import list_segments
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.log import standby
+from snowmelt.engine.log.standby import Doing, Standing, keep_capturing
 from snowmelt.errors import SourceDrift, Unavailable
 from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import Position
@@ -23,7 +23,7 @@ from snowmelt.verify import Outcome, verify
 from tests.integration.dump import await_that
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.integration.test_capture import WAIT_S, ask, execute, fill, now, options, split
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 Pair = tuple[Server, Server]
 

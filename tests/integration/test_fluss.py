@@ -15,8 +15,8 @@ from snowmelt.fluss.rpc import NO_KV_SNAPSHOT, NO_TABLE, NO_TABLE_OR_BUCKET, Cal
 from snowmelt.fluss.server import HOST, FlussServer, Part
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
-from tests.fluss_servers import Tables
-from tests.waiting import until
+from tests.kit.fluss_servers import Tables
+from tests.kit.waiting import until
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 import snowmelt
+from snowmelt.credentials import Secret
 from snowmelt.engine.tiering.service import check_ends
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.fluss.client import connect_coordinator
 from snowmelt.fluss.target import FlussTarget, Login
-from snowmelt.secrets import Secret
 from snowmelt.sinks.fluss import FlussSink
-from tests.fluss_servers import PASSWORD, USER, SaslFluss
 from tests.integration.test_fluss_sink import Sink
 from tests.integration.tiering import RunningTiering, in_order, lake_rows
+from tests.kit.fluss_servers import PASSWORD, USER, SaslFluss
 
 
 @pytest.fixture(scope="module")

@@ -14,23 +14,23 @@ import pyarrow.compute as pc
 import pytest
 
 from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
-from snowmelt.fluss.batches import KIND, OFFSET, TIMESTAMP
 from snowmelt.fluss.client import FetchFrom, FlussClient, OffsetKind
+from snowmelt.fluss.formats.batches import KIND, OFFSET, TIMESTAMP
+from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema
 from snowmelt.fluss.log import LogReader
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.rpc import Gone
 from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader, ReadableTable, describe_table, leader_of
-from snowmelt.fluss.types import Column, FlussType, Root, Schema
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile
 from snowmelt.model.table import TableId
-from tests.fluss_bytes import seen, shown
-from tests.fluss_nested import CHOSEN, COLUMNS, ROWS, for_client
-from tests.fluss_raw import add_column, create_table, put_rows
-from tests.fluss_servers import Tables, start_fluss
-from tests.servers import NotRun
-from tests.waiting import until
+from tests.kit.fluss_bytes import seen, shown
+from tests.kit.fluss_nested import CHOSEN, COLUMNS, ROWS, for_client
+from tests.kit.fluss_raw import add_column, create_table, put_rows
+from tests.kit.fluss_servers import Tables, start_fluss
+from tests.kit.servers import NotRun
+from tests.kit.waiting import until
 
 T = FlussType
 OURS = (OFFSET, TIMESTAMP, KIND)

@@ -25,12 +25,12 @@ from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.table import DELETE, INSERT, KIND, TableId
 from snowmelt.sinks import fluss as sink
 from snowmelt.sinks.fluss import FlussSink
-from tests.fluss_servers import Tables
 from tests.integration.running import Running, settings, source_rows
 from tests.integration.tiering import RunningTiering, in_order, lake_rows
 from tests.integration.tiering import settings as tiering_settings
-from tests.servers import Fresh
-from tests.waiting import until
+from tests.kit.fluss_servers import Tables
+from tests.kit.servers import Fresh
+from tests.kit.waiting import until
 
 COLUMNS = pa.schema([pa.field("id", pa.int32(), nullable=False), ("name", pa.string())])
 Row = tuple[int, str | None]

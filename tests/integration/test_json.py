@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from snowmelt.databases.mysql.json import CORRUPT, ROOM_TOO_SMALL, apply_diffs, json_text, text_of, text_room
-from tests.servers import Server, log_end
+from snowmelt.databases.mysql.types.binary_json import CORRUPT, ROOM_TOO_SMALL, apply_diffs, json_text, text_of, text_room
+from tests.kit.servers import Server, log_end
 
 WRITE_ROWS, UPDATE_ROWS, PARTIAL_UPDATE_ROWS = 30, 31, 39
 CHECKSUM_BYTES = 4

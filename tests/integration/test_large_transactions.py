@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine import pipeline, tasks
-from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.driver import pipeline
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.tasks import run as tasks
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 ROWS = 3_000
 JOURNAL = Route("shop.journal", "ods.journal", Mode.CHANGELOG)

@@ -17,8 +17,8 @@ from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
 from snowmelt.tiering.leases import Acquire, Acquired, Listed, ListSnapshots
-from tests.fluss_servers import FreshFluss, Tables
-from tests.waiting import until
+from tests.kit.fluss_servers import FreshFluss, Tables
+from tests.kit.waiting import until
 
 
 class Desk:

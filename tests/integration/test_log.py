@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 
 from snowmelt.columnar.arena import Bytes
-from snowmelt.databases.mysql.bounds import plan_chunks
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.ddl import AlterColumns, CreateTable, DropTable, RenameTable, Rewrites, Truncate
-from snowmelt.databases.mysql.decode import Limits, LogItem, LogReader
-from snowmelt.databases.mysql.events import FLAG_IGNORABLE, Event, MariaDbGtid, MySqlGtid
-from snowmelt.databases.mysql.reads import read_chunk, read_extent
-from snowmelt.engine import stored_log
+from snowmelt.databases.mysql.log.decode import Limits, LogItem, LogReader
+from snowmelt.databases.mysql.log.events import FLAG_IGNORABLE, Event, MariaDbGtid, MySqlGtid
+from snowmelt.databases.mysql.read.bounds import plan_chunks
+from snowmelt.databases.mysql.read.reads import read_chunk, read_extent
+from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
+from snowmelt.engine.log import reading as stored_log
 from snowmelt.errors import Corrupt, SourceDrift, TableStuck
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.prefilter import PreFilter
-from tests import streams
 from tests.integration.logs import (
     Change,
     Stretch,
@@ -43,7 +42,8 @@ from tests.integration.logs import (
     table_map_body,
     write_rows_body,
 )
-from tests.servers import Fresh, NotRun, Server, start_mysql8
+from tests.kit import streams
+from tests.kit.servers import Fresh, NotRun, Server, start_mysql8
 
 Database = Callable[[Server], str]
 

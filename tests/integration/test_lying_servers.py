@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from snowmelt import cli, preflight
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql import catalog, handshake
-from snowmelt.databases.mysql.capture import Capture
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.log.capture import Capture
 from snowmelt.databases.mysql.preflight import PreflightOptions
 from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, Unavailable
-from snowmelt.secrets import Secret
-from tests.certificates import make_certificates
-from tests.lying_server import (
+from tests.kit.certificates import make_certificates
+from tests.kit.lying_server import (
     END,
     MORE_RESULTS,
     OK,

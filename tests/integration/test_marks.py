@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from snowmelt.databases.mysql import reads
-from snowmelt.databases.mysql.bounds import Chunk
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.events import MySqlGtid
-from snowmelt.databases.mysql.marks import GtidMark, Mark, PositionMark, covers, exact
-from snowmelt.databases.mysql.reads import Method, log_end, newest_visible, read_chunk, read_extent, read_method
+from snowmelt.databases.mysql.log.events import MySqlGtid
+from snowmelt.databases.mysql.read import reads
+from snowmelt.databases.mysql.read.bounds import Chunk
+from snowmelt.databases.mysql.read.marks import GtidMark, Mark, PositionMark, covers, exact
+from snowmelt.databases.mysql.read.reads import Method, log_end, newest_visible, read_chunk, read_extent, read_method
+from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
 from snowmelt.errors import SourceDrift, Unavailable
 from snowmelt.model.gtid import MySqlGtidSet
 from snowmelt.model.position import Position
@@ -29,7 +29,7 @@ from snowmelt.model.table import TableId
 from tests.conftest import Fresh
 from tests.integration.dump import Dump, Transaction, await_that, open_session
 from tests.integration.test_capture import execute
-from tests.servers import Server
+from tests.kit.servers import Server
 
 DURABLE = {"sync_binlog": 1, "innodb_flush_log_at_trx_commit": 1}
 WRITERS = 8

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.environments import locked_spark
+from tests.kit.environments import locked_spark
+from tests.kit.servers import Fresh, NotRun
 from tests.matrix import SPARKS, run_lane
-from tests.servers import Fresh, NotRun
 
 
 @pytest.mark.timeout(700)

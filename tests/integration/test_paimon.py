@@ -31,7 +31,6 @@ from snowmelt.sinks.paimon import sink as paimon
 from snowmelt.sinks.paimon import table as paimon_table
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.store.local import LocalStore
-from tests.forked import forkserver
 from tests.integration.java_paimon import java_paimon
 from tests.integration.paimon_tables import (
     KEYED,
@@ -62,6 +61,7 @@ from tests.integration.paimon_tables import (
     stop_before_publish,
     watch_steps,
 )
+from tests.kit.forked import forkserver
 
 
 @pytest.fixture

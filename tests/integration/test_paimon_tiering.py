@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SourceDrift, Unavailable
-from snowmelt.fluss.compacted import RowDecoder
-from snowmelt.fluss.types import Versions
+from snowmelt.fluss.formats.compacted import RowDecoder
+from snowmelt.fluss.formats.types import Versions
 from snowmelt.model.fluss import Bucket
 from snowmelt.sinks.paimon import tiering as paimon_tiering
 from snowmelt.sinks.paimon.sink import PaimonSink
@@ -29,8 +29,6 @@ from snowmelt.sinks.tiering import LakeColumn, LakeShape
 from snowmelt.store.local import LocalStore
 from snowmelt.tiering.fence import Publish, Tiered
 from snowmelt.tiering.offsets import Offsets
-from tests.fluss_bytes import schema_of, seen, shown, stored_row
-from tests.fluss_nested import CHOSEN
 from tests.integration.paimon_tables import READERS, DieAtStep, stop_before_publish
 from tests.integration.tiered_tables import (
     AFTER,
@@ -61,6 +59,8 @@ from tests.integration.tiered_tables import (
     table_of,
     write_offsets,
 )
+from tests.kit.fluss_bytes import schema_of, seen, shown, stored_row
+from tests.kit.fluss_nested import CHOSEN
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.killed import Process, die_at_every_failpoint, fill, finish_and_compare, under_load
-from tests.servers import Fresh
+from tests.kit.servers import Fresh
 
 
 @pytest.mark.timeout(1200)

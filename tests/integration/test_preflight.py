@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql import preflight
 from snowmelt.databases.mysql.catalog import match_tables, read_tables
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.preflight import Cascades, Finding, Grants, Level, PreflightOptions, inspect
-from snowmelt.engine.state import Owner, State
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions, ZeroDates
+from snowmelt.engine.driver.state import Owner, State
 from snowmelt.errors import Unavailable
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Sealed
-from snowmelt.secrets import Secret
 from snowmelt.store.objects import open_store
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 Database = Callable[[Server], str]
 

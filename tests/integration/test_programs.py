@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import snowmelt
 from snowmelt.cli import app
-from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.integration.running import settings
-from tests.servers import Fresh
+from tests.kit.servers import Fresh
 
 CHANGES = Route("shop.events", "ods.events", Mode.CHANGELOG)
 

@@ -17,21 +17,21 @@ import pymysql
 import pytest
 
 from snowmelt.commit.records import Entry, Intent
-from snowmelt.databases.mysql.bounds import Chunk
-from snowmelt.engine import chunks as chunk_lane
-from snowmelt.engine import splitting
-from snowmelt.engine.chunks import Chunks
-from snowmelt.engine.cleaning import sweep
-from snowmelt.engine.jobs import Lane
-from snowmelt.engine.routes import Mode, Route
-from snowmelt.engine.settings import Settings
-from snowmelt.engine.tasks import ChunkAnswer, Place
+from snowmelt.databases.mysql.read.bounds import Chunk
+from snowmelt.engine.driver import chunks as chunk_lane
+from snowmelt.engine.driver import splitting
+from snowmelt.engine.driver.chunks import Chunks
+from snowmelt.engine.driver.cleaning import sweep
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.tasks.jobs import Lane
+from snowmelt.engine.tasks.run import ChunkAnswer, Place
 from snowmelt.errors import Fenced
-from snowmelt.source.facts import OUTSIDE, Adopted
+from snowmelt.planning.facts import OUTSIDE, Adopted
 from tests.integration.dump import Dump, await_that
 from tests.integration.killed import Process, executors_of, fill, finish_and_compare, under_load
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
-from tests.servers import Fresh, Server, log_end, start_mariadb
+from tests.kit.servers import Fresh, Server, log_end, start_mariadb
 
 ROWS = 1_000
 WAIT_S_MAX = 240

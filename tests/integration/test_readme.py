@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import jvm
-from tests.environments import ROOT, locked, make_environment, run_uv
-from tests.servers import Fresh, NotRun, Server
+from tests.kit import jvm
+from tests.kit.environments import ROOT, locked, make_environment, run_uv
+from tests.kit.servers import Fresh, NotRun, Server
 
 PASSWORD = "it's secret"
 STEP_S_MAX = 600

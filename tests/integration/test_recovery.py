@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine import pipeline
-from snowmelt.engine.jobs import Jobs, Lane
-from snowmelt.engine.routes import Mode, Route
-from snowmelt.engine.tasks import LogTask
+from snowmelt.engine.driver import pipeline
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.tasks.jobs import Jobs, Lane
+from snowmelt.engine.tasks.run import LogTask
 from snowmelt.relay.limits import POOL_BYTES_MIN, Limits
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 SEGMENT_BYTES = 8192
 RECORD_BYTES = 8 * SEGMENT_BYTES

@@ -23,33 +23,33 @@ import pyarrow.compute as compute
 import pytest
 
 from snowmelt.config import read_pipeline
-from snowmelt.databases.mysql import framing
-from snowmelt.databases.mysql.capture import CaptureLimits, owned
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.reads import log_end
-from snowmelt.databases.mysql.segments import list_segments
-from snowmelt.engine import standby
-from snowmelt.engine.chunks import Chunks
-from snowmelt.engine.handover import own_log, take_over
-from snowmelt.engine.jobs import Lane
-from snowmelt.engine.keeping import segments_of
-from snowmelt.engine.relay import Keeper
-from snowmelt.engine.routes import Mode, Route
-from snowmelt.engine.settings import Settings
-from snowmelt.engine.shapes import Shapes
-from snowmelt.engine.standby import Doing, Standing, keep_capturing
-from snowmelt.engine.state import Owner, State
+from snowmelt.databases.mysql.log import framing
+from snowmelt.databases.mysql.log.capture import CaptureLimits, owned
+from snowmelt.databases.mysql.log.segments import list_segments
+from snowmelt.databases.mysql.read.reads import log_end
+from snowmelt.engine.driver.chunks import Chunks
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.shapes import Shapes
+from snowmelt.engine.driver.state import Owner, State
+from snowmelt.engine.log import standby
+from snowmelt.engine.log.handover import own_log, take_over
+from snowmelt.engine.log.recorder import Keeper
+from snowmelt.engine.log.standby import Doing, Standing, keep_capturing
+from snowmelt.engine.log.storage import segments_of
+from snowmelt.engine.tasks.jobs import Lane
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift
 from snowmelt.model.position import Position
+from snowmelt.planning.facts import OUTSIDE
 from snowmelt.relay.retention import Cut
 from snowmelt.sinks.paimon.sink import PaimonSink
-from snowmelt.source.facts import OUTSIDE
 from snowmelt.status import read_status
 from snowmelt.store.objects import open_store
 from tests.integration.dump import await_that as awaited
 from tests.integration.running import Running, folded, lake_rows, settings, source_rows
 from tests.integration.test_capture import WAIT_S, ask, execute, fill, load, log_events, now, split
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 Database = Callable[[Server], str]
 SMALL = CaptureLimits(

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from snowmelt.databases.mysql import reads
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.decode import ChangeBatch
-from snowmelt.databases.mysql.events import MariaDbGtid, MySqlGtid
-from snowmelt.databases.mysql.marks import GtidMark
-from snowmelt.databases.mysql.reads import Method, log_end, newest_visible, read_method
+from snowmelt.databases.mysql.log.decode import ChangeBatch
+from snowmelt.databases.mysql.log.events import MariaDbGtid, MySqlGtid
+from snowmelt.databases.mysql.read import reads
+from snowmelt.databases.mysql.read.marks import GtidMark
+from snowmelt.databases.mysql.read.reads import Method, log_end, newest_visible, read_method
 from snowmelt.errors import Unavailable
 from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import Position
@@ -43,7 +43,7 @@ from tests.integration.replay import (
     difference,
     open_session,
 )
-from tests.servers import NotRun, Server, start_mariadb, start_mysql8
+from tests.kit.servers import NotRun, Server, start_mariadb, start_mysql8
 
 SERVERS: dict[str, tuple[Callable[..., Server], dict[str, str], Method]] = {
     "mariadb": (start_mariadb, {}, Method.SNAPSHOT),

@@ -17,8 +17,8 @@ import pytest
 
 from snowmelt.cli import main
 from snowmelt.sinks.paimon.sink import PaimonSink
-from tests.processes import Command, children_of
-from tests.servers import Fresh, Server
+from tests.kit.processes import Command, children_of
+from tests.kit.servers import Fresh, Server
 
 ROWS = 4_000
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.driver.routes import Mode, Route
 from tests.integration.running import Running, folded, held_reads, history, lake_rows, repeated, settings, source_rows
 from tests.integration.test_capture import execute
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 ROWS = 2_000
 CHANGED = ("shop.events", "ods.events_log")

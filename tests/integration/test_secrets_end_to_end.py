@@ -21,16 +21,16 @@ from typing import Any
 
 import pytest
 
-from snowmelt.databases.mysql.segments import list_segments, read_segment
+from snowmelt.databases.mysql.log.segments import list_segments, read_segment
+from snowmelt.engine.driver.signs import SIGN
+from snowmelt.engine.driver.state import DONE, INTENT, OWNER, SEALED, SHAPE, SUMMARY
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED
-from snowmelt.engine.signs import SIGN
-from snowmelt.engine.state import DONE, INTENT, OWNER, SEALED, SHAPE, SUMMARY
 from snowmelt.store.generations import GENERATION
 from snowmelt.store.records import Kind, unpack
 from tests.integration.test_connect import make_certificates
-from tests.processes import Command, free_port
-from tests.servers import Fresh, Server
-from tests.waiting import until
+from tests.kit.processes import Command, free_port
+from tests.kit.servers import Fresh, Server
+from tests.kit.waiting import until
 
 ROWS = 2_000
 RUN_S_MAX = 240

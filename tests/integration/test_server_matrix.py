@@ -16,15 +16,15 @@ from typing import Any
 import pymysql
 import pytest
 
-from snowmelt.databases.mysql.bounds import ESTIMATED_ROWS_MIN, Extent, plan_chunks
-from snowmelt.databases.mysql.capture import capture_until
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.failover import find_place
+from snowmelt.databases.mysql.log.capture import capture_until
+from snowmelt.databases.mysql.log.segments import list_segments
+from snowmelt.databases.mysql.log.statements import read_marked
 from snowmelt.databases.mysql.preflight import TESTED_VERSIONS, inspect
-from snowmelt.databases.mysql.reads import log_end
-from snowmelt.databases.mysql.segments import list_segments
-from snowmelt.databases.mysql.statements import read_marked
+from snowmelt.databases.mysql.read.bounds import ESTIMATED_ROWS_MIN, Extent, plan_chunks
+from snowmelt.databases.mysql.read.reads import log_end
 from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.table import TableId
 from snowmelt.verify import Outcome, verify
@@ -37,7 +37,7 @@ from tests.integration.running import Running, folded, lake_rows, source_rows
 from tests.integration.running import settings as settings_of_pipeline
 from tests.integration.test_ddl import DIALOGUE, EVERY_TYPE, Follower
 from tests.integration.test_types import EVERYTHING, FAMILIES, Trial, check_rows
-from tests.servers import MATRIX, NotRun, Server, start_named
+from tests.kit.servers import MATRIX, NotRun, Server, start_named
 
 Database = Callable[[Server], str]
 ROWS = 2_000

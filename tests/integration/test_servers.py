@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from tests.servers import Fresh, NotRun, Server, start_mariadb, start_mysql8, start_named
+from tests.kit.servers import Fresh, NotRun, Server, start_mariadb, start_mysql8, start_named
 
 
 def ask(server: Server, query: str) -> Any:
@@ -134,7 +134,7 @@ def test_packages_that_no_mirror_has_are_named_with_the_reason(tmp_path: Path, m
 def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = f"""
 import os, pathlib
-from tests.servers import start_mariadb
+from tests.kit.servers import start_mariadb
 server = start_mariadb(pathlib.Path({str(tmp_path / "server")!r}))
 print(server.pid, flush=True)
 os._exit(1)

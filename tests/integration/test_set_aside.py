@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from snowmelt.commit.records import Entry, Intent
-from snowmelt.engine import retries
-from snowmelt.engine.routes import Mode, Route
-from snowmelt.engine.splitting import Splitter
-from snowmelt.engine.state import State
+from snowmelt.engine.driver import retries
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.driver.splitting import Splitter
+from snowmelt.engine.driver.state import State
 from snowmelt.model.table import TableId
+from snowmelt.planning.facts import Reborn
 from snowmelt.sinks.paimon.sink import PaimonSink
-from snowmelt.source.facts import Reborn
 from snowmelt.status import read_status
 from tests.integration.running import Running, folded, lake_rows, settings, source_rows
 from tests.integration.test_capture import execute
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 TABLES = {
     "healthy": "id INT NOT NULL PRIMARY KEY, v INT",

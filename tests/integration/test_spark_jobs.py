@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.jobs import Jobs, Lane
-from snowmelt.engine.tasks import Place
+from snowmelt.engine.tasks.jobs import Jobs, Lane
+from snowmelt.engine.tasks.run import Place
 from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, Unavailable
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store

@@ -10,7 +10,7 @@ import pytest
 
 from snowmelt.store.local import LocalStore
 from tests.integration.running import Running, lake_rows, settings, source_rows
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 FEW, MANY = 5, 60
 EPOCHS = 3

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.source.planning import EpochPlan
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.planning.epochs import EpochPlan
 from tests.integration.running import Running, lake_rows, settings, source_rows
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 INTERVAL_S = 4.0
 SCRATCH = 15

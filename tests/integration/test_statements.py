@@ -11,19 +11,19 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from snowmelt.databases.mysql.capture import capture_until
-from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.ddl import CreateTable, DatabaseDefaults, Ignored, RowsAsText, SchemaChange
-from snowmelt.databases.mysql.decode import LogReader, SchemaChanged
-from snowmelt.databases.mysql.segments import Segment, list_segments
-from snowmelt.databases.mysql.statements import LoggedStatement, changes_of, read_marked
+from snowmelt.databases.mysql.log.capture import capture_until
+from snowmelt.databases.mysql.log.decode import LogReader, SchemaChanged
+from snowmelt.databases.mysql.log.segments import Segment, list_segments
+from snowmelt.databases.mysql.log.statements import LoggedStatement, changes_of, read_marked
+from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.errors import Corrupt
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
-from snowmelt.secrets import Secret
 from tests.integration.test_ddl import DIALOGUE
-from tests.servers import Fresh, Server, log_end
+from tests.kit.servers import Fresh, Server, log_end
 
 SERVER_ID = 4_000_100
 WITHOUT_EFFECT = re.compile(r"(?:BEGIN|COMMIT|ROLLBACK|SAVEPOINT|XA)\b")

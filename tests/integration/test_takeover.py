@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.pipeline import Pipeline
+from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.relay import takeover
 from tests.integration.dump import await_that
 from tests.integration.killed import Process
 from tests.integration.pipeline_process import settings
 from tests.integration.running import Running, lake_rows, source_rows
-from tests.servers import Fresh
+from tests.kit.servers import Fresh
 
 
 @pytest.mark.timeout(600)

@@ -13,20 +13,20 @@ import pytest
 
 from snowmelt.engine.tiering.listing import lake_shape
 from snowmelt.fluss.client import FlussClient
+from snowmelt.fluss.formats.types import Column as FlussColumn
+from snowmelt.fluss.formats.types import FlussType, Root, Schema
 from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.tables import describe_table
-from snowmelt.fluss.types import Column as FlussColumn
-from snowmelt.fluss.types import FlussType, Root, Schema
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import PaimonTieringSink
 from snowmelt.sinks.tiering import LakeColumn, LakeShape
 from snowmelt.tiering.rounds import KEEP_ALL
-from tests.fluss_nested import CHOSEN
-from tests.fluss_raw import create_table
-from tests.fluss_servers import Tables
 from tests.integration.tiered_tables import IN_0, bring, read, rows_of, stage
 from tests.integration.tiering import LAKE
+from tests.kit.fluss_nested import CHOSEN
+from tests.kit.fluss_raw import create_table
+from tests.kit.fluss_servers import Tables
 
 OWN = (LakeColumn("id", "BIGINT NOT NULL"), LakeColumn("v", "STRING"))
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])

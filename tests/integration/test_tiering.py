@@ -27,25 +27,25 @@ from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable
 from snowmelt.fluss.client import Claim, FlussClient, connect_coordinator
+from snowmelt.fluss.formats.types import Root
 from snowmelt.fluss.rpc import Call, Connection, Gone
 from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.fluss.tables import ReadableTable, describe_table
-from snowmelt.fluss.types import Root
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import OFFSET, PaimonTieringSink
 from snowmelt.tiering.leases import Leased
 from snowmelt.tiering.rounds import State
 from snowmelt.tiering.splits import SnapshotSplit
-from tests.fluss_bytes import seen, shown
-from tests.fluss_nested import COLUMNS, LEAVES, ROWS, for_client
-from tests.fluss_raw import create_table, put_rows
-from tests.fluss_servers import FreshFluss, Tables
 from tests.integration.java_paimon import JavaPaimon, java_paimon
 from tests.integration.test_fluss_reading import Reading, all_types
 from tests.integration.tiering import LAKE, RunningTiering, assert_others_read_it, in_order, lake_rows, lake_table, settings
 from tests.integration.unions import options, planned, union
-from tests.waiting import until
+from tests.kit.fluss_bytes import seen, shown
+from tests.kit.fluss_nested import COLUMNS, LEAVES, ROWS, for_client
+from tests.kit.fluss_raw import create_table, put_rows
+from tests.kit.fluss_servers import FreshFluss, Tables
+from tests.kit.waiting import until
 
 
 @pytest.mark.timeout(240)

@@ -30,17 +30,17 @@ from snowmelt.fluss.server import FlussServer, Part
 from snowmelt.fluss.tables import describe_table
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import BUCKET, OFFSET
-from tests import jvm
-from tests.fluss_bytes import seen, shown
-from tests.fluss_raw import create_table, put_rows
-from tests.fluss_servers import FreshFluss, Tables, start_fluss
-from tests.forked import Forked
 from tests.integration.killed import executors_of
 from tests.integration.test_fluss_reading import EDGES, PYFLUSS, all_types, written
 from tests.integration.tiering import LAKE, assert_others_read_it, lake_rows, lake_table
 from tests.integration.unions import planned, read
-from tests.processes import children_of
-from tests.waiting import until
+from tests.kit import jvm
+from tests.kit.fluss_bytes import seen, shown
+from tests.kit.fluss_raw import create_table, put_rows
+from tests.kit.fluss_servers import FreshFluss, Tables, start_fluss
+from tests.kit.forked import Forked
+from tests.kit.processes import children_of
+from tests.kit.waiting import until
 
 ROOT = Path(__file__).parents[2]
 WAIT_S_MAX = 240.0

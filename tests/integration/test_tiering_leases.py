@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.signs import Doing
+from snowmelt.engine.driver.signs import Doing
 from snowmelt.engine.tiering import round as round_module
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.round import RunningRound
@@ -35,9 +35,9 @@ from snowmelt.model.table import TableId
 from snowmelt.tiering.leases import LeaseBook
 from snowmelt.tiering.rounds import State
 from snowmelt.tiering.splits import LogSplit, SnapshotSplit
-from tests.fluss_servers import Tables
 from tests.integration.tiering import LAKE, RunningTiering, in_order, lake_rows, settings
-from tests.waiting import until
+from tests.kit.fluss_servers import Tables
+from tests.kit.waiting import until
 
 MINUTES_MS = 600_000
 WAIT_S_MAX = 120.0

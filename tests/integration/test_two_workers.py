@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.killed import die_at_every_failpoint
-from tests.servers import Fresh
+from tests.kit.servers import Fresh
 
 
 @pytest.mark.timeout(1500)

@@ -22,9 +22,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import MySqlTable, TimeAs, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.resultset import Counters, select
+from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.types.columns import MySqlTable, TimeAs, TypeOptions, ZeroDates
 from snowmelt.errors import SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
@@ -41,7 +41,7 @@ from tests.integration.logs import (
     settings,
     stretches,
 )
-from tests.servers import Server
+from tests.kit.servers import Server
 
 Database = Callable[[Server], str]
 

@@ -21,20 +21,20 @@ from snowmelt.engine.union.options import parse_options
 from snowmelt.engine.union.protection import LeasedRead, protected
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, OffsetKind
+from snowmelt.fluss.formats.types import Root
 from snowmelt.fluss.rpc import NO_TABLE_OR_BUCKET, Call, Connection, Gone
 from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.tables import ReadableTable, describe_table
-from snowmelt.fluss.types import Root
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import PaimonTieringSink
-from tests.fluss_bytes import seen, shown
-from tests.fluss_raw import create_table, put_rows
-from tests.fluss_servers import Tables
 from tests.integration.test_fluss_reading import Reading, all_types
 from tests.integration.tiering import LAKE, RunningTiering, in_order, settings
 from tests.integration.unions import options, planned, read, union
-from tests.waiting import until
+from tests.kit.fluss_bytes import seen, shown
+from tests.kit.fluss_raw import create_table, put_rows
+from tests.kit.fluss_servers import Tables
+from tests.kit.waiting import until
 
 Rows = list[dict[str, Any]]
 INSTANTS = (Root.TIMESTAMP, Root.TIMESTAMP_LTZ)

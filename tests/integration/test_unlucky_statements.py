@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine import handover
+from snowmelt.engine.log import handover
 from snowmelt.model.table import TableId
 from snowmelt.store.contract import Store
 from snowmelt.store.generations import Generation
 from tests.integration.running import Running, lake_rows, settings, source_rows
-from tests.servers import Server
+from tests.kit.servers import Server
 
 
 class Stage:

@@ -18,16 +18,16 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.cli import _print_verdict
-from snowmelt.databases.mysql import reads
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TimeAs, TypeOptions, ZeroDates
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.marks import PositionMark
 from snowmelt.databases.mysql.quoting import quote, quote_table
-from snowmelt.databases.mysql.reads import shown_place
-from snowmelt.databases.mysql.resultset import Counters, select
-from snowmelt.engine.routes import Mode, Route
-from snowmelt.engine.settings import Settings
+from snowmelt.databases.mysql.read import reads
+from snowmelt.databases.mysql.read.marks import PositionMark
+from snowmelt.databases.mysql.read.reads import shown_place
+from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TimeAs, TypeOptions, ZeroDates
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.driver.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import DELETE, INSERT, KIND, TableId
 from snowmelt.sinks.contract import SEQUENCE
@@ -42,7 +42,7 @@ from tests.integration.logs import open_session
 from tests.integration.running import Running, settings
 from tests.integration.test_marks import DURABLE, Observation, create, missing, observe
 from tests.integration.test_types import FAMILIES, Typed
-from tests.servers import Fresh, Server
+from tests.kit.servers import Fresh, Server
 
 FAR = 50_000_000
 """Keys from here on are left alone by the writers."""

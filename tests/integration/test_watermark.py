@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.routes import Mode, Route
+from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.status import read_status
 from tests.integration.dump import await_that
 from tests.integration.running import Running, lake_rows, settings
-from tests.servers import Server
+from tests.kit.servers import Server
 
 
 def ask(server: Server, *statements: str) -> Any:

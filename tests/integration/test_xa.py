@@ -11,29 +11,29 @@ from typing import Any
 
 import pytest
 
-from snowmelt.databases.mysql.capture import capture_until
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.decode import Held
-from snowmelt.databases.mysql.events import Xid
+from snowmelt.databases.mysql.log.capture import capture_until
+from snowmelt.databases.mysql.log.decode import Held
+from snowmelt.databases.mysql.log.events import Xid
+from snowmelt.databases.mysql.log.segments import list_segments
+from snowmelt.databases.mysql.log.statements import read_marked
 from snowmelt.databases.mysql.preflight import prepared_transactions
-from snowmelt.databases.mysql.segments import list_segments
-from snowmelt.databases.mysql.statements import read_marked
-from snowmelt.engine import aside
-from snowmelt.engine import chunks as chunk_lane
+from snowmelt.engine.driver import chunks as chunk_lane
+from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.state import State
 from snowmelt.engine.failpoints import GROUPS_ASIDE
-from snowmelt.engine.jobs import Lane
-from snowmelt.engine.pipeline import Pipeline
-from snowmelt.engine.routes import Mode, Route
-from snowmelt.engine.settings import Settings
-from snowmelt.engine.state import State
+from snowmelt.engine.log import prepared as aside
+from snowmelt.engine.tasks.jobs import Lane
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.planning.facts import OUTSIDE
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Prepared
-from snowmelt.secrets import Secret
-from snowmelt.source.facts import OUTSIDE
 from snowmelt.store.contract import numbered
 from snowmelt.store.memory import MemoryStore
 from snowmelt.store.objects import open_store
@@ -43,7 +43,7 @@ from tests.integration.logs import changes as log_changes
 from tests.integration.logs import mark, mark_by, open_session, reader_of, schemas_of
 from tests.integration.logs import settings as server_settings
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
-from tests.servers import NotRun, Server, start_named
+from tests.kit.servers import NotRun, Server, start_named
 
 ROWS = 300
 TABLES = ("orders", "events")

@@ -17,7 +17,7 @@ from typing import Any
 import pymysql
 from pymysql.constants import ER
 
-from tests.servers import Server
+from tests.kit.servers import Server
 
 DATABASE = "shop"
 

@@ -7,13 +7,13 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.bounds import chunk_condition, from_table, key_condition, plan_chunks, read_keys
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.reads import read_extent
+from snowmelt.databases.mysql.read.bounds import chunk_condition, from_table, key_condition, plan_chunks, read_keys
+from snowmelt.databases.mysql.read.reads import read_extent
 from snowmelt.model.table import TableId
 from tests.integration.dump import open_session
-from tests.servers import Server
+from tests.kit.servers import Server
 
 EACH = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 _numbers = itertools.count()

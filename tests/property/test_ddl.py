@@ -7,9 +7,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.ddl import CreateTable, Ignored, RowsAsText, Rules, SchemaChange, SqlMode, read_statement
 from snowmelt.databases.mysql.quoting import quote
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.model.table import TableId
 
 CAPTURED = TableId("shop", "t")

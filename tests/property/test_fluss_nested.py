@@ -11,11 +11,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.fluss.batches import BatchDecoder, log_batches
-from snowmelt.fluss.compacted import RowDecoder
-from snowmelt.fluss.types import FlussType, Root, Schema, Versions, read_schema
-from tests.fluss_bytes import arrow_body, compacted_row, log_batch, schema_of, seen, shown, stored_row, wire_batch
-from tests.fluss_nested import kinds, values
+from snowmelt.fluss.formats.batches import BatchDecoder, log_batches
+from snowmelt.fluss.formats.compacted import RowDecoder
+from snowmelt.fluss.formats.types import FlussType, Root, Schema, Versions, read_schema
+from tests.kit.fluss_bytes import arrow_body, compacted_row, log_batch, schema_of, seen, shown, stored_row, wire_batch
+from tests.kit.fluss_nested import kinds, values
 
 T = FlussType
 

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 import zstandard
 
-from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.decode import Limits, LogItem, LogReader
-from snowmelt.databases.mysql.events import Event, read_gtid
-from snowmelt.databases.mysql.scan import Places, Stop, Walk
-from snowmelt.databases.mysql.segments import Segment
-from snowmelt.databases.mysql.unpack import unpack
+from snowmelt.databases.mysql.log.decode import Limits, LogItem, LogReader
+from snowmelt.databases.mysql.log.events import Event, read_gtid
+from snowmelt.databases.mysql.log.scan import Places, Stop, Walk
+from snowmelt.databases.mysql.log.segments import Segment
+from snowmelt.databases.mysql.log.unpack import unpack
+from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory
 from tests.fuzz import decoder, mutate
 from tests.fuzz.corpus import Piece, load_pieces, spans
-from tests.streams import event, query_body
+from tests.kit.streams import event, query_body
 
 PIECES = {piece.name: piece for piece in load_pieces()}
 

@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.json import CORRUPT, ROOM_TOO_SMALL, apply_diffs, json_text, text_of, text_room
+from snowmelt.databases.mysql.types.binary_json import CORRUPT, ROOM_TOO_SMALL, apply_diffs, json_text, text_of, text_room
 from snowmelt.errors import Corrupt
 
 texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('"\\/\b\f\n\r\t\x00\x1f\x7f'), max_size=40)

@@ -42,8 +42,8 @@ from snowmelt.commit.summary import Summary, restore, summarise
 from snowmelt.commit.watermarks import advance, lowest
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SourceDrift
 from snowmelt.model.table import TableId
-from snowmelt.source.facts import OUTSIDE, Adopted, Durable, Found, Gone, Incarnation, Launched, Reborn, Recopied, Truncated
-from snowmelt.source.tables import ChunkState, Phase, Tables
+from snowmelt.planning.facts import OUTSIDE, Adopted, Durable, Found, Gone, Incarnation, Launched, Reborn, Recopied, Truncated
+from snowmelt.planning.tables import ChunkState, Phase, Tables
 from snowmelt.store.codec import decode, encode
 
 SHARDS = {TableId("shop", "orders_1"): "ods.orders", TableId("shop", "orders_2"): "ods.orders", TableId("shop", "items"): "ods.items"}

@@ -19,8 +19,9 @@ from snowmelt.commit.checks import Message, refusal
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.relay.retention import Cut, Effect, Relay, Sealed, Statement, take_over
-from snowmelt.source.facts import (
+from snowmelt.planning.emission import emits
+from snowmelt.planning.epochs import Adopting, EpochPlan, Rule, Span, choose_end, decide_launches, plan_epoch, span_of, visible_cut
+from snowmelt.planning.facts import (
     OUTSIDE,
     Covered,
     Durable,
@@ -34,9 +35,8 @@ from snowmelt.source.facts import (
     Split,
     Truncated,
 )
-from snowmelt.source.filter import emits
-from snowmelt.source.planning import Adopting, EpochPlan, Rule, Span, choose_end, decide_launches, plan_epoch, span_of, visible_cut
-from snowmelt.source.tables import Phase, Table, Tables
+from snowmelt.planning.tables import Phase, Table, Tables
+from snowmelt.relay.retention import Cut, Effect, Relay, Sealed, Statement, take_over
 
 KEYED = TableId("shop", "orders")
 APPENDED = TableId("shop", "events")

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.planning.epochs import choose_end, visible_cut
+from snowmelt.planning.tables import Tables
 from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, Statement, needs_before, take_over
-from snowmelt.source.planning import choose_end, visible_cut
-from snowmelt.source.tables import Tables
 from snowmelt.store.codec import decode, encode
 
 XIDS = ["a", "b", "c"]

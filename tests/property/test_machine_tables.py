@@ -15,7 +15,8 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.summary import Summary, restore, summarise
 from snowmelt.errors import InvariantBroken
 from snowmelt.model.table import TableId
-from snowmelt.source.facts import (
+from snowmelt.planning.epochs import span_of, unread
+from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Covered,
@@ -35,9 +36,8 @@ from snowmelt.source.facts import (
     Split,
     Truncated,
 )
-from snowmelt.source.ordinals import Bounds, Ordinals
-from snowmelt.source.planning import span_of, unread
-from snowmelt.source.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTurn, Phase, Tables, Turn
+from snowmelt.planning.ordinals import Bounds, Ordinals
+from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTurn, Phase, Tables, Turn
 from snowmelt.store.codec import decode, encode
 
 EXTENT = Extent(b"\x01", b"\xff")

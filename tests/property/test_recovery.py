@@ -17,26 +17,26 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.decode import ChangeBatch, LogReader, Part
-from snowmelt.engine.aside import put_aside, take_back
-from snowmelt.engine.keeping import segments_of
-from snowmelt.engine.keys import pack_bound
-from snowmelt.engine.rows import Sourced
-from snowmelt.engine.stored_log import Filtered, StoredLog
-from snowmelt.engine.tasks import LogTask, Place, kept_bytes, kept_rows
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, Part
+from snowmelt.engine.log.prepared import put_aside, take_back
+from snowmelt.engine.log.reading import Filtered, StoredLog
+from snowmelt.engine.log.storage import segments_of
+from snowmelt.engine.tasks.keys import pack_bound
+from snowmelt.engine.tasks.rows import Sourced
+from snowmelt.engine.tasks.run import LogTask, Place, kept_bytes, kept_rows
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 from snowmelt.model import sequence
+from snowmelt.planning.epochs import Adopting, Rule, Span
+from snowmelt.planning.facts import Extent, Incarnation, Reported
 from snowmelt.relay import retention
 from snowmelt.relay.limits import POOL_BYTES_MIN, PREFILTER_BYTES_MIN, Limits
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Relay
-from snowmelt.source.facts import Extent, Incarnation, Reported
-from snowmelt.source.planning import Adopting, Rule, Span
 from snowmelt.store.objects import open_store
 from tests.bench import recovery
-from tests.histories import TABLES, History, schemas, shape
-from tests.inflight import LogFolder
+from tests.kit.histories import TABLES, History, schemas, shape
+from tests.kit.inflight import LogFolder
 
 COMBINATIONS = 500
 NAMED = 168

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql import resultset
-from snowmelt.databases.mysql.columns import MySqlColumn, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.databases.mysql.resultset import Counters, select
+from snowmelt.databases.mysql.read import resultset
+from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.types.columns import MySqlColumn, TypeOptions
 from snowmelt.errors import Corrupt, SnowmeltError, Unavailable
 
 COLUMNS = (

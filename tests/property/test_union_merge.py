@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from snowmelt.engine.union import merge
 from snowmelt.engine.union.merge import Tail
-from snowmelt.fluss.batches import DELETE, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE
-from snowmelt.fluss.types import Column, FlussType, Root
+from snowmelt.fluss.formats.batches import DELETE, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE
+from snowmelt.fluss.formats.types import Column, FlussType, Root
 
 KEY = (
     Column(0, "text", FlussType(Root.STRING, nullable=False)),

@@ -17,18 +17,18 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.columnar.arena import Bytes
-from snowmelt.databases.mysql.columns import MySqlTable
-from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
-from snowmelt.databases.mysql.events import Event
-from snowmelt.databases.mysql.scan import Places, Stop, Walk
+from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
+from snowmelt.databases.mysql.log.events import Event
+from snowmelt.databases.mysql.log.scan import Places, Stop, Walk
+from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
-from tests import streams
 from tests.fuzz.corpus import Piece, load_pieces
-from tests.histories import History, Row, schemas
 from tests.integration.logs import changes, handmade_schemas, table_map_body, write_rows_body
+from tests.kit import streams
+from tests.kit.histories import History, Row, schemas
 from tests.unit.test_unpack import compressed_rows, deflated, fragments, payload
 
 PIECES = {piece.name: piece for piece in load_pieces()}

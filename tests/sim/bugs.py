@@ -17,13 +17,13 @@ from snowmelt.commit.records import Entry, Intent, StagedName
 from snowmelt.errors import Fenced, OutcomeUnknown, Unavailable
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
+from snowmelt.planning import epochs as planning
+from snowmelt.planning.emission import emits
+from snowmelt.planning.epochs import Adopting, EpochPlan, Rule
+from snowmelt.planning.facts import Adopted, Durable, GivenBack, Reported
+from snowmelt.planning.tables import Copy, Phase, Reading, Table, Tables
 from snowmelt.relay.retention import Prepared, Relay
 from snowmelt.relay.takeover import Waiting
-from snowmelt.source import planning
-from snowmelt.source.facts import Adopted, Durable, GivenBack, Reported
-from snowmelt.source.filter import emits
-from snowmelt.source.planning import Adopting, EpochPlan, Rule
-from snowmelt.source.tables import Copy, Phase, Reading, Table, Tables
 from tests.sim import driver
 from tests.sim.driver import Driver, Job
 from tests.sim.lake import Row

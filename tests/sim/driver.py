@@ -30,12 +30,11 @@ from snowmelt.errors import Corrupt, Fenced, OutcomeUnknown, SourceDrift, Unavai
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.relay import retention, takeover
-from snowmelt.relay.retention import Cut, Decided, Ending, Prepared, Relay, Statement
-from snowmelt.relay.takeover import Waiting
-from snowmelt.source import planning
-from snowmelt.source.asides import Requests, Troubles, forget, reborn
-from snowmelt.source.facts import (
+from snowmelt.planning import epochs as planning
+from snowmelt.planning.asides import Requests, Troubles, forget, reborn
+from snowmelt.planning.emission import emits
+from snowmelt.planning.epochs import Adopting, EpochPlan, Rule, Span
+from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Durable,
@@ -51,9 +50,10 @@ from snowmelt.source.facts import (
     Split,
     Truncated,
 )
-from snowmelt.source.filter import emits
-from snowmelt.source.planning import Adopting, EpochPlan, Rule, Span
-from snowmelt.source.tables import Phase
+from snowmelt.planning.tables import Phase
+from snowmelt.relay import retention, takeover
+from snowmelt.relay.retention import Cut, Decided, Ending, Prepared, Relay, Statement
+from snowmelt.relay.takeover import Waiting
 from tests.sim.database import Change, Read, Transaction
 from tests.sim.lake import LakeTable, Row
 from tests.sim.store import Steps

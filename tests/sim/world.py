@@ -22,10 +22,10 @@ from typing import Any
 from snowmelt.commit.records import Done, Entry, Intent, StagedName
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.table import TableId
+from snowmelt.planning.epochs import Span
+from snowmelt.planning.facts import OUTSIDE, Adopted, Extent, Found, Gone, Reborn, Recopied, SetAside, Split, Truncated
+from snowmelt.planning.tables import Phase
 from snowmelt.relay.retention import Effect, Relay, Sealed
-from snowmelt.source.facts import OUTSIDE, Adopted, Extent, Found, Gone, Reborn, Recopied, SetAside, Split, Truncated
-from snowmelt.source.planning import Span
-from snowmelt.source.tables import Phase
 from tests.sim.database import Database, Read, Transaction, rows_of
 from tests.sim.driver import Driver
 from tests.sim.lake import LakeTable, Row, Violation

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from snowmelt.model.table import TableId
-from snowmelt.source.asides import Requests, Troubles, forget, reborn
-from snowmelt.source.facts import OUTSIDE, Adopted, Covered, Fact, Found, Gone, Incarnation, Reborn, Released, SetAside
-from snowmelt.source.tables import Tables
+from snowmelt.planning.asides import Requests, Troubles, forget, reborn
+from snowmelt.planning.facts import OUTSIDE, Adopted, Covered, Fact, Found, Gone, Incarnation, Reborn, Released, SetAside
+from snowmelt.planning.tables import Tables
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 AGAIN = Incarnation(ORDERS.table, 5)

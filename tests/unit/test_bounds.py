@@ -6,10 +6,10 @@ from decimal import Decimal
 
 import pytest
 
-from snowmelt.databases.mysql.bounds import Chunk, chunk_condition, key_condition, key_equals, literal
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
-from snowmelt.databases.mysql.events import MariaDbGtid, MySqlGtid
-from snowmelt.databases.mysql.marks import GtidMark, PositionMark, at_least, covers, exact
+from snowmelt.databases.mysql.log.events import MariaDbGtid, MySqlGtid
+from snowmelt.databases.mysql.read.bounds import Chunk, chunk_condition, key_condition, key_equals, literal
+from snowmelt.databases.mysql.read.marks import GtidMark, PositionMark, at_least, covers, exact
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.errors import InvariantBroken, SourceDrift
 from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import Position

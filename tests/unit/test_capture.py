@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snowmelt.databases.mysql import framing
-from snowmelt.databases.mysql.capture import _Log, _Writer
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.segments import Segment, list_segments
-from snowmelt.databases.mysql.statements import read_marked
+from snowmelt.databases.mysql.log import framing
+from snowmelt.databases.mysql.log.capture import _Log, _Writer
+from snowmelt.databases.mysql.log.segments import Segment, list_segments
+from snowmelt.databases.mysql.log.statements import read_marked
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.gtid import MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
-from tests.streams import Log, event, packets, query_body
+from tests.kit.streams import Log, event, packets, query_body
 
 SERVER = Server("mysql", (8, 0, 33), "11111111-2222-3333-4444-555555555555")
 SOURCE = "00010203-0405-0607-0809-0a0b0c0d0e0f"

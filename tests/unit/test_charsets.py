@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.charsets import (
+from snowmelt.databases.mysql.types.charsets import (
     canonical_charset,
     charset_of_collation,
     charsets,
     is_utf8,
     transcode,
 )
-from snowmelt.databases.mysql.columns import Flavour
+from snowmelt.databases.mysql.types.columns import Flavour
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 
 FLAVOURS: tuple[Flavour, ...] = ("mysql", "mariadb")

@@ -9,9 +9,9 @@ import pytest
 from snowmelt.commit.checks import Message, StagedFile, refusal
 from snowmelt.commit.records import Entry, intent_of
 from snowmelt.model.table import TableId
-from snowmelt.source.facts import OUTSIDE, Adopted, Found, GivenBack, Incarnation, Launched, Reborn, Reported
-from snowmelt.source.planning import EpochPlan
-from snowmelt.source.tables import Tables
+from snowmelt.planning.epochs import EpochPlan
+from snowmelt.planning.facts import OUTSIDE, Adopted, Found, GivenBack, Incarnation, Launched, Reborn, Reported
+from snowmelt.planning.tables import Tables
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 ADOPTED = Adopted(ORDERS, OUTSIDE, "read", 10, 20)

@@ -6,7 +6,7 @@ from typing import Any
 
 from snowmelt.commit.cleaning import Standing
 from snowmelt.commit.records import Staged
-from snowmelt.engine.cleaning import Cleaner, sweep
+from snowmelt.engine.driver.cleaning import Cleaner, sweep
 
 TARGET = "ods.orders"
 STANDING = Standing(generation=5, epoch=7, intent_generation=5, named={"sm-5-e7-won-f"}, jobs=20, under_way={18})

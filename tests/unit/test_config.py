@@ -11,20 +11,20 @@ import pytest
 from snowmelt.cli import run
 from snowmelt.config.document import FILE_BYTES_MAX
 from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, Sink, Source, read_pipeline
-from snowmelt.databases.mysql.capture import CaptureLimits
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.catalog import match_tables
-from snowmelt.databases.mysql.columns import TimeAs, ZeroDates
 from snowmelt.databases.mysql.connect import Tls
-from snowmelt.engine.routes import SAME_NAME, Mode, Route, Router, assign_targets, check_goes_on
-from snowmelt.engine.settings import Settings
+from snowmelt.databases.mysql.log.capture import CaptureLimits
+from snowmelt.databases.mysql.types.columns import TimeAs, ZeroDates
+from snowmelt.engine.driver.routes import SAME_NAME, Mode, Route, Router, assign_targets, check_goes_on
+from snowmelt.engine.driver.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget, Login
 from snowmelt.model.table import TableId
+from snowmelt.planning.facts import Incarnation
+from snowmelt.planning.tables import Phase, Table
 from snowmelt.relay.limits import Limits
-from snowmelt.secrets import Secret
 from snowmelt.sinks.warehouse import Warehouse
-from snowmelt.source.facts import Incarnation
-from snowmelt.source.tables import Phase, Table
 from snowmelt.store.objects import Bucket
 
 LEAST = """\
@@ -250,7 +250,11 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         ("username: repl", "username: repl\n  connect_timeout: 5", "source.connect_timeout: found '5'; allowed is a number with its unit"),
         ("[shop.*]", "[]", "pipeline.yaml:5: source.tables: found nothing; allowed is at least one pattern"),
         ("[shop.*]", "[shop.*, orders]", "pipeline.yaml:5: source.tables[2]: a table pattern must be database.table: 'orders'"),
-        ("[shop.*]", "[shop.\\.*]", "source.tables[1]: found 'shop.\\\\.*'; allowed is a pattern as shop.* with * and ?; it is no regular"),
+        (
+            "[shop.*]",
+            "[shop.\\.*]",
+            "source.tables[1]: found 'shop.\\\\.*'; allowed is a pattern as shop.* with * and ?; it is no regular",
+        ),
         ("[shop.*]", "{a: b}", "pipeline.yaml:5: source.tables: found a mapping; allowed is a list"),
         ("  warehouse: lake", "  warehouse: lake\n  buckets: 0", "sink.buckets: found '0'; allowed is a whole number from 1 to 10000"),
         ("  warehouse: lake\n", "", "pipeline.yaml:6: sink: needs warehouse, because its type is paimon"),

@@ -33,8 +33,8 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Committed, Done, Entry, Intent
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken
 from snowmelt.model.table import TableId
-from snowmelt.source.facts import OUTSIDE, Adopted, Found, Incarnation
-from snowmelt.source.tables import ChunkState, Phase
+from snowmelt.planning.facts import OUTSIDE, Adopted, Found, Incarnation
+from snowmelt.planning.tables import ChunkState, Phase
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 FOUND = Found(ORDERS, "ods.orders", True, 1)

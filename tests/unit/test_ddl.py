@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.ddl import (
     AlterColumns,
     CreateTable,
@@ -28,6 +27,7 @@ from snowmelt.databases.mysql.ddl import (
     Truncate,
     read_statement,
 )
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.model.table import TableId
 
 MYSQL = Rules(flavour="mysql", version=(8, 0, 33), sql_mode=SqlMode.STRICT_TRANS_TABLES)

@@ -233,9 +233,9 @@ def test_every_row_of_a_map_names_what_keeps_it_and_what_watches_it(page: Path) 
 @pytest.mark.parametrize(
     ("cell", "wrong"),
     [
-        ("`planning.plan_epoch`", None),
+        ("`epochs.plan_epoch`", None),
         ("`Tables.copy_of`", None),
-        ("`source/tables.py`", None),
+        ("`planning/tables.py`", None),
         ("`sim/test_sim.py::test_a_planted_bug_is_caught`, `…::test_every_danger_comes_up`", None),
         ("`bug: no _seq`", None),
         ("`planning.plan_era`", "no such symbol"),

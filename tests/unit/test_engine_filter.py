@@ -10,14 +10,14 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.marks import PositionMark, covers
-from snowmelt.engine.keys import in_span, outside, pack_bound
-from snowmelt.engine.tasks import _emitted, _mine
+from snowmelt.databases.mysql.read.marks import PositionMark, covers
+from snowmelt.engine.tasks.keys import in_span, outside, pack_bound
+from snowmelt.engine.tasks.run import _emitted, _mine
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.source.facts import Extent, Incarnation, Reported
-from snowmelt.source.filter import emits
-from snowmelt.source.planning import Adopting, Rule, Span
+from snowmelt.planning.emission import emits
+from snowmelt.planning.epochs import Adopting, Rule, Span
+from snowmelt.planning.facts import Extent, Incarnation, Reported
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 EXTENT = Extent(pack_bound((2,)), pack_bound((9,)))

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.columns import Flavour
-from snowmelt.databases.mysql.events import (
+from snowmelt.databases.mysql.log.events import (
     Event,
     FormatDescription,
     MariaDbGtid,
@@ -26,8 +25,9 @@ from snowmelt.databases.mysql.events import (
     read_xa_end,
     read_xa_prepare,
 )
+from snowmelt.databases.mysql.types.columns import Flavour
 from snowmelt.errors import Corrupt, SourceDrift
-from tests.streams import query_body
+from tests.kit.streams import query_body
 
 SOURCE = uuid.UUID("3e11fa47-71ca-11e1-9e33-c80aa9429562")
 

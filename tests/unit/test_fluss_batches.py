@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.errors import Corrupt, InvalidConfig
-from snowmelt.fluss.batches import KIND, OFFSET, TIMESTAMP, BatchDecoder, log_batches
-from snowmelt.fluss.types import Column, FlussType, Root, Schema, Versions
-from tests.fluss_bytes import arrow_body, compacted_row, log_batch, schema_of
+from snowmelt.fluss.formats.batches import KIND, OFFSET, TIMESTAMP, BatchDecoder, log_batches
+from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema, Versions
+from tests.kit.fluss_bytes import arrow_body, compacted_row, log_batch, schema_of
 
 SCHEMA = schema_of(
     FlussType(Root.INTEGER, nullable=False),

@@ -15,10 +15,10 @@ from pypaimon.schema.data_types import AtomicType, DataField
 from pypaimon.write.row_key_extractor import RowKeyExtractor, _bucket_from_hash
 
 from snowmelt.errors import InvalidConfig, InvariantBroken
-from snowmelt.fluss.buckets import Bucketing
-from snowmelt.fluss.compacted import RowDecoder
-from snowmelt.fluss.types import FlussType, Root, Schema, Versions
-from tests.fluss_bytes import compacted_value, schema_of, stored_row
+from snowmelt.fluss.formats.buckets import Bucketing
+from snowmelt.fluss.formats.compacted import RowDecoder
+from snowmelt.fluss.formats.types import FlussType, Root, Schema, Versions
+from tests.kit.fluss_bytes import compacted_value, schema_of, stored_row
 
 T = FlussType
 KEYS: list[tuple[FlussType, list[Any]]] = [

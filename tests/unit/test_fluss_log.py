@@ -12,14 +12,14 @@ import pytest
 from obstore.store import S3Store
 
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, SourceDrift, Unavailable
-from snowmelt.fluss.batches import OFFSET
 from snowmelt.fluss.client import Fetched, FetchFrom, RemoteLog, RemoteSegment
+from snowmelt.fluss.formats.batches import OFFSET
+from snowmelt.fluss.formats.types import FlussType, Root, Versions
 from snowmelt.fluss.log import LogReader
 from snowmelt.fluss.remote import RemoteFiles
-from snowmelt.fluss.types import FlussType, Root, Versions
 from snowmelt.model.fluss import Bucket
-from tests.fixtures.s3 import BUCKET, PASSWORD, S3Server, s3_server
-from tests.fluss_bytes import arrow_body, log_batch, schema_of
+from tests.kit.fluss_bytes import arrow_body, log_batch, schema_of
+from tests.kit.s3 import BUCKET, PASSWORD, S3Server, s3_server
 
 BUCKET_ID = Bucket(7, 1)
 SCHEMA = schema_of(FlussType(Root.BIGINT))

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
-from snowmelt.fluss import compacted
-from snowmelt.fluss.compacted import RowDecoder
-from snowmelt.fluss.types import Column, FlussType, Root, Schema, Versions, read_schema
-from tests.fluss_bytes import compacted_row, schema_of, seen, shown, stored_row, varint
+from snowmelt.fluss.formats import compacted
+from snowmelt.fluss.formats.compacted import RowDecoder
+from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema, Versions, read_schema
+from tests.kit.fluss_bytes import compacted_row, schema_of, seen, shown, stored_row, varint
 
 T = FlussType
 INSTANTS = [(-62135596800000, 0), (-1001, 0), (-1, 999_999), (0, 0), (1, 1000), (253402300799999, 999_000), None]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from snowmelt.errors import InvariantBroken
-from snowmelt.fluss.buckets import Bucketing
-from snowmelt.fluss.compacted import RowDecoder
-from snowmelt.fluss.types import Column, FlussType, Root, Schema, Versions
-from snowmelt.fluss.upserts import Run, UpsertEncoder, kv_batch
-from tests import fluss_raw
-from tests.fluss_bytes import compacted_row, stored_row
+from snowmelt.fluss.formats.buckets import Bucketing
+from snowmelt.fluss.formats.compacted import RowDecoder
+from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema, Versions
+from snowmelt.fluss.formats.upserts import Run, UpsertEncoder, kv_batch
+from tests.kit import fluss_raw
+from tests.kit.fluss_bytes import compacted_row, stored_row
 
 T = FlussType
 VALUES: list[tuple[FlussType, list[Any]]] = [

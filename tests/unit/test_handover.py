@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Server
-from snowmelt.engine.handover import place_on_another
-from snowmelt.engine.settings import Settings
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.log.handover import place_on_another
 from snowmelt.errors import SourceDrift
 from snowmelt.relay.retention import Relay
 

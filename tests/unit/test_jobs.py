@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine import jobs as module
-from snowmelt.engine.jobs import Jobs, Lane, _Running
+from snowmelt.engine.tasks import jobs as module
+from snowmelt.engine.tasks.jobs import Jobs, Lane, _Running
 from snowmelt.errors import SnowmeltError, Unavailable
 
 

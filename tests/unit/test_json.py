@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from snowmelt.databases.mysql.json import CORRUPT, DEPTH_MAX, ROOM_TOO_SMALL, apply_diffs, json_text, text_of, text_room
+from snowmelt.databases.mysql.types.binary_json import CORRUPT, DEPTH_MAX, ROOM_TOO_SMALL, apply_diffs, json_text, text_of, text_room
 from snowmelt.errors import Corrupt
 
 OBJECT = bytes.fromhex("00 0200 2c00 1200 0100 1300 0200 05 0100 02 1500 61 6262 0300 1700 05 0100 0b 0d00 0c 1500 0000000000000440 0178")

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from snowmelt.engine.judging import Verdict, gravest, judge
+from snowmelt.engine.driver.judging import Verdict, gravest, judge
 from snowmelt.errors import (
     Corrupt,
     Fenced,

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from snowmelt.databases.mysql.capture import CaptureLimits
 from snowmelt.databases.mysql.connect import MySqlOptions
-from snowmelt.databases.mysql.segments import Segment
-from snowmelt.engine import keeping
-from snowmelt.engine.handover import own_log
-from snowmelt.engine.keeping import InBucket, InFolder, segments_of, spool
-from snowmelt.engine.relay import Keeper
-from snowmelt.engine.settings import Settings
-from snowmelt.engine.standby import keep_capturing
-from snowmelt.engine.state import Owner, State
+from snowmelt.databases.mysql.log.capture import CaptureLimits
+from snowmelt.databases.mysql.log.segments import Segment
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.state import Owner, State
+from snowmelt.engine.log import storage as keeping
+from snowmelt.engine.log.handover import own_log
+from snowmelt.engine.log.recorder import Keeper
+from snowmelt.engine.log.standby import keep_capturing
+from snowmelt.engine.log.storage import InBucket, InFolder, segments_of, spool
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Cut, Relay, Sealed

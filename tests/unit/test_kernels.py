@@ -24,9 +24,9 @@ from snowmelt.columnar.kernels import KernelLocator
 PROGRAM = """
 import json
 from snowmelt.columnar.kernels import compile_kernels, kernel_folder
-from snowmelt.databases.mysql import calendar
+from snowmelt.databases.mysql.types import dates
 told = []
-compile_kernels([calendar.days_of, calendar.month_days], lambda: (calendar.days_of(2026, 1, 2), calendar.month_days(2026, 2)),
+compile_kernels([dates.days_of, dates.month_days], lambda: (dates.days_of(2026, 1, 2), dates.month_days(2026, 2)),
                 lambda *far: told.append(far))
 print(json.dumps([str(kernel_folder()), told]))
 """
@@ -45,7 +45,7 @@ def test_kernels_lie_in_the_users_cache_folder_and_are_compiled_once(tmp_path: P
     assert folder.is_relative_to(tmp_path / ".cache/snowmelt/kernels")
     assert told == [[0, 2], [1, 2], [2, 2]]
     assert re.fullmatch(rf"[0-9.]+-numba-{re.escape(numba.__version__)}-python-3\.{sys.version_info.minor}", folder.parent.name)
-    assert any(folder.glob("calendar.days_of-*.nbi"))
+    assert any(folder.glob("dates.days_of-*.nbi"))
     assert run(tmp_path) == (folder, []), "they were compiled again"
 
 

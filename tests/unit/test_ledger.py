@@ -13,7 +13,7 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Committed, Done, Entry, Intent, StagedName
 from snowmelt.errors import Corrupt, InvariantBroken
 from snowmelt.model.table import TableId
-from snowmelt.source.facts import (
+from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Durable,
@@ -28,7 +28,7 @@ from snowmelt.source.facts import (
     SetAside,
     Split,
 )
-from snowmelt.source.tables import ChunkState, Phase
+from snowmelt.planning.tables import ChunkState, Phase
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 SHARD = Incarnation(TableId("shop", "orders_2"), 1)

@@ -12,13 +12,13 @@ import pytest
 
 from snowmelt.cli import main
 from snowmelt.commit.records import Intent, Watermark
-from snowmelt.engine.signs import Doing, Sign
-from snowmelt.engine.state import INTENT
+from snowmelt.engine.driver.signs import Doing, Sign
+from snowmelt.engine.driver.state import INTENT
 from snowmelt.errors import Corrupt, InvariantBroken
 from snowmelt.model.moment import TIME_MS_MAX
 from snowmelt.model.table import TableId
+from snowmelt.planning.facts import Found, Incarnation, SetAside
 from snowmelt.relay.retention import Cut
-from snowmelt.source.facts import Found, Incarnation, SetAside
 from snowmelt.store.codec import decode, encode
 from snowmelt.store.contract import numbered
 from snowmelt.store.objects import open_store

@@ -85,13 +85,13 @@ def test_a_row_is_proven_by_mutants_of_its_own_guards_and_tests_alone() -> None:
     (row,) = seed_rows(page)
     assert (row.line, row.statement) == (11, "kept")
     assert row.tests == {"unit/test_x.py::test_a", "unit/test_x.py::test_b", "unit/test_y.py"}
-    assert row.files == files_of("tables.covers") == {"source/tables.py"}
+    assert row.files == files_of("tables.covers") == {"planning/tables.py"}
 
     def mutant(file: str, test: str) -> Mutant:
         return Mutant(id="X1", seed="000", statement="", file=file, old="", new="", tests=(test,))
 
-    mine = [mutant("source/tables.py", test) for test in ("unit/test_x.py::TestX::test_b[1]", "unit/test_y.py::test_c")]
-    others = [mutant("source/tables.py", "unit/test_x.py::test_c"), mutant("source/facts.py", "unit/test_y.py::test_c")]
+    mine = [mutant("planning/tables.py", test) for test in ("unit/test_x.py::TestX::test_b[1]", "unit/test_y.py::test_c")]
+    others = [mutant("planning/tables.py", "unit/test_x.py::test_c"), mutant("planning/facts.py", "unit/test_y.py::test_c")]
     assert row.proven_by([*mine, *others]) == mine
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from snowmelt.errors import InvariantBroken
-from snowmelt.source.ordinals import Bounds, Ordinals
+from snowmelt.planning.ordinals import Bounds, Ordinals
 
 
 def of(*added: int) -> Ordinals:

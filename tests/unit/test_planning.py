@@ -12,8 +12,21 @@ from snowmelt.errors import SourceDrift
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.relay.retention import Cut, Effect, Relay, Statement
-from snowmelt.source.facts import (
+from snowmelt.planning.emission import emits
+from snowmelt.planning.epochs import (
+    Adopting,
+    EpochPlan,
+    Rule,
+    Span,
+    choose_end,
+    decide_launches,
+    plan_epoch,
+    span_of,
+    statements_wait,
+    turn_of,
+    visible_cut,
+)
+from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Covered,
@@ -34,21 +47,8 @@ from snowmelt.source.facts import (
     Split,
     Truncated,
 )
-from snowmelt.source.filter import emits
-from snowmelt.source.planning import (
-    Adopting,
-    EpochPlan,
-    Rule,
-    Span,
-    choose_end,
-    decide_launches,
-    plan_epoch,
-    span_of,
-    statements_wait,
-    turn_of,
-    visible_cut,
-)
-from snowmelt.source.tables import Phase, Tables
+from snowmelt.planning.tables import Phase, Tables
+from snowmelt.relay.retention import Cut, Effect, Relay, Statement
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 ITEMS = Incarnation(TableId("shop", "items"), 1)

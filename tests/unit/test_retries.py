@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from snowmelt.engine.retries import FAILED_MAX, Retries
+from snowmelt.engine.driver.retries import FAILED_MAX, Retries
 from snowmelt.errors import Corrupt, InvalidConfig, Occupied, SourceDrift, TableStuck, Unavailable
 from snowmelt.model.table import TableId
 

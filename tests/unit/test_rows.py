@@ -15,11 +15,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.calendar import days_of, month_days, put_clock, put_date
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable
-from snowmelt.databases.mysql.decode import ChangeBatch, Limits, LogReader
-from snowmelt.databases.mysql.events import Event
-from snowmelt.databases.mysql.rows import (
+from snowmelt.databases.mysql.log.decode import ChangeBatch, Limits, LogReader
+from snowmelt.databases.mysql.log.events import Event
+from snowmelt.databases.mysql.log.images import (
     decimal_layout,
     put_decimal128,
     put_decimal_text,
@@ -27,12 +25,14 @@ from snowmelt.databases.mysql.rows import (
     put_inet6,
     put_uuid,
 )
-from snowmelt.databases.mysql.sets import set_lists
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
+from snowmelt.databases.mysql.types.dates import days_of, month_days, put_clock, put_date
+from snowmelt.databases.mysql.types.sets import set_lists
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
-from tests import streams
 from tests.integration.logs import table_map_body
+from tests.kit import streams
 
 COMPILED = settings(deadline=None)
 """The first call may compile."""

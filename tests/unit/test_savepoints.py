@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from snowmelt.databases.mysql import savepoints as module
-from snowmelt.databases.mysql.savepoints import Savepoints, Written, rolled_back_to, savepoint_set
+from snowmelt.databases.mysql.log import savepoints as module
+from snowmelt.databases.mysql.log.savepoints import Savepoints, Written, rolled_back_to, savepoint_set
 from snowmelt.errors import SourceDrift
 
 HERE = "0/1:4"

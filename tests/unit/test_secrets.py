@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from snowmelt.credentials import Secret
 from snowmelt.errors import InvalidConfig
-from snowmelt.secrets import Secret
 
 
 def test_an_environment_variable_is_looked_up_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

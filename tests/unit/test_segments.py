@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.segments import PAGE, Cut, Segment, SegmentWriter, list_segments, read_segment, remove_torn
+from snowmelt.databases.mysql.log.segments import PAGE, Cut, Segment, SegmentWriter, list_segments, read_segment, remove_torn
 from snowmelt.errors import Corrupt, InvariantBroken, Unavailable
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from snowmelt.engine import signs
-from snowmelt.engine.signs import EVERY_S, MISSED_MAX, Doing, Sign, Signs, is_alive, last_words, read_sign
+from snowmelt.engine.driver import signs
+from snowmelt.engine.driver.signs import EVERY_S, MISSED_MAX, Doing, Sign, Signs, is_alive, last_words, read_sign
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift, Unavailable
 from snowmelt.store.contract import Store
 from snowmelt.store.generations import Generation

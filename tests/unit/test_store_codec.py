@@ -18,7 +18,7 @@ from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import Position
 from snowmelt.store import codec
 from snowmelt.store.codec import decode, encode
-from tests.fixtures.values import Book, Circle, Colour, Empty, Everything, Picky, Square
+from tests.kit.values import Book, Circle, Colour, Empty, Everything, Picky, Square
 
 integers = st.integers(-(2**127), 2**127)
 colours = st.sampled_from(Colour)

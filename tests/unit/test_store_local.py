@@ -19,7 +19,7 @@ from snowmelt.store.contract import key_of_part, numbered
 from snowmelt.store.local import LocalStore
 from snowmelt.store.numbered import Won, newest, settle
 from snowmelt.store.records import Kind, read_record
-from tests.fixtures.values import Book
+from tests.kit.values import Book
 
 BOOK = Kind("book", 1, Book)
 TITLE = "x" * 20_000
@@ -30,7 +30,7 @@ import sys
 from snowmelt.store.local import LocalStore
 from snowmelt.store.contract import numbered
 from snowmelt.store.records import Kind, settle_record
-from tests.fixtures.values import Book
+from tests.kit.values import Book
 root, number = sys.argv[1], int(sys.argv[2])
 store, kind = LocalStore(root), Kind("book", 1, Book)
 while True:

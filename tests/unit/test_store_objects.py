@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from snowmelt.credentials import Secret
 from snowmelt.errors import InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable
-from snowmelt.secrets import Secret
 from snowmelt.store.contract import Store, numbered
 from snowmelt.store.local import LocalStore
 from snowmelt.store.memory import MemoryStore
 from snowmelt.store.numbered import Lost, Won, settle
 from snowmelt.store.objects import ObjectStore, open_store
-from tests.fixtures.s3 import BUCKET, PASSWORD, S3Server, s3_server
+from tests.kit.s3 import BUCKET, PASSWORD, S3Server, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ RACER = """
 import sys
 from snowmelt.store.contract import numbered
 from snowmelt.store.objects import open_store
-from tests.fixtures.s3 import BUCKET, KEY_ID, PASSWORD
+from tests.kit.s3 import BUCKET, KEY_ID, PASSWORD
 options = {"endpoint": sys.argv[1], "region": "us-east-1", "access_key_id": KEY_ID, "secret_access_key": PASSWORD}
 store = open_store(f"s3://{BUCKET}/race", options)
 print("ready", flush=True)

@@ -12,7 +12,7 @@ from snowmelt.store import records
 from snowmelt.store.codec import decode
 from snowmelt.store.memory import MemoryStore
 from snowmelt.store.records import Kind, delete_records, get_record, pack, read_record, settle_record, unpack
-from tests.fixtures.values import Book, Empty
+from tests.kit.values import Book, Empty
 
 BOOK = Kind("book", 2, Book, older={1: lambda body: Book(decode(Book, body).title + " (old)", ())})
 FIRST = Kind("book", 1, Book)

@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 
 from snowmelt.columnar.assembly import Assembly
-from snowmelt.databases.mysql.decode import LogReader, Part
-from snowmelt.databases.mysql.events import Event
-from snowmelt.databases.mysql.windows import Log
-from snowmelt.engine.stored_log import Filtered, StoredLog, read_file, read_group
+from snowmelt.databases.mysql.log.decode import LogReader, Part
+from snowmelt.databases.mysql.log.events import Event
+from snowmelt.databases.mysql.log.windows import Log
+from snowmelt.engine.log.reading import Filtered, StoredLog, read_file, read_group
 from snowmelt.errors import Corrupt, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.prefilter import PreFilter
-from tests import streams
 from tests.integration.logs import handmade_schemas, table_map_body, write_rows_body
+from tests.kit import streams
 from tests.unit.test_segments import segment, write
 from tests.unit.test_unpack import fragments, payload, plain_event
 

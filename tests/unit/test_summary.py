@@ -10,10 +10,10 @@ from snowmelt.commit.summary import Summary, restore, summarise
 from snowmelt.errors import InvariantBroken
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.planning.epochs import decide_launches, plan_epoch
+from snowmelt.planning.facts import OUTSIDE, Adopted, Durable, Extent, Found, Gone, Incarnation, Launched, Reborn, Recopied, SetAside, Split
+from snowmelt.planning.tables import Phase
 from snowmelt.relay.retention import Cut, Relay
-from snowmelt.source.facts import OUTSIDE, Adopted, Durable, Extent, Found, Gone, Incarnation, Launched, Reborn, Recopied, SetAside, Split
-from snowmelt.source.planning import decide_launches, plan_epoch
-from snowmelt.source.tables import Phase
 from snowmelt.store.codec import decode, encode
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)

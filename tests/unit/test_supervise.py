@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from snowmelt.engine.jobs import SparkGone
-from snowmelt.engine.pipeline import Progress
-from snowmelt.engine.standby import Doing, Standing
+from snowmelt.engine.driver.pipeline import Progress
+from snowmelt.engine.log.standby import Doing, Standing
+from snowmelt.engine.tasks.jobs import SparkGone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.model.position import Position
@@ -316,7 +316,7 @@ def test_a_screen_shows_names_as_they_are_and_what_is_unfinished_first() -> None
 
 def test_what_is_logged_reaches_the_watcher_and_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
     watcher = Written()
-    log = logging.getLogger("snowmelt.databases.mysql.capture")
+    log = logging.getLogger("snowmelt.databases.mysql.log.capture")
     with notes_of_log(watcher, debug=False):
         log.warning("capture lost its connection, try %d", 1)
         log.info("nothing of interest")
@@ -334,7 +334,7 @@ def test_compiling_is_told_at_once_now_and_then_and_at_its_end(monkeypatch: pyte
             tell(ready, 47)
             now += 1.0
 
-    monkeypatch.setattr("snowmelt.databases.mysql.decode.warm", warm)
+    monkeypatch.setattr("snowmelt.databases.mysql.log.decode.warm", warm)
     watcher = Written()
     start_compiling(watcher, clock=lambda: now)(threading.Event())
     assert "compiling 47 kernels" in watcher.notes[0]
@@ -348,7 +348,7 @@ def test_an_error_of_compiling_is_raised_and_a_user_does_not_wait_for_it(monkeyp
         going_on.wait(60)
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr("snowmelt.databases.mysql.decode.warm", warm)
+    monkeypatch.setattr("snowmelt.databases.mysql.log.decode.warm", warm)
     asked = threading.Event()
     asked.set()
     wait = start_compiling(Written())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions
-from snowmelt.databases.mysql.rowplan import plan_rows, table_of_map
-from snowmelt.databases.mysql.tablemap import COLUMNS_MAX, TableMap, Wire, read_table_map
+from snowmelt.databases.mysql.log.rowplan import plan_rows, table_of_map
+from snowmelt.databases.mysql.log.tablemap import COLUMNS_MAX, TableMap, Wire, read_table_map
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.table import TableId
 

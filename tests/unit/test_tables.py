@@ -11,7 +11,8 @@ import pytest
 
 from snowmelt.errors import InvariantBroken
 from snowmelt.model.table import TableId
-from snowmelt.source.facts import (
+from snowmelt.planning.epochs import unread
+from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Covered,
@@ -31,8 +32,7 @@ from snowmelt.source.facts import (
     Split,
     Truncated,
 )
-from snowmelt.source.planning import unread
-from snowmelt.source.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTurn, Copy, Phase, Table, Tables, Turn, covers
+from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTurn, Copy, Phase, Table, Tables, Turn, covers
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 ITEMS = Incarnation(TableId("shop", "items"), 1)

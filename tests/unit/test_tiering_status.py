@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from snowmelt.cli import app
-from snowmelt.engine.signs import Doing
+from snowmelt.engine.driver.signs import Doing
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.status import StatusFile, read_statuses, status_folder
 from snowmelt.errors import InvalidConfig, Unavailable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from snowmelt.credentials import Secret
 from snowmelt.engine.union.options import parse_options
 from snowmelt.errors import InvalidConfig, InvariantBroken, SourceDrift
 from snowmelt.fluss.target import Login
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
-from snowmelt.secrets import Secret
 from snowmelt.tiering.fence import Known, LakeView, Tiered
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.splits import Log

@@ -11,12 +11,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.decode import LogReader
-from snowmelt.databases.mysql.events import Event
-from snowmelt.databases.mysql.unpack import inflate, unpack
+from snowmelt.databases.mysql.log.decode import LogReader
+from snowmelt.databases.mysql.log.events import Event
+from snowmelt.databases.mysql.log.unpack import inflate, unpack
 from snowmelt.errors import Corrupt, SourceDrift
-from tests import streams
 from tests.integration.logs import changes, handmade_schemas, table_map_body, write_rows_body
+from tests.kit import streams
 
 ROWS = write_rows_body(9, range(200))
 

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from snowmelt.databases.mysql.columns import TypeOptions
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Server
-from snowmelt.engine import workers
-from snowmelt.engine.jobs import spark_error
-from snowmelt.engine.tasks import Place
-from snowmelt.engine.workers import Expected, check_packages, look_around, owner_digest, packages
+from snowmelt.databases.mysql.types.columns import TypeOptions
+from snowmelt.engine.tasks import workers
+from snowmelt.engine.tasks.jobs import spark_error
+from snowmelt.engine.tasks.run import Place
+from snowmelt.engine.tasks.workers import Expected, check_packages, look_around, owner_digest, packages
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.model.position import LogFile
-from snowmelt.secrets import Secret
 from snowmelt.sinks.paimon.table import our_errors
 from snowmelt.sinks.warehouse import Warehouse, check_marked, mark, store_at, warehouse_of
 from snowmelt.store.contract import numbered
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
-from tests.fixtures.s3 import BUCKET, KEY_ID, PASSWORD, S3Server, s3_server
+from tests.kit.s3 import BUCKET, KEY_ID, PASSWORD, S3Server, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_a_worker_with_other_packages_is_told_both_versions() -> None:
     ("said", "told"),
     [
         (
-            "Error from python worker:\n  /usr/bin/python3: Error while finding module specification for 'snowmelt.engine.daemon' "
+            "Error from python worker:\n  /usr/bin/python3: Error while finding module specification for 'snowmelt.engine.tasks.daemon' "
             "(ModuleNotFoundError: No module named 'snowmelt')\nPYTHONPATH was:\n  x",
             "a module is not installed where Spark's workers run: snowmelt (hint: install snowmelt and its extras where",
         ),

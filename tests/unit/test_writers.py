@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.commit.records import Staged
-from snowmelt.engine.writers import Writers
+from snowmelt.engine.tasks.writers import Writers
 from snowmelt.errors import InvariantBroken, TableStuck, Unavailable
 from snowmelt.model.table import TableId
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from snowmelt.source.facts import Adopted
-from snowmelt.source.planning import EpochPlan
-from snowmelt.source.tables import Tables
+from snowmelt.planning.epochs import EpochPlan
+from snowmelt.planning.facts import Adopted
+from snowmelt.planning.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Final, assert_never
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Committed, Done, Entry, Intent
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, check
-from snowmelt.source.facts import Incarnation
+from snowmelt.planning.facts import Incarnation
 
 
 class Stage(Enum):

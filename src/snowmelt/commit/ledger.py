@@ -5,7 +5,7 @@ States. The newest intent is open, or done. Everything that a driver must know a
 Forbidden orders. An intent that does not follow: by number, by log range, or while the one before is not done. A done record of
 another intent than the newest. What an intent holds is true whoever wrote it: no generation is asked for here.
 
-Memory. What the tables need (see `source.tables`), and per lake table a snapshot number and a watermark. A summary holds the
+Memory. What the tables need (see `planning.tables`), and per lake table a snapshot number and a watermark. A summary holds the
 same, so that a restart reads it and the few records behind it.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from snowmelt.commit.records import Committed, Done, Intent
 from snowmelt.commit.watermarks import advance
 from snowmelt.errors import check
-from snowmelt.source.facts import Covered, Incarnation
-from snowmelt.source.tables import Phase, Tables
+from snowmelt.planning.facts import Covered, Incarnation
+from snowmelt.planning.tables import Phase, Tables
 
 
 class Ledger:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from snowmelt.errors import Corrupt
 from snowmelt.model import sequence
 from snowmelt.model.moment import TimeMs
-from snowmelt.source.facts import Durable
-from snowmelt.source.planning import EpochPlan
+from snowmelt.planning.epochs import EpochPlan
+from snowmelt.planning.facts import Durable
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Committed, Watermark
 from snowmelt.errors import check
-from snowmelt.source.facts import Extent, Incarnation, SetAside
-from snowmelt.source.ordinals import Bounds, Ordinals
-from snowmelt.source.tables import Copy, Phase, Table
+from snowmelt.planning.facts import Extent, Incarnation, SetAside
+from snowmelt.planning.ordinals import Bounds, Ordinals
+from snowmelt.planning.tables import Copy, Phase, Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,17 +31,17 @@ from snowmelt.config.values import (
     text_like,
     whole_number,
 )
-from snowmelt.databases.mysql.capture import CaptureLimits
-from snowmelt.databases.mysql.columns import TimeAs, TypeOptions, ZeroDates
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.databases.mysql.preflight import Cascades
-from snowmelt.engine.routes import SAME_NAME, Mode, Route
-from snowmelt.engine.settings import Settings
+from snowmelt.databases.mysql.types.columns import TimeAs, TypeOptions, ZeroDates
+from snowmelt.engine.driver.routes import SAME_NAME, Mode, Route
+from snowmelt.engine.driver.settings import Settings
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget, make_login
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
-from snowmelt.secrets import Secret
 from snowmelt.sinks.warehouse import Warehouse, warehouse_of
 from snowmelt.store.objects import Bucket, check_options
 

@@ -23,10 +23,10 @@ from snowmelt.config.values import (
     text_like,
     whole_number,
 )
+from snowmelt.credentials import Secret
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import Login, make_login
-from snowmelt.secrets import Secret
 from snowmelt.tiering.leases import DURATION_MS
 
 

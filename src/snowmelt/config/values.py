@@ -14,9 +14,9 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.catalog import match_tables
 from snowmelt.errors import InvalidConfig
-from snowmelt.secrets import Secret
 from snowmelt.store.objects import check_options
 
 FOUND_CHARACTERS_MAX: Final = 60

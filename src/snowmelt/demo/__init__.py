@@ -23,8 +23,8 @@ from rich.table import Table
 
 from snowmelt.config import read_pipeline
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.databases.mysql.decode import warm
-from snowmelt.databases.mysql.reads import log_end
+from snowmelt.databases.mysql.log.decode import warm
+from snowmelt.databases.mysql.read.reads import log_end
 from snowmelt.demo.history import History, prove
 from snowmelt.demo.process import Command, running
 from snowmelt.demo.server import local_mariadb
@@ -46,12 +46,12 @@ from snowmelt.demo.shop import (
     create,
 )
 from snowmelt.demo.show import Show
-from snowmelt.engine.settings import Settings
-from snowmelt.engine.state import State
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.state import State
 from snowmelt.errors import InvariantBroken, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.source.tables import Phase
+from snowmelt.planning.tables import Phase
 from snowmelt.status import read_status
 from snowmelt.store.objects import open_store
 from snowmelt.verify.standing import Standings

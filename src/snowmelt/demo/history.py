@@ -24,13 +24,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowmelt.databases.mysql.capture import capture_until
 from snowmelt.databases.mysql.catalog import read_tables
-from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
-from snowmelt.databases.mysql.decode import ChangeBatch, LogReader
-from snowmelt.databases.mysql.segments import list_segments
-from snowmelt.engine.rows import KINDS, OP, ORDINAL, POSITION, READ, TAKES
+from snowmelt.databases.mysql.log.capture import capture_until
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader
+from snowmelt.databases.mysql.log.segments import list_segments
+from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
+from snowmelt.engine.tasks.rows import KINDS, OP, ORDINAL, POSITION, READ, TAKES
 from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.sinks.contract import SEQUENCE

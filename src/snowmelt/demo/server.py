@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.errors import InvalidConfig, Unavailable
-from snowmelt.secrets import Secret
 
 START_S_MAX = 60.0
 _SETTINGS = (

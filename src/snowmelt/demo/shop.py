@@ -23,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.demo.server import write_secret
 from snowmelt.errors import SnowmeltError
-from snowmelt.secrets import Secret
 
 DATABASE = "shop"
 USER = "repl"

@@ -22,7 +22,7 @@ from snowmelt.model.table import TableId
 
 if TYPE_CHECKING:
     # Arrow comes with it, and a holder of leases, a process of its own for each union read, needs none.
-    from snowmelt.fluss.types import Column
+    from snowmelt.fluss.formats.types import Column
 
 _CLIENT: Final = -1
 """Instead of a server's id: the asker is no follower."""

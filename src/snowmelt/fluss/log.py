@@ -26,10 +26,10 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from snowmelt.errors import Corrupt, SourceDrift, Unavailable, check
-from snowmelt.fluss.batches import BatchDecoder, LogBatch, log_batches
 from snowmelt.fluss.client import Fetched, FetchFrom, RemoteLog, RemoteSegment
+from snowmelt.fluss.formats.batches import BatchDecoder, LogBatch, log_batches
+from snowmelt.fluss.formats.types import Versions
 from snowmelt.fluss.remote import RemoteFiles
-from snowmelt.fluss.types import Versions
 from snowmelt.model.fluss import Bucket
 
 _WAIT_MS: Final = 1000

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 import obstore
 from obstore.exceptions import BaseError
 
+from snowmelt.credentials import Secret
 from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
-from snowmelt.secrets import Secret
 from snowmelt.store.objects import open_bucket, why
 
 _PIECE_BYTES: Final = 8 << 20

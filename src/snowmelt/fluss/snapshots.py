@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from snowmelt.errors import Corrupt, InvalidConfig
-from snowmelt.fluss.batches import INSERT, SYSTEM_FIELDS, system_columns
-from snowmelt.fluss.compacted import RowDecoder
+from snowmelt.fluss.formats.batches import INSERT, SYSTEM_FIELDS, system_columns
+from snowmelt.fluss.formats.compacted import RowDecoder
+from snowmelt.fluss.formats.types import Versions
 from snowmelt.fluss.remote import RemoteFiles
-from snowmelt.fluss.types import Versions
 from snowmelt.model.fluss import NEVER, SnapshotFile
 
 _FIRST_ROWS: Final = 256

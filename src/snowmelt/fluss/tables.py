@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from snowmelt.errors import SnowmeltError, SourceDrift, Unavailable
-from snowmelt.fluss.buckets import Bucketing
 from snowmelt.fluss.client import Cluster, Fetched, FetchFrom, FlussClient, Node, OffsetKind
+from snowmelt.fluss.formats.buckets import Bucketing
+from snowmelt.fluss.formats.types import Versions, read_schema
 from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, Connection, Gone
-from snowmelt.fluss.types import Versions, read_schema
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 

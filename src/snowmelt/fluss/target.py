@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from snowmelt.credentials import Secret
 from snowmelt.errors import InvalidConfig
-from snowmelt.secrets import Secret
 
 
 @dataclass(frozen=True, slots=True)

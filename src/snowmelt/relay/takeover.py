@@ -6,7 +6,7 @@
     Forbidden orders. The waiting driver never gives up while it is the newest: the older one is fenced already, so both would end and
     the pipeline would be left without a driver. It ends as soon as a newer driver exists, which then waits in its place.
 
-A relay without a driver (`engine.standby`) ends when it sees a generation that is newer than the one that it saw before it took the
+A relay without a driver (`engine.log.standby`) ends when it sees a generation that is newer than the one that it saw before it took the
 folder. It may have seen ours and still have come first, so after `ANOTHER_MS` the driver takes another generation, once.
 """
 

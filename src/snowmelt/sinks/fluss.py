@@ -40,14 +40,14 @@ import pyarrow as pa
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable, check, present
-from snowmelt.fluss.batches import log_batches
 from snowmelt.fluss.client import FetchFrom, FlussClient, Node, OffsetKind, TableInfo, connect_coordinator
+from snowmelt.fluss.formats.batches import log_batches
+from snowmelt.fluss.formats.types import Column, Schema, read_schema, type_of
+from snowmelt.fluss.formats.upserts import Run, UpsertEncoder, kv_batch
 from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, Gone
 from snowmelt.fluss.tables import NoLeader, describe_table
 from snowmelt.fluss.tablets import Tablets
 from snowmelt.fluss.target import FlussTarget
-from snowmelt.fluss.types import Column, Schema, read_schema, type_of
-from snowmelt.fluss.upserts import Run, UpsertEncoder, kv_batch
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import DELETE, KIND, TableId
 from snowmelt.sinks.contract import TargetState

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from snowmelt.credentials import Secret
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget
-from snowmelt.secrets import Secret
 from snowmelt.sinks.contract import LakeReader, Sink
 from snowmelt.sinks.paimon import shape
 from snowmelt.sinks.paimon.sink import PaimonSink

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from snowmelt.credentials import Secret
 from snowmelt.errors import InvalidConfig, OutcomeUnknown, Unavailable
-from snowmelt.secrets import Secret
 from snowmelt.store.contract import Store
 from snowmelt.store.generations import check_exclusive
 from snowmelt.store.objects import ObjectStore, open_bucket, open_store

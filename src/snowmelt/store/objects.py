@@ -23,8 +23,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError, UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from snowmelt.credentials import Secret
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, Unavailable, check
-from snowmelt.secrets import Secret
 from snowmelt.store.contract import DATA_BYTES_MAX, Store, checked_data, checked_key, different, lacking, too_short
 from snowmelt.store.local import LocalStore
 from snowmelt.store.memory import MemoryStore

@@ -20,15 +20,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
-from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.connect import Server, Session
-from snowmelt.databases.mysql.marks import Mark
-from snowmelt.engine.settings import Settings
-from snowmelt.engine.state import State
+from snowmelt.databases.mysql.read.marks import Mark
+from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.state import State
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.source.tables import Phase, Table
+from snowmelt.planning.tables import Phase, Table
 from snowmelt.store.objects import open_store
 from snowmelt.verify.classes import Classes, Parting, Sums
 from snowmelt.verify.digests import Hashes

@@ -29,8 +29,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowmelt.databases.mysql.charsets import canonical_charset
-from snowmelt.databases.mysql.columns import (
+from snowmelt.databases.mysql.quoting import quote
+from snowmelt.databases.mysql.types.charsets import canonical_charset
+from snowmelt.databases.mysql.types.columns import (
     BINARY_TYPES,
     DECIMAL_DIGITS_MAX,
     GEOMETRY_TYPES,
@@ -41,7 +42,6 @@ from snowmelt.databases.mysql.columns import (
     TypeOptions,
     ZeroDates,
 )
-from snowmelt.databases.mysql.quoting import quote
 from snowmelt.errors import InvalidConfig, check
 from snowmelt.verify.digests import Digests, Hash, Hashes, digest_rows, digest_values, hashes, hexadecimal, raw
 

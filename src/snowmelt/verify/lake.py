@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowmelt.engine.rows import ADDS, OP, TAKES, TRUNCATE
-from snowmelt.engine.tasks import run_on_spark
+from snowmelt.engine.tasks.rows import ADDS, OP, TAKES, TRUNCATE
+from snowmelt.engine.tasks.run import run_on_spark
 from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.sinks.contract import SEQUENCE, LakeReader, Share
 from snowmelt.sinks.registry import open_reader

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from snowmelt.databases.mysql.capture import capture_until
-from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Server
-from snowmelt.databases.mysql.decode import ABSENT, ChangeBatch, LogReader
-from snowmelt.databases.mysql.rows import DELETE, UPDATE_BEFORE
-from snowmelt.databases.mysql.segments import list_segments
+from snowmelt.databases.mysql.log.capture import capture_until
+from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogReader
+from snowmelt.databases.mysql.log.images import DELETE, UPDATE_BEFORE
+from snowmelt.databases.mysql.log.segments import list_segments
+from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
 from snowmelt.errors import SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from snowmelt.databases.mysql.answers import number, number_or_none, unexpected
-from snowmelt.databases.mysql.bounds import from_table, key_condition, plan_chunks
-from snowmelt.databases.mysql.columns import MySqlColumn, MySqlTable, TypeOptions
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.databases.mysql.marks import GtidMark, Mark
-from snowmelt.databases.mysql.reads import ExactRead, Method, read_extent, read_method, shown_place
-from snowmelt.databases.mysql.resultset import Counters, select
-from snowmelt.engine.keys import chunked
+from snowmelt.databases.mysql.read.bounds import from_table, key_condition, plan_chunks
+from snowmelt.databases.mysql.read.marks import GtidMark, Mark
+from snowmelt.databases.mysql.read.reads import ExactRead, Method, read_extent, read_method, shown_place
+from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
+from snowmelt.engine.tasks.keys import chunked
 from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.verify.classes import RANGE_ROWS, Classes, Parting, Sums, remainders_for
 from snowmelt.verify.digests import Hash, Hashes, from_raw, hashes

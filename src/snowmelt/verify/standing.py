@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.engine.state import State
+from snowmelt.engine.driver.state import State
 from snowmelt.errors import Corrupt, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 

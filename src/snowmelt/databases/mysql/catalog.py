@@ -40,9 +40,9 @@ from fnmatch import translate as glob_to_regex
 from typing import Any, Literal
 
 from snowmelt.databases.mysql.answers import Kind, number, number_or_none, text, text_or_none
-from snowmelt.databases.mysql.columns import IMPLICIT_PERIOD, MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote_table
+from snowmelt.databases.mysql.types.columns import IMPLICIT_PERIOD, MySqlColumn, MySqlTable
 from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
 from snowmelt.model.table import TableId
 

@@ -19,12 +19,12 @@ from enum import StrEnum
 from typing import Any
 
 from snowmelt.databases.mysql.answers import Kind, anything, number, text, text_or_none, unexpected
-from snowmelt.databases.mysql.columns import MySqlTable, TypeOptions, ZeroDates, arrow_type
 from snowmelt.databases.mysql.connect import Session, Tls
 from snowmelt.databases.mysql.ddl import Rules, merged_tables
 from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
 from snowmelt.databases.mysql.quoting import quote, quote_table
-from snowmelt.databases.mysql.reads import Method, read_method
+from snowmelt.databases.mysql.read.reads import Method, read_method
+from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions, ZeroDates, arrow_type
 from snowmelt.errors import TEXT_MAX, InvalidConfig, SourceDrift, printable
 from snowmelt.model.table import SYSTEM_COLUMNS, TableId
 

@@ -1,18 +1,18 @@
-"""Spark's daemon of Python workers for tiering: `engine.daemon`, with what tiering's tasks need.
+"""Spark's daemon of Python workers for tiering: `engine.tasks.daemon`, with what tiering's tasks need.
 
 Its standard output is Spark's: nothing may be printed before the daemon takes it.
 """
 
 from __future__ import annotations
 
-from snowmelt.engine.daemon import serve
+from snowmelt.engine.tasks.daemon import serve
 
 
 def _load() -> None:
     import rocksdict  # noqa: F401
 
     import snowmelt.engine.tiering.tasks  # noqa: F401
-    from snowmelt.fluss.compacted import warm
+    from snowmelt.fluss.formats.compacted import warm
 
     warm()
 

@@ -24,8 +24,8 @@ from functools import partial
 from typing import Any, Final
 
 from snowmelt.engine.failpoints import FLUSS_TOLD, LAKE_COMMITTED, OFFSETS_PREPARED, SPLITS_STAGED, reach
-from snowmelt.engine.jobs import spark_error
-from snowmelt.engine.tasks import run_on_spark
+from snowmelt.engine.tasks.jobs import spark_error
+from snowmelt.engine.tasks.run import run_on_spark
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing, lease_id
 from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from snowmelt.engine.jobs import is_gone
+from snowmelt.engine.tasks.jobs import is_gone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.engine.tiering.reading import SplitNews

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from snowmelt.credentials import Secret
 from snowmelt.fluss.target import Login
-from snowmelt.secrets import Secret
 from snowmelt.tiering.leases import DURATION_MS
 from snowmelt.tiering.splits import Budget
 

@@ -30,7 +30,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from snowmelt.engine.signs import Doing, is_alive, last_words, process_mark
+from snowmelt.engine.driver.signs import Doing, is_alive, last_words, process_mark
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.errors import SnowmeltError, printable
 from snowmelt.model.moment import TimeMs

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from snowmelt.engine.failpoints import SPLIT_READ, reach
 from snowmelt.engine.tiering.settings import TieringSettings
-from snowmelt.fluss.batches import KIND, OFFSET, TIMESTAMP, UPDATE_BEFORE
 from snowmelt.fluss.client import connect_coordinator
+from snowmelt.fluss.formats.batches import KIND, OFFSET, TIMESTAMP, UPDATE_BEFORE
 from snowmelt.fluss.log import LogReader
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.rpc import Gone

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from snowmelt.engine.signs import process_mark
+from snowmelt.engine.driver.signs import process_mark
 from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable, instance, present
 from snowmelt.fluss.target import Login, parse_bootstrap

@@ -23,9 +23,9 @@ from numba import njit
 from snowmelt.columnar.arena import Bytes, Longs
 from snowmelt.columnar.memory import JIT, load64
 from snowmelt.errors import check
-from snowmelt.fluss.batches import DELETE, KIND, UPDATE_BEFORE
-from snowmelt.fluss.buckets import compacted_keys
-from snowmelt.fluss.types import Column
+from snowmelt.fluss.formats.batches import DELETE, KIND, UPDATE_BEFORE
+from snowmelt.fluss.formats.buckets import compacted_keys
+from snowmelt.fluss.formats.types import Column
 
 _ROWS_AT_ONCE: Final = 32_768
 """Batches of the log may have a few rows each; to encode their keys costs the more the more batches there are."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from snowmelt.credentials import Secret
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import Login, make_login, parse_bootstrap
 from snowmelt.model.table import TableId
-from snowmelt.secrets import Secret
 from snowmelt.tiering.leases import DURATION_MS_MIN
 
 LEASE_S: Final = 3600.0

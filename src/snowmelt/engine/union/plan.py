@@ -25,8 +25,8 @@ from snowmelt.engine.union.options import UnionOptions
 from snowmelt.engine.union.protection import READER, LeasedRead
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, connect_coordinator
+from snowmelt.fluss.formats.types import Root, Schema
 from snowmelt.fluss.tables import ReadableTable, describe_table
-from snowmelt.fluss.types import Root, Schema
 from snowmelt.model.fluss import Bucket, SnapshotFile
 from snowmelt.sinks.contract import Share
 from snowmelt.sinks.registry import open_reader, open_tiering

@@ -22,7 +22,7 @@ from snowmelt.engine.union.options import parse_options
 from snowmelt.engine.union.plan import UnionTask, narrowed, plan_tasks, read_schema_of
 from snowmelt.engine.union.tasks import run_task
 from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.types import FlussType, Root
+from snowmelt.fluss.formats.types import FlussType, Root
 
 FORMAT: Final = "snowmelt.fluss"
 

@@ -20,13 +20,13 @@ from snowmelt.engine.union.options import UnionOptions
 from snowmelt.engine.union.plan import UnionTask
 from snowmelt.engine.union.protection import READER, Protection, protected
 from snowmelt.errors import InvariantBroken, Unavailable
-from snowmelt.fluss.batches import KIND
 from snowmelt.fluss.client import connect_coordinator
+from snowmelt.fluss.formats.batches import KIND
+from snowmelt.fluss.formats.types import Column
 from snowmelt.fluss.log import LogReader
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader
-from snowmelt.fluss.types import Column
 from snowmelt.model.fluss import Bucket
 from snowmelt.sinks.registry import open_reader
 

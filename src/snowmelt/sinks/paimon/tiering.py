@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from snowmelt.credentials import Secret
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SourceDrift, check
 from snowmelt.model.table import KIND
-from snowmelt.secrets import Secret
 from snowmelt.sinks.paimon.sink import Writer
 from snowmelt.sinks.paimon.table import (
     TRIES_MAX,

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from snowmelt.databases.mysql.columns import IMPLICIT_PERIOD, MySqlColumn, MySqlTable
 from snowmelt.databases.mysql.ddl.changes import AlterColumns, Rewrites
 from snowmelt.databases.mysql.ddl.definitions import BINARY_TWIN, TEXT_SIZES, Definition, complete, sized
 from snowmelt.databases.mysql.ddl.keys import Keys, first_key, note_keys, spelled, with_key_not_null
@@ -21,6 +20,7 @@ from snowmelt.databases.mysql.ddl.options import Options
 from snowmelt.databases.mysql.ddl.rules import CHARSET_BYTES_MAX, Rules, SqlMode
 from snowmelt.databases.mysql.ddl.whitelist import NotConstant, stored_value, why_values_change
 from snowmelt.databases.mysql.ddl.words import Unreadable
+from snowmelt.databases.mysql.types.columns import IMPLICIT_PERIOD, MySqlColumn, MySqlTable
 from snowmelt.model.table import TableId
 
 

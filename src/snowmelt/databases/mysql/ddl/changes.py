@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from snowmelt.databases.mysql.columns import MySqlTable
+from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.model.table import TableId
 
 MERGED = "what is changed through a MERGE table is logged under its name, and not under that of the table it belongs to"

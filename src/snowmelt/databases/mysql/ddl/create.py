@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from snowmelt.databases.mysql.columns import IMPLICIT_PERIOD, MySqlTable
 from snowmelt.databases.mysql.ddl.alteration import Alteration
 from snowmelt.databases.mysql.ddl.changes import CreateTable, DatabaseDefaults, DropTable, Ignored, SchemaChange
 from snowmelt.databases.mysql.ddl.definitions import Definition, complete, read_definition
@@ -18,6 +17,7 @@ from snowmelt.databases.mysql.ddl.keys import Keys, at_key, first_key, key_parts
 from snowmelt.databases.mysql.ddl.options import Options, read_charset_option, read_shape_option
 from snowmelt.databases.mysql.ddl.statement import Statement
 from snowmelt.databases.mysql.ddl.words import END, Unreadable, Words, lex
+from snowmelt.databases.mysql.types.columns import IMPLICIT_PERIOD, MySqlTable
 from snowmelt.model.table import TableId
 
 _DATABASE_OPTIONS = frozenset({"DEFAULT", "CHARSET", "CHARACTER", "COLLATE", "UPGRADE", "READ", "ENCRYPTION", "COMMENT"})

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from snowmelt.databases.mysql.columns import INTEGER_BITS, TEXT_TYPES, MySqlColumn
 from snowmelt.databases.mysql.ddl.rules import CHARSET_BYTES_MAX, Rules, SqlMode
 from snowmelt.databases.mysql.ddl.words import END, Token, Unreadable, Words
+from snowmelt.databases.mysql.types.columns import INTEGER_BITS, TEXT_TYPES, MySqlColumn
 
 
 @dataclass(slots=True)

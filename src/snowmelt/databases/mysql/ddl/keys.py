@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from snowmelt.databases.mysql.columns import MySqlColumn
 from snowmelt.databases.mysql.ddl.definitions import Definition, read_references
 from snowmelt.databases.mysql.ddl.words import Unreadable, Words
+from snowmelt.databases.mysql.types.columns import MySqlColumn
 
 
 @dataclass(slots=True)

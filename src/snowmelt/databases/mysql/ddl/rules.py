@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntFlag
 
-from snowmelt.databases.mysql.columns import Flavour
+from snowmelt.databases.mysql.types.columns import Flavour
 
 
 class SqlMode(IntFlag):

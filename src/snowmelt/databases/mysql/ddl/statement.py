@@ -15,11 +15,11 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from snowmelt.databases.mysql.columns import MySqlTable
 from snowmelt.databases.mysql.ddl.alteration import Alteration, apply
 from snowmelt.databases.mysql.ddl.changes import Ignored, Merged, NotUnderstood, RenameTable, Rewrites, RowsAsText, SchemaChange
 from snowmelt.databases.mysql.ddl.rules import Rules
 from snowmelt.databases.mysql.ddl.words import END, IDENTIFIER, Unreadable, Words, lex
+from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.model.table import TableId
 
 Shapes = Callable[[TableId], MySqlTable | None]

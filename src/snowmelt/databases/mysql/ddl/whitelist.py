@@ -13,9 +13,9 @@ import re
 import struct
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
-from snowmelt.databases.mysql.columns import BINARY_TYPES, DECIMAL_DIGITS_MAX, INTEGER_BITS, TEXT_TYPES, MySqlColumn
 from snowmelt.databases.mysql.ddl.definitions import TEXT_SIZES, Definition
 from snowmelt.databases.mysql.ddl.rules import CHARSET_BYTES_MAX, Rules
+from snowmelt.databases.mysql.types.columns import BINARY_TYPES, DECIMAL_DIGITS_MAX, INTEGER_BITS, TEXT_TYPES, MySqlColumn
 
 
 def why_values_change(before: MySqlColumn, after: MySqlColumn, *, in_key: bool, strict: bool) -> str | None:

@@ -1,0 +1,1 @@
+"""The log: captured raw, kept as segments, decoded to Arrow."""

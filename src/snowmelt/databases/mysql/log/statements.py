@@ -1,0 +1,301 @@
+"""Statements of a captured segment and what it says of XA transactions, found by its index without decoding a row.
+
+Laws:
+- Capture marks each group that holds a statement (`Cut.kind`), and has a cut right before it. Only these groups are walked here, by
+  the walk that the decoder uses, so that both find the same statements at the same places.
+- It marks likewise each group that prepares an XA transaction or decides it. Of these only the last event is read, which says so, and
+  the names of tables; what MySQL has compressed is told by its first, and only if that is of XA by its last. A server that compresses
+  keeps its locks for what is prepared, so its tables need no names.
+- Nothing is decided here. What a statement does is said by `ddl`; what can't be followed stops whoever asked for it.
+- Bytes are not trusted: sizes, places and checksums are checked as in the decoder, and what unpacks is bounded.
+- Of savepoints nothing comes out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from snowmelt.columnar.arena import Bytes
+from snowmelt.columnar.crc32 import crc32
+from snowmelt.databases.mysql.connect import Server
+from snowmelt.databases.mysql.ddl import Rules, SchemaChange, read_statement
+from snowmelt.databases.mysql.log.events import HEADER_BYTES, Event, Xid, read_query, read_xa_end, read_xa_prepare
+from snowmelt.databases.mysql.log.scan import Places, S, Stop, Walk
+from snowmelt.databases.mysql.log.segments import Cut, Segment
+from snowmelt.databases.mysql.log.tablemap import mapped_table
+from snowmelt.databases.mysql.log.unpack import first_of_payload, unpack
+from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.errors import Corrupt, SourceDrift
+from snowmelt.model.table import TableId
+
+_NO_STATEMENT: Final = re.compile(r"\s*(?:XA|SAVEPOINT|ROLLBACK)\b", re.IGNORECASE)
+_XA_START: Final = re.compile(r"\s*XA\s+(?:START|BEGIN)\b", re.IGNORECASE)
+_PAYLOAD_HEAD_BYTES: Final = 256 << 10
+"""More than the first event of a compressed transaction takes, which is its BEGIN or XA START."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedStatement:
+    """A statement in the log, with what of its session decides how it is read."""
+
+    offset: int
+    """Where its transaction ends in the log: the cut behind it."""
+    begins: int
+    """Where its transaction begins in the log: the cut before it."""
+    ends: int
+    """Where its own event ends. That is `offset` unless the transaction goes on behind it."""
+    event: int | None
+    """How many row events of its transaction lie before it; None where the transaction holds no rows."""
+    time_s: int
+    database: str
+    """The session's."""
+    sql: str
+    sql_mode: int
+    explicit_timestamps: bool | None
+    """explicit_defaults_for_timestamp; None where the server doesn't log it."""
+    collations: Mapping[str, str]
+    """The session's default collations of character sets, as far as the server logs them."""
+    temporary: bool = False
+    """Whether it says that it used a temporary table."""
+    databases: frozenset[str] | None = None
+    """The databases whose tables it says it changed; None where it does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedXa:
+    """A transaction of the log that prepares an XA transaction, or says what becomes of it."""
+
+    begins: int
+    """Where it begins in the log."""
+    offset: int
+    """Where it ends in the log."""
+    at: int
+    """Where it begins in the segment's data."""
+    bytes: int
+    xid: Xid
+    committed: bool | None
+    """None: it is prepared."""
+    tables: tuple[TableId, ...] = ()
+    """Of one that is prepared: the tables that it names."""
+
+
+def read_marked(segment: Segment, *, unpacked_bytes_max: int | None = None) -> tuple[list[LoggedStatement], list[LoggedXa]]:
+    """The statements of a segment, and what it says of XA transactions, each in the order of the log. `unpacked_bytes_max` bounds what
+    one compressed group may grow to."""
+    statements: list[LoggedStatement] = []
+    of_xa: list[LoggedXa] = []
+    if not segment.payloads and not any(cut.kind in ("statement", "xa") for cut in segment.cuts):
+        return statements, of_xa
+    data = segment.bytes()
+    before = Cut(0, segment.start.offset, segment.first_time_s, "other")
+    for cut in segment.cuts:
+        if cut.kind == "statement":
+            found, more = _read_group(segment, data[before.at : cut.at], before, cut, unpacked_bytes_max)
+            statements += found
+            of_xa += more
+        elif cut.kind == "xa":
+            of_xa.append(_read_xa(segment, data, before, cut))
+        before = cut
+    if segment.payloads:
+        of_xa = sorted(of_xa + _read_payloads(segment, data, unpacked_bytes_max), key=lambda xa: xa.at)
+    return statements, of_xa
+
+
+def _events(segment: Segment, data: Bytes, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """Where each event of a stretch begins, where its body ends, and of which kind it is."""
+    at = first
+    while at < last:
+        size = int.from_bytes(data[at + 9 : at + 13].tobytes(), "little") if last - at >= HEADER_BYTES else 0
+        if not HEADER_BYTES + segment.crc_length <= size <= last - at:
+            raise Corrupt("an event's size can't be", position=f"{segment.log}:{segment.start.offset}+{at}")
+        yield at, at + size - segment.crc_length, int(data[at + 4])
+        at += size
+
+
+def _read_xa(segment: Segment, data: Bytes, before: Cut, cut: Cut) -> LoggedXa:
+    """What a group that is marked as of XA says: its last event alone tells."""
+    where = f"{segment.log}:{before.offset}"
+    at, end, kind = 0, 0, 0
+    tables: set[TableId] = set()
+    for at, end, kind in _events(segment, data, before.at, cut.at):
+        if kind == Event.TABLE_MAP:
+            tables.add(mapped_table(data[at + HEADER_BYTES : end].tobytes()))
+    if segment.crc_length and int(crc32(data, at, end, np.uint32(0))) != int.from_bytes(data[end : end + 4].tobytes(), "little"):
+        raise Corrupt("an event's checksum is wrong", position=where)
+    body = data[at + HEADER_BYTES : end].tobytes()
+    told: tuple[bool | None, Xid] | None = None
+    if kind == Event.XA_PREPARE:
+        told = None, read_xa_prepare(body)[1]
+    elif kind == Event.QUERY:
+        told = read_xa_end(read_query(body, segment.server.flavour).sql)
+    if told is None:
+        raise Corrupt("a group is not of XA as the segment's index says", detail=f"it ends with type {kind}", position=where)
+    return LoggedXa(
+        begins=before.offset,
+        offset=cut.offset,
+        at=before.at,
+        bytes=cut.at - before.at,
+        xid=told[1],
+        committed=told[0],
+        tables=tuple(sorted(tables)),
+    )
+
+
+def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int | None) -> list[LoggedXa]:
+    """The XA transactions that are prepared in compressed groups, which nobody could mark. Each is a GTID and the payload behind it."""
+    found: list[LoggedXa] = []
+    group = 0
+    for at, end, kind in _events(segment, data, 0, len(data)):
+        if kind != Event.TRANSACTION_PAYLOAD:
+            group = at
+            continue
+        where = f"{segment.log}:{segment.start.offset + at}"
+        first = first_of_payload(data[at + HEADER_BYTES : min(end, at + _PAYLOAD_HEAD_BYTES)].tobytes())
+        if len(first) < HEADER_BYTES or first[4] != Event.QUERY:
+            raise Corrupt("a compressed transaction does not begin with a statement", position=where)
+        if not _XA_START.match(read_query(first[HEADER_BYTES:], segment.server.flavour).sql):
+            continue
+        whole = end + segment.crc_length
+        plain = unpack(data[at:whole], checksum_bytes=segment.crc_length, where=where, bytes_max=unpacked_bytes_max)
+        walk = Walk.over(plain, position=segment.start.offset + at, checksum_bytes=0, places=Places.UNPACKED)
+        while (stop := walk.go_on()) in (Stop.STATEMENT, Stop.MAPS_FULL):
+            if stop is Stop.MAPS_FULL:
+                walk.grow_maps()
+        if stop is Stop.XA_PREPARE:
+            xid = read_xa_prepare(walk.body())[1]
+            # MySQL leaves nothing out of what it sends, so a place in the data is one in the log.
+            start = segment.start.offset
+            found.append(LoggedXa(begins=start + group, offset=start + whole, at=group, bytes=whole - group, xid=xid, committed=None))
+        elif stop is not Stop.END or walk.in_group:
+            raise Corrupt("a compressed XA transaction can't be read", detail=stop.name.lower(), position=where)
+    return found
+
+
+def _read_group(
+    segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_bytes_max: int | None
+) -> tuple[list[LoggedStatement], list[LoggedXa]]:
+    gaps = segment.server.flavour == "mariadb"
+    where = f"{segment.log}:{before.offset}"
+    walk = Walk.over(data, position=before.offset, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
+    found: list[LoggedStatement] = []
+    of_xa: list[LoggedXa] = []
+    rows = 0
+
+    def tell(xid: Xid, committed: bool | None) -> None:
+        tables = {mapped_table(walk.map_body(index)) for index in range(int(walk.state[S.MAPS]))}
+        of_xa.append(
+            LoggedXa(
+                begins=before.offset,
+                offset=cut.offset,
+                at=before.at,
+                bytes=cut.at - before.at,
+                xid=xid,
+                committed=committed,
+                tables=tuple(sorted(tables)),
+            )
+        )
+
+    while True:
+        stop = walk.go_on()
+        rows = max(rows, int(walk.state[S.ROWS]))
+        match stop:
+            case Stop.END:
+                if walk.in_group:
+                    raise Corrupt("a statement's transaction can't be read", detail="it is not ended", position=where)
+                break
+            case Stop.STATEMENT:
+                found += _statement(segment, walk, walk.body(), before, cut)
+                if ended := read_xa_end(read_query(walk.body(), segment.server.flavour).sql):
+                    tell(ended[1], ended[0])
+            case Stop.LOGGED_AS_STATEMENT:
+                # As a QUERY's body, but for 13 more bytes that say which file was loaded.
+                body = walk.body()
+                found += _statement(segment, walk, body[:13] + body[26:], before, cut)
+            case Stop.PACKED:
+                # Once more from the group's beginning, all of it plain.
+                data = unpack(
+                    data,
+                    checksum_bytes=segment.crc_length,
+                    where=where,
+                    position=before.offset,
+                    gaps=gaps,
+                    bytes_max=unpacked_bytes_max,
+                )
+                walk = Walk.over(data, position=before.offset, checksum_bytes=0, places=Places.UNPACKED)
+                found.clear()
+                of_xa.clear()
+            case Stop.MAPS_FULL:
+                walk.grow_maps()
+            case Stop.XA_PREPARE:
+                tell(read_xa_prepare(walk.body())[1], None)
+                walk.drop_group()
+            case Stop.INCIDENT | Stop.UNKNOWN:
+                kind = int(walk.data[walk.state[S.EVENT_AT] + 4])
+                raise SourceDrift("the log holds an event that can't be followed", detail=f"type {kind} in the transaction at {where}")
+            case _:
+                raise Corrupt("a statement's transaction can't be read", detail=stop.name.lower(), position=where)
+    if int(walk.state[S.POSITION]) != cut.offset:
+        raise Corrupt("a transaction ends elsewhere than the segment's index says", detail=f"not at {cut.offset}", position=where)
+    return (found if rows else [replace(statement, event=None) for statement in found]), of_xa
+
+
+def _statement(segment: Segment, walk: Walk, body: bytes, before: Cut, cut: Cut) -> list[LoggedStatement]:
+    """The statement that the walk stopped at, unless it is none that does anything by itself."""
+    if not walk.takes_effect():
+        return []
+    query = read_query(body, segment.server.flavour)
+    if _NO_STATEMENT.match(query.sql):
+        return []
+    at = int(walk.state[S.EVENT_AT])
+    return [
+        LoggedStatement(
+            offset=cut.offset,
+            begins=before.offset,
+            ends=int(walk.state[S.STOP_POSITION]),
+            event=int(walk.state[S.ROWS]),
+            time_s=int.from_bytes(walk.data[at : at + 4].tobytes(), "little"),
+            database=query.database,
+            sql=query.sql,
+            sql_mode=query.sql_mode,
+            explicit_timestamps=query.explicit_timestamps,
+            collations=query.collations,
+            temporary=walk.used_temporary(),
+            databases=query.databases,
+        )
+    ]
+
+
+def changes_of(
+    statement: LoggedStatement,
+    *,
+    schemas: Callable[[TableId], MySqlTable | None],
+    captured: Callable[[TableId], bool],
+    defaults: Mapping[str, str],
+    server: Server,
+    lower_case_names: bool = False,
+) -> tuple[SchemaChange, ...]:
+    """What a statement does to captured tables, as the decoder reads it. `schemas` gives the shapes right before it, `defaults` the
+    databases' default collations where they are known."""
+    rules = Rules.of_event(
+        flavour=server.flavour,
+        version=server.version,
+        sql_mode=statement.sql_mode,
+        explicit_timestamps=statement.explicit_timestamps,
+        collations=statement.collations,
+        lower_case_names=lower_case_names,
+    )
+    return read_statement(
+        statement.sql,
+        database=statement.database,
+        schemas=schemas,
+        captured=captured,
+        defaults=lambda name: defaults.get(name, rules.default_collation("utf8mb4")),
+        rules=rules,
+        temporary=statement.temporary,
+        databases=statement.databases,
+    )

@@ -1,0 +1,1 @@
+"""Reads of tables: chunks, exact reads with their marks, rows to Arrow."""

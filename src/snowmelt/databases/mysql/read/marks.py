@@ -1,0 +1,101 @@
+"""What a read contains, as a value. No I/O.
+
+A mark tells of any transaction of the log whether the read that it belongs to has its changes, and where the log ends for
+that read: nothing beyond its high end is contained.
+
+- `PositionMark`: exactly the transactions whose commit ends at or before the position. MariaDB tells it for a consistent
+  snapshot; elsewhere the table is locked while the snapshot opens. An XA COMMIT is the exception: MariaDB moves its snapshots'
+  position before the engine shows one (46 of 22,000 snapshots under load lacked one that lay before them), so unless the table was
+  locked it may be in the read or not. `XA RECOVER` lists it until it is shown, and a chunk is launched at a cut below it.
+- `GtidMark`: at least the transactions of the set, and nothing beyond `high`. What lies between may be in the read or not;
+  it is emitted again, which converges where rows have keys. The set moves *after* the engine shows a transaction and the
+  end of the log *before* it, so the set is the only low end that a server under load tells right, also of an XA COMMIT (none was
+  missing in 43,000 snapshots under load of four writers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snowmelt.databases.mysql.log.events import Gtid, MariaDbGtid, MySqlGtid
+from snowmelt.errors import BEGIN_ANEW, SourceDrift
+from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, gtid_within
+from snowmelt.model.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class PositionMark:
+    """Everything up to `position`, nothing beyond it."""
+
+    position: Position
+    locked: bool = False
+    """Nobody was writing to the table when the snapshot opened."""
+
+    @property
+    def high(self) -> Position:
+        return self.position
+
+
+@dataclass(frozen=True, slots=True)
+class GtidMark:
+    """Everything in `gtids`, nothing beyond `high`."""
+
+    gtids: MySqlGtidSet
+    high: Position
+
+
+Mark = PositionMark | GtidMark
+
+
+def covers(mark: Mark, *, position: Position, gtid: Gtid | None, xa: bool = False) -> bool:
+    """Whether the read surely contains the transaction whose commit ends at `position`; `xa`: that commit is an XA COMMIT.
+
+    Positions of two eras are not compared: there only the transaction's name counts.
+    """
+    if position.era != mark.high.era:
+        return _covers_across_eras(mark, gtid)
+    if position > mark.high:
+        return False
+    match mark:
+        case PositionMark(locked=locked):
+            return locked or not xa
+        case GtidMark(gtids):
+            return isinstance(gtid, MySqlGtid) and gtids.has(gtid.source, gtid.number)
+
+
+def _covers_across_eras(mark: Mark, gtid: Gtid | None) -> bool:
+    gtids: GtidSet | None = mark.gtids if isinstance(mark, GtidMark) else mark.position.gtids
+    match gtids, gtid:
+        case MySqlGtidSet(), MySqlGtid(source, number):
+            return gtids.has(source, number)
+        case MariaDbGtidSet(), MariaDbGtid(domain, _, number):
+            return gtids.has(domain, number)
+        case _:
+            raise SourceDrift(
+                "a read of another server can't be joined with this log",
+                detail=f"a mark of era {mark.high.era} without GTIDs",
+                hint=BEGIN_ANEW,
+            )
+
+
+def exact(mark: Mark, gtids_at_high: GtidSet | None, *, xa: bool = False) -> bool:
+    """Whether the mark leaves nothing open, given every transaction that the log holds up to the mark's high end; `xa`: some of those that
+    the read was not proven to show are XA COMMITs."""
+    match mark:
+        case PositionMark(locked=locked):
+            return locked or not xa
+        case GtidMark(gtids):
+            return gtids_at_high is not None and gtid_within(gtids_at_high, gtids)
+
+
+def at_least(mark: Mark, visible: Position | GtidSet) -> bool:
+    """Whether the read contains all that was visible when it was launched. It does, unless another server answered it."""
+    match mark, visible:
+        case PositionMark(position), Position():
+            return visible.era == position.era and visible <= position
+        case GtidMark(gtids), MySqlGtidSet():
+            return visible.within(gtids)
+        case GtidMark(gtids), Position(gtids=MySqlGtidSet() as before):
+            return before.within(gtids)
+        case _:
+            return False

@@ -1,0 +1,1 @@
+"""Columns, and what becomes of their values."""

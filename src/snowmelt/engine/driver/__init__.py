@@ -1,0 +1,1 @@
+"""The driver: the epoch loop, and what its thread owns."""

@@ -1,0 +1,110 @@
+"""Deletes staged files that no intent can name any more, beside the loop.
+
+The loop decides (`commit.cleaning`), which costs no look into the lake. Files that are known by name go in a thread; sweeps are Spark jobs
+of a lane of their own. An answer stays right however late it is acted on. A deletion that fails is told and left to the next sweep.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from snowmelt.commit.cleaning import Leftovers, Standing, deletable, sweep_due
+from snowmelt.commit.records import Intent, Staged, StagedName
+from snowmelt.engine.tasks.jobs import Jobs, Lane
+from snowmelt.engine.tasks.run import Place
+from snowmelt.errors import Corrupt, SnowmeltError, SourceDrift
+from snowmelt.sinks.contract import Sink
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTask:
+    target: str
+    standing: Standing
+    """As of before the task was launched."""
+
+
+def run_sweep(place: Place, task: SweepTask) -> int:
+    """In a task: how many files of a table were deleted."""
+    place.check()
+    try:
+        return sweep(place.lake(), task.target, task.standing)
+    except (SourceDrift, Corrupt):
+        # A lake table that is gone or damaged is its source table's trouble, which whoever writes to it tells.
+        return 0
+
+
+def sweep(lake: Sink, target: str, standing: Standing) -> int:
+    staged = [name for name in lake.staged(target) if deletable(StagedName.parse(name), standing)]
+    if not staged:
+        return 0
+    # Read last: what was committed meanwhile is in it, or was named before.
+    standing = replace(standing, named=standing.named | lake.referenced(target))
+    doomed = [name for name in staged if deletable(StagedName.parse(name), standing)]
+    lake.delete(target, doomed)
+    return len(doomed)
+
+
+class Cleaner:
+    """Of one driver; used by the thread that owns the machines."""
+
+    def __init__(self, jobs: Jobs, place: Place, *, every: int) -> None:
+        self._jobs = jobs
+        self._place = place
+        self._every = every
+        self._leftovers = Leftovers()
+        self._last: int | None = None
+        self._sweeping = self._failed = False
+        self._lakes: list[Sink] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="snowmelt-cleaning")
+
+    def reported(self, target: str, staged: Staged) -> None:
+        """A task has left these files behind."""
+        self._leftovers.reported(target, staged)
+
+    def job_failed(self) -> None:
+        """A job has left files behind that no report names."""
+        self._failed = True
+
+    def won(self, intent: Intent) -> None:
+        self._leftovers.won(intent)
+
+    def clean(self, standing: Standing, targets: Iterable[str]) -> None:
+        """After an epoch. Returns at once."""
+        over = self._leftovers.take(standing)
+        if over:
+            self._thread.submit(self._delete, over)
+        mine = standing.intent_generation == standing.generation
+        if mine and not self._sweeping and sweep_due(standing.epoch, last=self._last, every=self._every, failed=self._failed):
+            self.sweep(standing, targets)
+
+    def sweep(self, standing: Standing, targets: Iterable[str]) -> None:
+        tasks = [SweepTask(target, standing) for target in targets]
+        self._last, self._failed, self._sweeping = standing.epoch, False, bool(tasks)
+        if tasks:
+            self._jobs.submit(Lane.MAINTENANCE, self._place, tasks, run_sweep, self._swept, self._not_swept)
+
+    def _swept(self, counts: list[int]) -> None:
+        self._sweeping = False
+        if sum(counts):
+            log.info("staged files that nothing needs were deleted", extra={"files": sum(counts)})
+
+    def _not_swept(self, error: SnowmeltError) -> None:
+        self._sweeping, self._failed = False, True
+        log.warning("a sweep for files that nothing needs failed and will be repeated", extra={"error": str(error)})
+
+    def _delete(self, over: list[tuple[str, Staged]]) -> None:
+        try:
+            if not self._lakes:
+                self._lakes.append(self._place.lake())
+            for target, staged in over:
+                self._lakes[0].discard(target, staged)
+        except Exception as error:
+            log.warning("staged files that nothing needs could not be deleted", extra={"error": type(error).__name__})
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)

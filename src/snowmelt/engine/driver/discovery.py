@@ -1,0 +1,192 @@
+"""Tables that the ledger lacks, as the server's catalogue describes them.
+
+A table that is there when a driver starts is found here, and so is one that a statement makes later, or whose shape a statement
+leaves untold. The catalogue is read at some moment between two places of the log, so what it says of a table counts once the ledger is
+past both, and only if no statement touched the table since the first of them: no statement is ever applied to a shape that has it
+already. Where one did, the catalogue is read again.
+
+A table that can't be brought to the lake is left out, with a warning, until a statement makes it one that can; one that the lake has
+rows of is set aside, which is the pipeline's to decide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from snowmelt.commit.ledger import Ledger
+from snowmelt.databases.mysql.answers import number
+from snowmelt.databases.mysql.catalog import TablePredicate, ignores_case, match_tables, read_tables
+from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
+from snowmelt.databases.mysql.read.reads import Method, log_end, read_method, shown_place
+from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.engine.driver.shapes import Shapes
+from snowmelt.errors import Unavailable
+from snowmelt.model.position import LogFile, Position
+from snowmelt.model.table import TableId
+from snowmelt.relay.retention import Relay
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 1.0
+"""Between two reads of the catalogue."""
+_SHOWN_S_MAX: Final = 5.0
+"""How long all else waits for a server to show what it has logged, before it is asked again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """The tables that match, as the server described them at some moment between two places of its log."""
+
+    tables: Mapping[TableId, MySqlTable]
+    began: Position
+    ended: Position
+    time_ms: int
+    """By the server's clock, before `ended` was read: whatever was committed until then lies before it."""
+    ahead_ms: int
+    """How far the server's clock is ahead of ours."""
+    server: Server
+    log: LogFile
+    """The file that the server wrote to."""
+    ignores_case: bool
+    lower_case_names: bool
+
+
+def read_catalogue(options: MySqlOptions, wanted: Callable[[bool], TablePredicate], *, era: int) -> Catalogue:
+    """Read it. `wanted` is told whether the server ignores the case of names."""
+    with Session(options) as session:
+        ignore_case = ignores_case(session)
+        # MySQL 8 logs a statement before its catalogue shows what came of it.
+        began = shown_place(session, era, seconds_max=_SHOWN_S_MAX) if read_method(session) is Method.GTID else log_end(session, era=era)
+        tables = read_tables(session, wanted(ignore_case))
+        time_ms = 1000 * session.row("SELECT UNIX_TIMESTAMP()", columns=(number,))[0]
+        return Catalogue(
+            tables=tables,
+            began=began,
+            ended=log_end(session, era=era),
+            time_ms=time_ms,
+            ahead_ms=clock_ahead_ms(session),
+            server=session.server,
+            log=session.log_end()[0],
+            ignores_case=ignore_case,
+            lower_case_names=session.variable("lower_case_table_names") == "1",
+        )
+
+
+def clock_ahead_ms(session: Session) -> int:
+    """How far the server's clock is ahead of this process's, by a little more than it is rather than by less."""
+    ours_ms = int(time.time() * 1000)
+    server_ms: int = session.row("SELECT CAST(CEIL(UNIX_TIMESTAMP(NOW(6)) * 1000) AS UNSIGNED)", columns=(number,))[0]
+    return server_ms - ours_ms
+
+
+class Discovery:
+    """What is to be found. Used by the thread that owns the machines."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        ledger: Ledger,
+        relay: Relay,
+        shapes: Shapes,
+        read: Callable[[], Catalogue],
+        why_not: Callable[[Sequence[MySqlTable]], Mapping[TableId, str]],
+    ) -> None:
+        """`why_not` tells of some tables which of them can't be brought to the lake, and why."""
+        self._ledger = ledger
+        self._relay = relay
+        self._shapes = shapes
+        self._read = read
+        self._why_not = why_not
+        self._left_out: set[TableId] = set()
+        self._unfit: dict[TableId, str] = {}
+        self._looked: set[TableId] = set()
+        self._told: dict[TableId, str] = {}
+        self._due = 0.0
+        self._take(catalogue)
+
+    def _take(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._since: int | None = None
+        self._upto: int | None = None
+        self._left_out.clear()
+        self._unfit.clear()
+        self._looked.clear()
+        self._told = {name: why for name, why in self._told.items() if name in catalogue.tables}
+        self._shapes.listed = frozenset(catalogue.tables)
+
+    def let_go(self) -> None:
+        """Drop the places of statements that both the ledger and the catalogue are past."""
+        self._locate()
+        if self._since is not None:
+            self._shapes.forget_touched(min(self._since, self._ledger.upto))
+
+    def leave_out(self, name: TableId, why: str) -> None:
+        """Until a statement makes it another."""
+        self._left_out.add(name)
+        if self._told.get(name) != why:
+            log.warning("a table is left out", extra={"table": str(name), "why": why})
+        self._told[name] = why
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Tables that are not brought to the lake, and why."""
+        return {str(name): why for name, why in self._told.items() if name in self._catalogue.tables and self._lacks(name)}
+
+    def look(self) -> None:
+        """Read the catalogue again where statements call for it."""
+        if self._is_old() and time.monotonic() >= self._due:
+            # A database that is away, or that does not show yet what it has logged, is asked again.
+            with contextlib.suppress(Unavailable):
+                self._take(self._read())
+            self._due = time.monotonic() + _PAUSE_S
+
+    @property
+    def complete(self) -> bool:
+        """Whether the ledger has every table."""
+        return not self._is_old() and not any(self._lacks(name) for name in self._catalogue.tables if name not in self._left_out)
+
+    def found(self) -> Iterator[tuple[MySqlTable, str]]:
+        """Tables that the ledger lacks, with the shape that they have where it is, and why one can't be brought to the lake, if so."""
+        self._locate()
+        if self._since is None or self._upto is None or self._ledger.upto < self._upto:
+            return
+        since, tables = self._since, self._catalogue.tables
+        lacking = [name for name in tables if self._lacks(name) and name not in self._left_out and not self._touched(name, since)]
+        # Not before: the ledger may have had another table of that name when the catalogue was read.
+        if new := [tables[name] for name in lacking if name not in self._looked]:
+            try:
+                self._unfit.update(self._why_not(new))
+            except Unavailable:
+                # A database that is away is asked again.
+                return
+            self._looked.update(table.id for table in new)
+        for name in lacking:
+            yield tables[name], self._unfit.get(name, "")
+
+    def _lacks(self, name: TableId) -> bool:
+        return self._ledger.tables.get(name) is None
+
+    def _is_old(self) -> bool:
+        """Whether a statement that the ledger is past may not be in what was read."""
+        self._locate()
+        since = self._since
+        return since is not None and any(self._lacks(name) and self._touched(name, since) for name in self._shapes.touched)
+
+    def _touched(self, name: TableId, since: int) -> bool:
+        return since < self._shapes.touched.get(name, since) <= self._ledger.upto
+
+    def _locate(self) -> None:
+        """Where the two places lie is told while the relay holds them, and kept."""
+        if self._since is None:
+            self._since = self._relay.offset_of(self._catalogue.began)
+        if self._upto is None:
+            self._upto = self._relay.offset_of(self._catalogue.ended)
+
+
+def patterns(tables: Iterable[str], exclude: Iterable[str]) -> Callable[[bool], TablePredicate]:
+    return lambda ignore_case: match_tables(list(tables), list(exclude), ignore_case=ignore_case)

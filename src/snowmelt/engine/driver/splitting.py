@@ -1,0 +1,96 @@
+"""Bounds of chunks, looked for in the background and ahead of reading.
+
+A table's next bounds are looked for in a thread of their own, so many at a time, while the chunks before them are read and the log
+goes on. What was found is proposed until an intent holds it; a crash costs the look-ups since the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from snowmelt.databases.mysql.catalog import row_bytes
+from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.read.bounds import Chunk, plan_chunks
+from snowmelt.databases.mysql.read.bounds import Extent as Ends
+from snowmelt.databases.mysql.read.reads import LOCK_WAIT_S
+from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.engine.driver.retries import Retries
+from snowmelt.engine.tasks.keys import pack_bound, unpack_bound
+from snowmelt.planning.facts import Extent, Incarnation, Split
+from snowmelt.planning.tables import Copy, Phase, Table, Tables
+
+BOUNDS_AT_ONCE: Final = 200
+CHUNK_BYTES: Final = 128 << 20
+"""About so much a chunk has at most, by what the database thinks of its rows: a job of its own is worth its while, and a read that has
+to be done again is no great loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    incarnation: Incarnation
+    extent: Extent
+    """A table that is read again is the same incarnation, with other ends."""
+    first: int
+
+
+class Splitter:
+    """Of one driver; used by the thread that owns the machines."""
+
+    def __init__(self, options: MySqlOptions, retries: Retries, *, rows_per_chunk: int) -> None:
+        self._options = options
+        self._rows = rows_per_chunk
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="snowmelt-split")
+        self._sought: dict[_Sought, Future[Split]] = {}
+        self._retries = retries
+
+    def next(self, table: Table, shape: MySqlTable) -> Iterator[Split]:
+        """The next bounds of a table that is being split, once they are found."""
+        copy = table.copy
+        if table.phase is not Phase.SPLITTING or copy is None or copy.extent is None:
+            return
+        sought = _Sought(table.incarnation, copy.extent, copy.bounds.last + 1)
+        for old in [one for one in self._sought if one.incarnation.table == table.incarnation.table and one != sought]:
+            self._sought.pop(old).cancel()
+        if sought not in self._sought:
+            if self._retries.may(table.incarnation.table):
+                ends = Ends(unpack_bound(copy.extent.least), unpack_bound(copy.extent.greatest))
+                self._sought[sought] = self._pool.submit(self._look, sought, shape, ends, _last(copy, shape))
+            return
+        future = self._sought[sought]
+        if future.done():
+            error = future.exception()
+            if error is None:
+                self._retries.succeeded(table.incarnation.table)
+                yield future.result()
+            else:
+                del self._sought[sought]
+                self._retries.failed(table.incarnation.table, error)
+
+    def let_go(self, tables: Tables) -> None:
+        """Drop the bounds that were found for tables that are not being split any more."""
+        splitting = {table.incarnation for table in tables if table.phase is Phase.SPLITTING}
+        for sought in [one for one in self._sought if one.incarnation not in splitting]:
+            self._sought.pop(sought).cancel()
+
+    def _look(self, sought: _Sought, shape: MySqlTable, extent: Ends, after: Chunk | None) -> Split:
+        with Session(self._options) as session:
+            # An ALTER that waits for an open transaction makes us wait behind it, and all tables wait for this thread.
+            session.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
+            rows = min(self._rows, max(1, CHUNK_BYTES // max(1, row_bytes(session, shape.id))))
+            chunks = list(islice(plan_chunks(session, shape, extent, rows_per_chunk=rows, after=after), BOUNDS_AT_ONCE))
+        highs = [chunk.high for chunk in chunks if chunk.high is not None]
+        complete = not highs or highs[-1] == extent.greatest
+        return Split(sought.incarnation, sought.first, tuple(pack_bound(high) for high in highs), complete=complete)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _last(copy: Copy, shape: MySqlTable) -> Chunk | None:
+    """The chunk behind which the search goes on."""
+    last = copy.bounds.last
+    return None if last < 1 else Chunk(shape.id, last - 1, None, unpack_bound(copy.bounds.upper(last)))

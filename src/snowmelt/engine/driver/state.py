@@ -1,0 +1,218 @@
+"""The pipeline's records in its store, and how a driver that starts folds them.
+
+    owner/<n>        whose records these are, and where they belong; the newest counts; never trimmed
+    generation/<g>   who drives; never trimmed
+    intent/<n>       epoch n
+    done/<n>         epoch n is in the lake
+    summary/<k>      the fold up to some done epoch; the newest three are kept
+    relay/<k>        the relay's chain
+    shape/<k>        what a schema number stands for
+    held/<k>         a prepared transaction that lies aside (`aside`)
+    sign/<k>         signs of life, for `status`; the newest two are kept (`signs`)
+    log/<k>          in a bucket: a segment of the log (`keeping`)
+
+What is found missing or broken while loading may have been trimmed by a newer driver meanwhile, so a stop is preceded by a look
+at the generation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.records import Done, Intent
+from snowmelt.commit.summary import Summary, restore, summarise
+from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
+from snowmelt.relay.retention import Relay, Sealed, needs_before, take_over
+from snowmelt.store.contract import Store, numbered
+from snowmelt.store.numbered import Lost, newest
+from snowmelt.store.records import Kind, delete_records, get_record, settle_record
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a schema number stands for."""
+
+    table: MySqlTable
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Old names of columns and their new ones, where a statement made this shape of the one before; empty: dropped."""
+    statement: str = ""
+    """Its text, for an error; empty where the shape is the catalogue's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The pipeline that a store belongs to, the server whose log its numbers count, and the folder or bucket that it is in."""
+
+    pipeline: str
+    server: str
+    place: str
+
+
+OWNER: Final = Kind("owner", 2, Owner)
+INTENT: Final = Kind("intent", 3, Intent)
+DONE: Final = Kind("done", 1, Done)
+SUMMARY: Final = Kind("summary", 2, Summary)
+SEALED: Final = Kind("sealed", 5, Sealed)
+SHAPE: Final = Kind("shape", 1, Shape)
+
+SUMMARIES_KEPT: Final = 3
+_TRIES_MAX: Final = 100
+
+
+class State:
+    """The records of one pipeline."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def bind(self, owner: Owner, *, moves: bool = False, adopt: bool = False) -> Owner:
+        """Make the store this pipeline's, or find that it is another's. To be asked before a generation is taken, so that a mistake
+        fences nobody. `moves`: the pipeline may go on with another server, which is then told by the captured log. `adopt`: it may have
+        been moved here. Who began it."""
+        number, found = self._owner()
+        if found is None:
+            result = settle_record(self.store, numbered("owner", 1), OWNER, owner)
+            number, found = 1, result.value if isinstance(result, Lost) else owner
+        self._check_owner(found, owner, moves=moves, adopt=adopt)
+        if found.place != owner.place:
+            # Two that adopt it at once are of one place, and write the same.
+            settle_record(self.store, numbered("owner", number + 1), OWNER, replace(found, place=owner.place))
+        return found
+
+    def check_owner(self, owner: Owner, *, moves: bool = False, adopt: bool = False) -> None:
+        """Whether `bind` would refuse. Writes nothing."""
+        found = self._owner()[1]
+        if found is not None:
+            self._check_owner(found, owner, moves=moves, adopt=adopt)
+
+    def _owner(self) -> tuple[int, Owner | None]:
+        number = newest(self.store, "owner", since=1) or 0
+        return number, get_record(self.store, numbered("owner", number), OWNER) if number else None
+
+    @staticmethod
+    def _check_owner(found: Owner, owner: Owner, *, moves: bool, adopt: bool) -> None:
+        if found.pipeline != owner.pipeline:
+            raise InvalidConfig(
+                "the state is another pipeline's",
+                detail=f"it was begun by {found.pipeline}, this is {owner.pipeline}",
+                hint="give this pipeline a state of its own, or the name that it had",
+            )
+        if found.server != owner.server and not moves:
+            raise SourceDrift(
+                "the state is of another server",
+                detail=f"it was begun with {found.server}, this is {owner.server}",
+                hint="point the pipeline at the server that it was started with, set failover: gtid, or begin with a new state",
+            )
+        # A copy writes into the lake tables of its original.
+        if found.place != owner.place and not adopt:
+            raise InvalidConfig(
+                "the state belongs elsewhere: was it moved or copied?",
+                detail=f"it was begun at {found.place}, this is {owner.place}",
+                hint="if it was moved, start once with `snowmelt run --adopt-state`. If it is a copy, run the original: two pipelines that "
+                "write into the same lake tables spoil them; --adopt-state is right only if the original never runs again",
+            )
+
+    @property
+    def begun(self) -> bool:
+        """Whether capture has begun. The chain's newest record is never let go of."""
+        return bool(self.store.numbers("relay"))
+
+    def load(self) -> Ledger:
+        """Fold the newest summary and what lies behind it. If that summary is not the newest any more, begin again."""
+        for _ in range(_TRIES_MAX):
+            number = newest(self.store, "summary", since=1) or 0
+            found = get_record(self.store, numbered("summary", number), SUMMARY) if number else None
+            if number and found is None:
+                continue
+            ledger = restore(found) if found is not None else Ledger()
+            if self._fold(ledger) and self._is_newest_summary(number):
+                return ledger
+        raise Unavailable("the pipeline's state changes faster than it can be read", detail=f"{_TRIES_MAX} tries")
+
+    def _fold(self, ledger: Ledger) -> bool:
+        """False: an intent follows one that is not done, so that one of the two was put or trimmed meanwhile."""
+        while (intent := get_record(self.store, numbered("intent", ledger.epoch + 1), INTENT)) is not None:
+            if ledger.open is not None:
+                return False
+            ledger.apply_intent(intent)
+            done = get_record(self.store, numbered("done", ledger.epoch), DONE)
+            if done is not None:
+                ledger.apply_done(done)
+        return True
+
+    def _is_newest_summary(self, number: int) -> bool:
+        there = number == 0 or self.store.get(numbered("summary", number)) is not None
+        return there and self.store.get(numbered("summary", number + 1)) is None
+
+    def take_over_relay(self, ledger: Ledger) -> Relay:
+        """The chain from the record behind the one that the newest intent names."""
+        chain: list[Sealed] = []
+        number = ledger.segment
+        while (sealed := self.sealed(number + 1)) is not None:
+            chain.append(sealed)
+            number += 1
+        if ledger.segment and needs_before(chain, ledger.upto):
+            before = self.sealed(ledger.segment)
+            if before is None:
+                raise Corrupt("a record of the relay is missing", detail=f"number {ledger.segment}")
+            chain.insert(0, before)
+        if not chain:
+            return Relay(floor=ledger.upto)
+        return take_over(chain, intent_upto=ledger.upto)
+
+    def sealed(self, number: int) -> Sealed | None:
+        """A record of the chain."""
+        return get_record(self.store, numbered("relay", number), SEALED)
+
+    def seal(self, sealed: Sealed) -> Sealed:
+        """Put the next record of the chain; what is there afterwards."""
+        result = settle_record(self.store, numbered("relay", sealed.number), SEALED, sealed)
+        return result.value if isinstance(result, Lost) else sealed
+
+    def put_intent(self, intent: Intent) -> bool:
+        return not isinstance(settle_record(self.store, numbered("intent", intent.epoch), INTENT, intent), Lost)
+
+    def intent(self, epoch: int) -> Intent | None:
+        return get_record(self.store, numbered("intent", epoch), INTENT)
+
+    def put_done(self, done: Done) -> Done:
+        result = settle_record(self.store, numbered("done", done.epoch), DONE, done)
+        return result.value if isinstance(result, Lost) else done
+
+    def sum_up(self, ledger: Ledger) -> None:
+        """Write a summary of what is done, then trim what lies below the oldest that is kept."""
+        number = newest(self.store, "summary", since=1) or 0
+        last = get_record(self.store, numbered("summary", number), SUMMARY) if number else None
+        if last is not None and last.epoch >= ledger.epoch:
+            return
+        if isinstance(settle_record(self.store, numbered("summary", number + 1), SUMMARY, summarise(ledger)), Lost):
+            return
+        oldest = number + 2 - SUMMARIES_KEPT
+        kept = get_record(self.store, numbered("summary", oldest), SUMMARY) if oldest > 0 else None
+        if kept is None:
+            return
+        for kind, below in (("intent", kept.epoch), ("done", kept.epoch), ("summary", oldest)):
+            delete_records(self.store, (numbered(kind, n) for n in sorted(self.store.numbers(kind)) if n < below))
+
+    def trim_relay(self, numbers: list[int]) -> None:
+        delete_records(self.store, (numbered("relay", number) for number in numbers))
+
+    def put_shape(self, number: int, shape: Shape) -> None:
+        if isinstance(settle_record(self.store, numbered("shape", number), SHAPE, shape), Lost):
+            raise Corrupt("a schema number stands for two shapes", detail=f"number {number}")
+
+    def shape(self, number: int) -> Shape:
+        found = get_record(self.store, numbered("shape", number), SHAPE)
+        if found is None:
+            raise Corrupt("the shape of a table is missing", detail=f"number {number}", hint="is the state whole?")
+        return found
+
+    def shapes(self) -> list[int]:
+        """Numbers that have a record; one that was just put may lack."""
+        return self.store.numbers("shape")
+
+    def trim_shapes(self, numbers: list[int]) -> None:
+        delete_records(self.store, (numbered("shape", number) for number in numbers))

@@ -1,0 +1,1 @@
+"""Spark jobs and their tasks: chunk reads, and shares of the log."""

@@ -1,0 +1,238 @@
+"""Spark jobs of the epoch loop.
+
+A job is a list of tasks and what is to be done with its answers. Threads wait for Spark; what comes of it is done by the thread that
+owns the machines, when it asks for it (`take`). A job that fails is nothing: who submitted it plans again.
+
+A log job of which tasks run and none ends for `still_s_max` is cancelled, and so fails: a worker or a mount of the lake that hangs must
+not stop all tables for ever. Each cancel doubles the limit, so that one very long transaction is read in the end. A job whose tasks wait
+for free cores is not cancelled. Reads of chunks have a limit of their own (`databases.mysql.read.watched`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import re
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, NoReturn, TypeVar
+
+from snowmelt.engine.driver.judging import gravest
+from snowmelt.engine.tasks.run import run_on_spark
+from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
+
+log = logging.getLogger(__name__)
+
+Where = TypeVar("Where")
+"""What all tasks of a job share: a `Place`, or less."""
+
+STILL_S_MAX: Final = 1800.0
+"""How long a log job may run without the end of a task, to begin with."""
+FAILED_MAX: Final = 10
+"""So many jobs in a row may fail for reasons that pass by themselves."""
+
+
+class Lane(StrEnum):
+    """Jobs of one lane share what they get; lanes are served fairly."""
+
+    LOG = "log"
+    CHUNKS = "chunks"
+    MAINTENANCE = "maintenance"
+
+
+def slots_of(spark: Any) -> int:
+    """How many tasks Spark runs at once; 0 where it does not say."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except AttributeError:
+        # A client of Spark Connect has no context.
+        return 0
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job that was submitted to Spark and is watched."""
+
+    group: str
+    tasks: int
+    ended: int
+    """How many tasks had ended when it was looked at last."""
+    since: float
+    """When the number was another, or no task ran."""
+
+
+class Jobs:
+    """Of one driver. `submit` and `take` belong to one thread."""
+
+    def __init__(self, spark: Any, *, at_once: int, wake: Callable[[], None], still_s_max: float = STILL_S_MAX) -> None:
+        """`wake` is called whenever there is something to `take`."""
+        self._still_s_max = still_s_max
+        self._running: dict[str, _Running] = {}
+        self._spark = spark
+        self._wake = wake
+        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="snowmelt-job")
+        self._ended: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._failed = 0
+
+    def submit(
+        self,
+        lane: Lane,
+        place: Where,
+        tasks: Sequence[Any],
+        run: Callable[[Where, Any], Any],
+        done: Callable[[list[Any]], None],
+        failed: Callable[[SnowmeltError], None],
+    ) -> None:
+        def work() -> None:
+            self._ended.put(self._outcome(lane, place, list(tasks), run, done, failed))
+            self._wake()
+
+        self._pool.submit(work)
+
+    def _outcome(
+        self,
+        lane: Lane,
+        place: Where,
+        tasks: list[Any],
+        run: Callable[[Where, Any], Any],
+        done: Callable[[list[Any]], None],
+        failed: Callable[[SnowmeltError], None],
+    ) -> Callable[[], None]:
+        """Run a job; what is to be done about its end."""
+        try:
+            answers = self._collect(lane, place, tasks, run)
+        except Exception as error:
+            if is_gone(self._spark):
+                return raise_gone
+            known = spark_error(error)
+            return lambda: failed(known)
+        errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
+        if errors:
+            worst = gravest(errors)
+            return lambda: failed(worst)
+        return lambda: self._succeeded(done, answers)
+
+    def _collect(self, lane: Lane, place: Where, tasks: list[Any], run: Callable[[Where, Any], Any]) -> list[Any]:
+        group = f"snowmelt-{uuid.uuid4().hex}"
+        with contextlib.suppress(AttributeError):
+            # A client of Spark Connect has no context.
+            context = self._spark.sparkContext
+            context.setLocalProperty("spark.scheduler.pool", lane.value)
+            context.setJobGroup(group, lane.value)
+            if lane is Lane.LOG:
+                self._running[group] = _Running(group, len(tasks), 0, time.monotonic())
+        try:
+            return run_on_spark(self._spark, tasks, partial(run, place))
+        finally:
+            self._running.pop(group, None)
+
+    def _succeeded(self, done: Callable[[list[Any]], None], answers: list[Any]) -> None:
+        self._failed = 0
+        done(answers)
+
+    def take(self) -> bool:
+        """Do what ended jobs call for; whether there was any."""
+        took = False
+        for job in list(self._running.values()):
+            if time.monotonic() - job.since >= self._still_s_max:
+                try:
+                    self._cancel_still(job)
+                except Exception as error:
+                    if is_gone(self._spark):
+                        raise_gone()
+                    raise spark_error(error) from error
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._ended.get_nowait()()
+                took = True
+        return took
+
+    def _cancel_still(self, job: _Running) -> None:
+        """Cancel a job of which tasks run and none has ended since it was looked at last."""
+        tracker = self._spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(job.group)]
+        stages = [tracker.getStageInfo(number) for one in jobs if one is not None for number in one.stageIds]
+        ended = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+        active = any(stage.numActiveTasks for stage in stages if stage is not None)
+        if active and ended == job.ended:
+            extra = {"tasks": job.tasks, "ended": ended, "seconds": round(self._still_s_max)}
+            log.warning("a log job makes no progress and is cancelled; its epoch is planned again", extra=extra)
+            self._spark.sparkContext.cancelJobGroup(job.group)
+            self._still_s_max *= 2
+        job.ended, job.since = ended, time.monotonic()
+
+    def count_failure(self, error: SnowmeltError) -> None:
+        """One more failed in a row. Failing for ever stops the pipeline."""
+        self._failed += 1
+        if self._failed >= FAILED_MAX:
+            told = f"{self._failed} in a row, the last: {error.fact}: {error.detail}"
+            raise type(error)("Spark jobs fail again and again", detail=told[:600], hint=error.hint)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def spark_error(error: Exception) -> SnowmeltError:
+    """What Spark raises: a worker or an executor died, or a bug of ours in a task. Its text may quote rows; the kind alone is told."""
+    if isinstance(error, SnowmeltError):
+        return error
+    said = str(error)
+    for sign, fact in _UNFIT:
+        if found := sign.search(said):
+            return InvalidConfig(fact, detail=" ".join(found.groups()), hint=_FIT)
+    kinds = _PYTHON_ERROR.findall(said)
+    if kinds and kinds[-1] in _BUGS:
+        return InvariantBroken("a task failed by a bug", detail=kinds[-1], hint="--debug shows where")
+    return Unavailable("a Spark job failed", detail=type(error).__name__, hint="--debug shows what Spark says")
+
+
+class SparkGone(Unavailable):
+    """Spark's own process has ended. Another process may go on; this one can't."""
+
+
+def raise_gone() -> NoReturn:
+    raise SparkGone(
+        "Spark's JVM ended", hint="start again: nothing is lost. If it happens again, look for a process that was out of memory"
+    )
+
+
+def is_gone(spark: Any) -> bool:
+    """Whether its driver has died or was stopped, so that no job will run any more. A client of Spark Connect can't tell."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, ConnectionError):
+        return True
+    except AttributeError:
+        return False
+
+
+def has_executors(spark: Any) -> bool:
+    """Whether any is there that tasks can run on; a local master is its own."""
+    try:
+        context = spark.sparkContext
+        return context.master.startswith("local[") or int(context._jsc.sc().getExecutorMemoryStatus().size()) > 1
+    except Exception:
+        # It is asked for a hint's sake alone.
+        return True
+
+
+_UNFIT: Final = (
+    (re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,80})'"), "a module is not installed where Spark's workers run"),
+    (re.compile(r'Cannot run program "([^"\n]{1,200})"'), "Spark's workers can't start Python"),
+    (
+        re.compile(r"PYTHON_VERSION_MISMATCH|Python in worker has different version"),
+        "Spark's workers have another version of Python than the driver",
+    ),
+)
+"""What Spark says of workers that no repetition makes fit."""
+_FIT: Final = "install snowmelt and its extras where Spark's workers run, and let PYSPARK_PYTHON name the Python that has it"
+_PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): ", re.MULTILINE)
+_BUGS: Final = ("TypeError", "AttributeError", "KeyError", "IndexError", "NameError", "AssertionError", "NotImplementedError")

@@ -1,0 +1,153 @@
+"""Rows as a lake table holds them.
+
+    upsert      the source's columns, `_seq`; a delete is a kind of the writer's. Only the key can't be NULL
+    changelog   the source's columns, `_op`, `_position`, `_ts`, `_ordinal`, `_seq`; each change is a row of its own
+
+In a change table `_seq` orders transactions and `_ordinal` the rows inside one. Rows that were copied have the kind `read`. Nothing is
+ever taken out of it: where the source was emptied or made anew, a row of the kind `truncate` says that all before it is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snowmelt.columnar.arena import Longs
+from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch
+from snowmelt.databases.mysql.log.images import DELETE as DELETED
+from snowmelt.databases.mysql.log.images import UPDATE_BEFORE
+from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
+from snowmelt.engine.tasks.keys import Mask
+from snowmelt.errors import RECOPY
+from snowmelt.model import sequence
+from snowmelt.model.table import DELETE, INSERT, KIND
+from snowmelt.sinks.contract import SEQUENCE, target_columns
+
+OP, POSITION, TIME, ORDINAL = "_op", "_position", "_ts", "_ordinal"
+KINDS: Final = pa.array(["insert", "update_before", "update_after", "delete"])
+"""By the log reader's numbers."""
+READ, TRUNCATE = "read", "truncate"
+ADDS: Final = (READ, "insert", "update_after")
+TAKES: Final = ("delete", "update_before")
+"""What a change brings to its table, and takes from it."""
+CHANGE_FIELDS: Final = pa.schema(
+    [
+        pa.field(OP, pa.string()),
+        pa.field(POSITION, pa.string()),
+        pa.field(TIME, pa.timestamp("us", "UTC")),
+        pa.field(ORDINAL, pa.int64()),
+    ]
+)
+"""What a change table has behind the source's columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """A source table as tasks see it: its shape, and the lake table that its rows go to."""
+
+    table: MySqlTable
+    target: str
+    keyed: bool
+
+
+def lake_schema(table: MySqlTable, options: TypeOptions, *, keyed: bool) -> pa.Schema:
+    """The source's columns in the lake. All but the key can be NULL there: a delete has no values, and neither has `truncate`."""
+    return target_columns(table.arrow_schema(options), table.key if keyed else ())
+
+
+def chunk_rows(batch: pa.RecordBatch, source: Sourced, options: TypeOptions, *, visible: int, place: str, time_us: int) -> pa.RecordBatch:
+    """Rows that a chunk read, at `place` of the log."""
+    count = batch.num_rows
+    seq = np.full(count, sequence.of_chunk(visible), np.int64)
+    if source.keyed:
+        return _keyed(batch, source.table, options, seq, np.full(count, INSERT, np.int8))
+    # The order among rows of one read means nothing.
+    system = (_same(READ, count), _same(place, count), _times(time_us, count), pa.array(np.arange(count)))
+    return _change(batch, source.table, options, system, seq)
+
+
+def change_rows(item: ChangeBatch, source: Sourced, options: TypeOptions, kept: Mask, offsets: Longs, ordinals: Longs, file: str) -> Any:
+    """What of a batch of changes goes to the lake. In a keyed table a before-image is a delete of its key, unless the after-image has
+    the same key."""
+    if ABSENT in item.rows.schema.names:
+        hint = f"set binlog_row_image to FULL for every session; then {RECOPY}"
+        raise item.table.id.stuck("the log holds partial rows", detail=str(item.table.id), hint=hint)
+    ops = item.rows.column("_op").to_numpy()
+    before = ops == UPDATE_BEFORE
+    if source.keyed and before.any():
+        kept = kept & ~(before & _same_key_as_next(item))
+    rows = item.rows if kept.all() else item.rows.filter(pa.array(kept))
+    seq = sequence.of_change(offsets[kept])
+    if source.keyed:
+        kinds = np.where(before | (ops == DELETED), np.int8(DELETE), np.int8(INSERT))[kept]
+        return _keyed(rows, item.table, options, seq, kinds)
+    place = pc.binary_join_element_wise(f"{file}:", pc.cast(rows.column("_position"), pa.string()), "")
+    system = (KINDS.take(pa.array(ops[kept])), place, rows.column("_ts"), pa.array(ordinals[kept]))
+    return _change(rows, item.table, options, system, seq)
+
+
+def truncate_row(columns: pa.Schema, *, at: int, time_us: int) -> pa.RecordBatch:
+    """That a source table was emptied at an offset, as a row of its change table, which has these columns."""
+    said = {OP: _same(TRUNCATE, 1), TIME: _times(time_us, 1), ORDINAL: pa.array([0], pa.int64())}
+    said[SEQUENCE] = pa.array([sequence.of_change(at)], pa.int64())
+    arrays = [said.get(field.name, pa.nulls(1, field.type)) for field in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+class Ordinals:
+    """Numbers the rows of each transaction of one table, over batches."""
+
+    def __init__(self) -> None:
+        self._offset = -1
+        self._count = 0
+
+    def of(self, offsets: Longs) -> Longs:
+        starts = np.flatnonzero(np.diff(offsets, prepend=-1))
+        lengths = np.diff(starts, append=len(offsets))
+        numbers = np.arange(len(offsets)) - np.repeat(starts, lengths)
+        if len(offsets):
+            if offsets[0] == self._offset:
+                numbers[: int(lengths[0])] += self._count
+            self._offset, self._count = int(offsets[-1]), int(numbers[-1]) + 1
+        return numbers
+
+
+def _keyed(batch: pa.RecordBatch, table: MySqlTable, options: TypeOptions, seq: Longs, kinds: npt.NDArray[np.int8]) -> pa.RecordBatch:
+    schema = lake_schema(table, options, keyed=True)
+    arrays: list[Any] = [batch.column(field.name) for field in schema]
+    for name in table.key:
+        if batch.column(name).null_count:
+            hint = f"correct or delete such rows in the source; then {RECOPY}"
+            raise table.id.stuck("a key holds a date that does not exist, which the lake can't have as NULL", detail=name, hint=hint)
+    fields = [*schema, pa.field(SEQUENCE, pa.int64(), nullable=False), pa.field(KIND, pa.int8())]
+    return pa.RecordBatch.from_arrays([*arrays, pa.array(seq, pa.int64()), pa.array(kinds, pa.int8())], schema=pa.schema(fields))
+
+
+def _change(batch: pa.RecordBatch, table: MySqlTable, options: TypeOptions, system: tuple[Any, ...], seq: Longs) -> pa.RecordBatch:
+    fields = [*lake_schema(table, options, keyed=False), *CHANGE_FIELDS, pa.field(SEQUENCE, pa.int64(), nullable=False)]
+    arrays = [*(batch.column(column.name) for column in table.columns), *system, pa.array(seq, pa.int64())]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _same(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text), count)
+
+
+def _times(time_us: int, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(time_us, pa.timestamp("us", "UTC")), count)
+
+
+def _same_key_as_next(item: ChangeBatch) -> Mask:
+    """Whether a row has the key of the row behind it: of a before-image that is its after-image."""
+    same = np.full(item.rows.num_rows, True)
+    same[-1:] = False
+    for name in item.table.key:
+        column = item.rows.column(name)
+        equal = pc.equal(column.slice(0, len(column) - 1), column.slice(1))
+        same[:-1] &= np.asarray(pc.fill_null(equal, False).to_numpy(zero_copy_only=False), np.bool_)
+    return same

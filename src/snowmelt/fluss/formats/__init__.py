@@ -1,0 +1,1 @@
+"""Rows of Fluss as bytes: types, batches, compacted rows, buckets."""

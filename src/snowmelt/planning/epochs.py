@@ -1,0 +1,418 @@
+"""What an epoch is to do, decided before any of its tasks starts.
+
+    States. None of its own: a plan follows from the tables, the relay and the epoch before, which is the newest won intent
+    and never a job.
+
+    Forbidden orders. A chunk is adopted by an epoch whose plan did not name it: its log tasks have dropped the chunk's changes.
+    A chunk is launched at a cut that was not proven visible, that the relay may have let go of, or that lies before its table's
+    incarnation. An epoch holds statements of two transactions, a table-wide one elsewhere than at its beginning, or a change of
+    schema elsewhere than at its end. A change of a table that is set aside, or that the epoch sets aside, is emitted.
+
+    Memory. A plan is as large as what is unfinished and what the epoch touches: a live table without a statement in the range is
+    not in it, nor is one that is gone.
+
+The adoption rule. An epoch (s, e] adopts a chunk whose read contains nothing beyond `h` ≤ e. For the chunk's keys it emits what
+lies in (V, e], for a change table only what the read's mark does not cover (`planning.emission`); later epochs emit everything. Before, a
+chunk's changes are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from snowmelt.errors import check
+from snowmelt.model.position import Position
+from snowmelt.model.table import TableId
+from snowmelt.planning.facts import (
+    OUTSIDE,
+    Adopted,
+    Durable,
+    Extent,
+    Found,
+    GivenBack,
+    Gone,
+    Incarnation,
+    Launched,
+    Reborn,
+    Recopied,
+    Reported,
+    Reshaped,
+    SetAside,
+    Split,
+    Truncated,
+)
+from snowmelt.planning.tables import TABLE_LIFE, ChunkState, Copy, Phase, Reading, Table, Tables, Turn
+from snowmelt.relay.retention import Effect, Relay, Statement
+
+Turned = Reborn | Truncated | Gone | Reshaped | Recopied | SetAside
+"""What a statement can make of a table."""
+
+TURNS: Final[dict[type[Turned], Turn]] = {
+    Reborn: Turn.REBORN,
+    Truncated: Turn.TRUNCATED,
+    Gone: Turn.DROPPED,
+    Recopied: Turn.RECOPIED,
+    SetAside: Turn.SET_ASIDE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of keys: all above `above`, from the table's least key on if that is None, up to and with `upto`."""
+
+    above: bytes | None
+    upto: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Adopting:
+    """A read that this epoch makes part of the lake."""
+
+    reading: Reported
+    visible: int
+    """`V`: changes above it are emitted, also those of epochs that dropped them; to a change table those that the read lacks."""
+    span: Span | None
+    """None: all that lies outside of the table's extent."""
+    replaces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which changes of a table an epoch emits. A known table without a rule is live: all its changes in (s, e] are."""
+
+    incarnation: Incarnation
+    after: int
+    """Changes up to here are not this epoch's, but for what a chunk that is being adopted needs."""
+    live: bool
+    event: int | None = None
+    """Of the transaction that ends at `after`: changes behind this event count, those of a table that it emptied; None: none do."""
+    outside: bool = False
+    """What lies outside of the extent is adopted."""
+    extent: Extent | None = None
+    adopted: tuple[Span, ...] = ()
+    adopting: tuple[Adopting, ...] = ()
+
+    @property
+    def low(self) -> int:
+        """From where on the log is read for this table."""
+        return min([self.after, *(adopting.visible for adopting in self.adopting)])
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """Fixed before the epoch's first task starts. Its intent says exactly this, or is not written."""
+
+    epoch: int
+    generation: int
+    follows: str
+    """The identity of the won intent that it was planned from; empty for the first."""
+    after: int
+    upto: int
+    facts: tuple[Durable, ...]
+    rules: dict[TableId, Rule]
+    given_back: tuple[GivenBack, ...]
+    """Reads that no plan can adopt any more."""
+
+    @property
+    def low(self) -> int:
+        """From where on the log is read at all."""
+        return min([self.after, *(rule.low for rule in self.rules.values())])
+
+    def untouched(self, tables: Tables) -> set[TableId]:
+        """Tables whose lake tables this epoch leaves as they are, whatever its other facts say of them: those that are set aside, or
+        gone, with it or before."""
+        resting = {table.incarnation.table for table in tables if table.phase is Phase.SET_ASIDE}
+        for fact in self.facts:
+            if isinstance(fact, SetAside | Gone):
+                resting.add(fact.incarnation.table)
+            elif isinstance(fact, Reborn):
+                resting.discard(fact.incarnation.table)
+        return resting
+
+    def rule(self, table: Table) -> Rule:
+        return self.rules.get(table.incarnation.table) or Rule(table.incarnation, self.after, live=table.live)
+
+
+def visible_cut(relay: Relay, shown: Position) -> int | None:
+    """`V`: the newest durable cut that a server which shows everything up to `shown` is proven to show; None if there is none.
+
+    The end of the log is no proof: servers send a transaction before their engine shows it to a SELECT.
+    """
+    offset = relay.offset_of(shown)
+    return relay.cut_at_or_below(relay.end if offset is None else offset)
+
+
+def choose_end(tables: Tables, relay: Relay, after: int, bytes_max: int) -> int:
+    """Where an epoch that begins at `after` ends: at a cut within the limit, at one cut at least if there is any.
+
+    Statements about tables that are not known change nothing that an epoch does. Of the others table-wide ones are its first: before
+    them lie other statements at most, and no row. Those that change a schema are its last. A table has those of one transaction.
+    """
+    first = relay.next_cut(after)
+    if first is None:
+        return after
+    end = max(first, relay.cut_at_or_below(after + bytes_max) or first)
+    begun, met = _statements_from(tables, relay, after, end, set(), table_wide=True)
+    rest = _known(tables, relay.statements(begun, end))
+    if not rest:
+        return end
+    offset = rest[0].offset
+    here = [statement for statement in rest if statement.offset == offset]
+    mixed = any(statement.effect.table_wide for statement in here)
+    if (mixed or not met.isdisjoint(statement.table for statement in here)) and offset > first:
+        before = relay.cut_at_or_below(offset - 1)
+        check(before is not None and before > after, "a statement has no cut before it", f"at {offset}")
+        return before or first
+    if mixed:
+        return offset
+    met = met | {statement.table for statement in here}
+    return _statements_from(tables, relay, offset, end, met, table_wide=False)[0]
+
+
+def _statements_from(
+    tables: Tables, relay: Relay, after: int, end: int, met: AbstractSet[TableId], *, table_wide: bool
+) -> tuple[int, AbstractSet[TableId]]:
+    """How far the log goes on with nothing but statements, of this kind where their tables are known, each of one that was not met. And
+    the known tables that were met then."""
+    while (cut := relay.next_cut(after)) is not None and cut <= end:
+        here = relay.statements(after, cut)
+        known = _known(tables, here)
+        names = {statement.table for statement in known}
+        if not here or not names.isdisjoint(met) or any(statement.effect.table_wide is not table_wide for statement in known):
+            break
+        after, met = cut, met | names
+    return after, met
+
+
+def _known(tables: Tables, statements: Iterable[Statement]) -> list[Statement]:
+    """Those that `turns_of` makes something of."""
+    return [one for one in statements if (table := tables.get(one.table)) is not None and table.phase is not Phase.GONE]
+
+
+def statements_wait(tables: Tables, relay: Relay, after: int) -> bool:
+    """Whether statements lie ahead that end epochs, so that the log behind them should not wait for one epoch after the other."""
+    return bool(_known(tables, relay.statements(after, relay.end)))
+
+
+def plan_epoch(
+    tables: Tables, relay: Relay, *, epoch: int, generation: int, follows: str, after: int, upto: int, proposals: Iterable[Durable] = ()
+) -> EpochPlan:
+    """Plan the epoch (after, upto]. `proposals` are new tables and bounds, tables that can't go on and those that an operator asks for,
+    which its intent is to make true."""
+    statements = relay.statements(after, upto)
+    asides, others = _parted(proposals)
+    facts: list[Durable] = [fact for fact in others if wanted(tables, fact, statements)]
+    gone = {fact.incarnation.table for fact in facts if isinstance(fact, Gone)}
+    # Bounds and reads of a table that begins anew, is forgotten or set aside are void with this epoch's intent. And who asks for a table
+    # that is to be forgotten is not heard.
+    over = gone | set(asides) | {fact.incarnation.table for fact in facts if isinstance(fact, Reborn)}
+    stays = {Gone: frozenset[TableId](), Found: frozenset[TableId](), Reborn: gone}
+    facts = [fact for fact in facts if fact.incarnation.table not in stays.get(type(fact), over)]
+    adopting: dict[TableId, list[Adopting]] = {}
+    given_back: list[GivenBack] = []
+    for reading in tables.readings():
+        report = reading.report
+        if report is None or report.incarnation.table in over:
+            continue
+        verdict = judge_reading(tables, relay, reading, report, after=after, upto=upto)
+        if isinstance(verdict, GivenBack):
+            given_back.append(verdict)
+        elif verdict:
+            copy = tables.copy_of(report.incarnation)
+            span = span_of(copy, report.ordinal)
+            adopting.setdefault(report.incarnation.table, []).append(Adopting(report, reading.launch.visible, span, copy.replaces))
+            facts.append(Adopted(report.incarnation, report.ordinal, report.nonce, reading.launch.visible, report.high, report.extent))
+    rules: dict[TableId, Rule] = {}
+    for table in tables:
+        name = table.incarnation.table
+        if name in adopting or not (table.live or table.phase is Phase.GONE):
+            rules[name] = rule_of(table, after, tuple(adopting.get(name, ())))
+    for fact in facts:
+        if isinstance(fact, Found | Reborn | Gone):
+            rules[fact.incarnation.table] = Rule(fact.incarnation, after, live=False)
+    for turned, statement in turns_of(tables, relay, statements, epoch):
+        facts.append(turned)
+        if not isinstance(turned, Reshaped | Recopied):
+            live = isinstance(turned, Truncated)
+            rules[statement.table] = Rule(turned.incarnation, statement.offset, live=live, event=statement.event if live else None)
+    for aside in _set_aside(tables, facts, asides):
+        facts.append(aside)
+        rules[aside.incarnation.table] = Rule(aside.incarnation, after, live=False)
+    return EpochPlan(epoch, generation, follows, after, upto, tuple(facts), rules, tuple(given_back))
+
+
+def _parted(proposals: Iterable[Durable]) -> tuple[dict[TableId, SetAside], list[Durable]]:
+    """Tables that are to be set aside, and all other proposals."""
+    asides: dict[TableId, SetAside] = {}
+    others: list[Durable] = []
+    for fact in proposals:
+        if isinstance(fact, SetAside):
+            asides.setdefault(fact.incarnation.table, fact)
+        else:
+            others.append(fact)
+    return asides, others
+
+
+def _set_aside(tables: Tables, facts: list[Durable], asides: dict[TableId, SetAside]) -> Iterator[SetAside]:
+    """What becomes of proposals to set tables aside, after all else that the epoch makes of them: a table is set aside as it is then. One
+    that is dropped needs it no more."""
+    for name, aside in asides.items():
+        table = tables.get(name)
+        incarnation = None if table is None or table.phase in (Phase.SET_ASIDE, Phase.GONE) else table.incarnation
+        for fact in facts:
+            if fact.incarnation.table == name:
+                # What stopped the table that was is no reason to set aside the one that is copied anew.
+                asked = isinstance(fact, Reborn) and fact.asked and aside.incarnation != fact.incarnation
+                incarnation = None if isinstance(fact, Gone | SetAside) or asked else fact.incarnation
+        if incarnation is not None:
+            yield replace(aside, incarnation=incarnation)
+
+
+def turns_of(tables: Tables, relay: Relay, statements: Iterable[Statement], epoch: int) -> Iterator[tuple[Turned, Statement]]:
+    """What statements make of the tables that are known, each after the ones before it."""
+    now: dict[TableId, tuple[Incarnation, Phase]] = {}
+    for statement in statements:
+        table = tables.get(statement.table)
+        # One that is gone is forgotten when its epoch is done, which is before this one's intent: it is found anew.
+        if table is None or table.phase is Phase.GONE:
+            continue
+        incarnation, phase = now.get(statement.table, (table.incarnation, table.phase))
+        turned = turn_of(incarnation, phase, statement, epoch, keyed=table.keyed, time_ms=relay.time_at(statement.offset) or 0)
+        if turned is not None:
+            turn = TURNS.get(type(turned))
+            now[statement.table] = (turned.incarnation, phase if turn is None else TABLE_LIFE[phase, turn])
+            yield turned, statement
+
+
+def wanted(tables: Tables, fact: Durable, statements: list[Statement]) -> bool:
+    """Whether a proposal still fits what is true by now. One whose table is changed by a statement of the epoch waits."""
+    if any(statement.table == fact.incarnation.table for statement in statements):
+        return False
+    table = tables.current(fact.incarnation)
+    match fact:
+        case Found():
+            known = tables.get(fact.incarnation.table)
+            return known is None or known.phase is Phase.GONE
+        case Split(_, first):
+            return table is not None and table.phase is Phase.SPLITTING and first == tables.copy_of(fact.incarnation).bounds.last + 1
+        case Reborn(incarnation):
+            known = tables.get(incarnation.table)
+            return known is not None and known.phase is not Phase.GONE and known.incarnation.number < incarnation.number
+        case Gone():
+            return table is not None and table.phase is Phase.SET_ASIDE
+        case Recopied():
+            # One that comes too early is to be proposed again: nothing else remembers it.
+            return table is not None and table.phase is Phase.RELEASED and table.keyed
+        case _:
+            return False
+
+
+def judge_reading(tables: Tables, relay: Relay, reading: Reading, report: Reported, *, after: int, upto: int) -> bool | GivenBack:
+    """Whether the epoch (after, upto] adopts what was read: yes, not yet, or never."""
+    table = tables.known(report.incarnation)
+    visible = reading.launch.visible
+
+    def never(why: str) -> GivenBack:
+        return GivenBack(report.incarnation, report.ordinal, report.job, why)
+
+    if reading.launch.era != relay.era:
+        return never("the server changed while it was read")
+    if report.high < visible:
+        return never("the read shows less than was proven visible")
+    if relay.statements(visible, upto, report.incarnation.table):
+        return never("the table was changed by a statement while it was read")
+    if not report.exact and not table.keyed:
+        return never("an append-only table needs an exact read")
+    if relay.statements(after, upto, report.incarnation.table):
+        return False
+    if report.schema != table.schema:
+        return False if visible > after else never("the table had another schema when it was read")
+    return report.high <= upto
+
+
+def turn_of(incarnation: Incarnation, phase: Phase, statement: Statement, epoch: int, *, keyed: bool, time_ms: int = 0) -> Turned | None:
+    """What a statement, committed at `time_ms`, makes of a table; None: nothing, because the table is not there or is set aside."""
+    at = statement.offset
+    reborn = Reborn(Incarnation(incarnation.table, epoch), at, statement.schema)
+    if phase is Phase.GONE:
+        # DROP IF EXISTS is logged although nothing is there.
+        return reborn if statement.effect is Effect.MAKES else None
+    if phase is Phase.SET_ASIDE and statement.effect is Effect.MAKES:
+        # Its shape is followed, so that it can be asked for again; nothing else brings it back.
+        return Reshaped(incarnation, at, statement.schema)
+    match statement.effect:
+        case Effect.MAKES:
+            return reborn
+        case Effect.RESHAPES:
+            return Reshaped(incarnation, at, statement.schema)
+        case Effect.DROPS:
+            return Gone(incarnation, at)
+        case _ if phase is Phase.SET_ASIDE:
+            return None
+        case Effect.BREAKS:
+            return SetAside(incarnation, at, time_ms, statement.why)
+        case Effect.EMPTIES if phase is Phase.RELEASED:
+            return Truncated(incarnation, at)
+        case Effect.REWRITES if phase is Phase.RELEASED and keyed:
+            return Recopied(incarnation, at)
+        case _:
+            return reborn
+
+
+def rule_of(table: Table, after: int, adopting: tuple[Adopting, ...]) -> Rule:
+    copy = table.copy
+    if copy is None or copy.extent is None:
+        outside = copy is not None and OUTSIDE in copy.adopted
+        return Rule(table.incarnation, after, table.live, outside=outside, adopting=adopting)
+    spans = []
+    for first, last in copy.adopted:
+        if last > OUTSIDE:
+            spans.append(Span(lower(copy, max(first, OUTSIDE + 1)), copy.bounds.upper(last)))
+    return Rule(table.incarnation, after, table.live, outside=True, extent=copy.extent, adopted=tuple(spans), adopting=adopting)
+
+
+def lower(copy: Copy, ordinal: int) -> bytes | None:
+    """The bound that a chunk lies above. Of a finished beginning it is not kept: nothing lies between it and the least key."""
+    return copy.bounds.upper(ordinal - 1) if ordinal > copy.bounds.first else None
+
+
+def span_of(copy: Copy, ordinal: int) -> Span | None:
+    return None if ordinal == OUTSIDE else Span(lower(copy, ordinal), copy.bounds.upper(ordinal))
+
+
+def decide_launches(
+    tables: Tables, relay: Relay, *, visible: int, job: int, running_max: int, waiting: AbstractSet[TableId] = frozenset()
+) -> list[Launched]:
+    """The next chunks to read, with `visible` as the newest durable cut that was proven so. Jobs are numbered from `job` on. Tables
+    that are `waiting` are left alone for now.
+
+    A cut below the floor is too old: what lies above it may be gone from the relay. It will be newer soon.
+    """
+    free = running_max - sum(1 for _ in tables.readings())
+    launches: list[Launched] = []
+    if visible < relay.floor:
+        return launches
+    unfinished = [table for table in tables if table.copy is not None]
+    # A table whose reads fail again and again must not keep the others waiting.
+    for table in sorted(unfinished, key=lambda one: tables.failures(one.incarnation.table)):
+        if len(launches) >= free:
+            break
+        if table.copy is None or visible < table.since or table.incarnation.table in waiting:
+            continue
+        for ordinal in unread(tables, table, table.copy, free - len(launches)):
+            launches.append(Launched(table.incarnation, ordinal, job + len(launches), visible, relay.era))
+    return launches
+
+
+def unread(tables: Tables, table: Table, copy: Copy, limit: int) -> list[int]:
+    """The first chunks of a table that are neither adopted nor under way."""
+    found: list[int] = []
+    ordinal = copy.adopted.first_missing(OUTSIDE)
+    while len(found) < limit and copy.state(ordinal) is not None:
+        if tables.chunk_state(table.incarnation, ordinal) is ChunkState.PLANNED:
+            found.append(ordinal)
+        ordinal = copy.adopted.first_missing(ordinal + 1)
+    return found

@@ -1,0 +1,407 @@
+"""The life of tables and their chunks.
+
+States. A table goes from DISCOVERED to RELEASED as `TABLE_LIFE` says, a chunk from PLANNED to ADOPTED as `CHUNK_LIFE`
+says. What a table's phase is, is durable: it follows from the facts in won intents and from epochs that are done. That a
+chunk is being read, or was read and waits, is known to this driver alone. A table that can't go on is SET_ASIDE, from any phase: it
+keeps its name, target and schema, and the reason, until it is dropped in the source or an operator asks for it again.
+
+Forbidden orders. A chunk is launched before its bound is in a won intent; adopted without an intent that says so; adopted
+for another incarnation than the current one. Bounds are let go of before an epoch is done that ends at or behind the
+greatest `h` of the table's reads; asking for them afterwards stops the job and never gives an empty answer. A report of
+another job than the one that was launched last changes nothing.
+
+Memory. Per table a few hundred bytes; per chunk that is not adopted its bound and 8 bytes; per chunk under way one record, and
+the planner limits how many those are; per gap among the adopted ones two numbers. After release nothing but the table's
+name, target, schema and phase; of a table that is gone nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, assert_never
+
+from snowmelt.errors import InvariantBroken, check
+from snowmelt.model.table import TableId
+from snowmelt.planning.facts import (
+    OUTSIDE,
+    Adopted,
+    Covered,
+    Extent,
+    Fact,
+    Found,
+    GivenBack,
+    Gone,
+    Incarnation,
+    Launched,
+    Reborn,
+    Recopied,
+    Released,
+    Reported,
+    Reshaped,
+    SetAside,
+    Split,
+    Truncated,
+)
+from snowmelt.planning.ordinals import Bounds, Ordinals
+
+
+class Phase(Enum):
+    """Of a table. Set by facts of won intents, and by `Covered` and `Released`; all of it durable."""
+
+    DISCOVERED = "discovered"
+    SPLITTING = "splitting"
+    SNAPSHOTTING = "snapshotting"
+    CATCHING_UP = "catching up"
+    STREAMING = "streaming"
+    RELEASED = "released"
+    SET_ASIDE = "set aside"
+    GONE = "gone"
+
+
+class Turn(Enum):
+    """What moves a table on."""
+
+    OUTSIDE_ADOPTED = "outside adopted"
+    SPLIT_COMPLETE = "split complete"
+    ALL_ADOPTED = "all adopted"
+    COVERED = "a done epoch covers every read"
+    LET_GO = "let go"
+    TRUNCATED = "truncated"
+    REBORN = "emptied or made anew"
+    RECOPIED = "read again"
+    SET_ASIDE = "it can't go on"
+    DROPPED = "dropped"
+
+
+TABLE_LIFE: Final[dict[tuple[Phase, Turn], Phase]] = {
+    (Phase.DISCOVERED, Turn.OUTSIDE_ADOPTED): Phase.SPLITTING,
+    (Phase.SPLITTING, Turn.SPLIT_COMPLETE): Phase.SNAPSHOTTING,
+    (Phase.SNAPSHOTTING, Turn.ALL_ADOPTED): Phase.CATCHING_UP,
+    (Phase.CATCHING_UP, Turn.COVERED): Phase.STREAMING,
+    (Phase.STREAMING, Turn.LET_GO): Phase.RELEASED,
+    (Phase.RELEASED, Turn.TRUNCATED): Phase.RELEASED,
+    (Phase.RELEASED, Turn.RECOPIED): Phase.DISCOVERED,
+    **{(phase, Turn.REBORN): Phase.DISCOVERED for phase in Phase},
+    **{(phase, Turn.SET_ASIDE): Phase.SET_ASIDE for phase in Phase if phase not in (Phase.SET_ASIDE, Phase.GONE)},
+    **{(phase, Turn.DROPPED): Phase.GONE for phase in Phase if phase is not Phase.GONE},
+}
+
+
+class ChunkState(Enum):
+    """Of a chunk. PLANNED and ADOPTED are durable, the two between them belong to one driver."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    READ = "read"
+    ADOPTED = "adopted"
+
+
+class ChunkTurn(Enum):
+    LAUNCHED = "launched"
+    REPORTED = "reported"
+    GIVEN_BACK = "given back"
+    ADOPTED = "adopted"
+
+
+CHUNK_LIFE: Final[dict[tuple[ChunkState, ChunkTurn], ChunkState]] = {
+    (ChunkState.PLANNED, ChunkTurn.LAUNCHED): ChunkState.RUNNING,
+    (ChunkState.RUNNING, ChunkTurn.REPORTED): ChunkState.READ,
+    (ChunkState.RUNNING, ChunkTurn.GIVEN_BACK): ChunkState.PLANNED,
+    (ChunkState.READ, ChunkTurn.GIVEN_BACK): ChunkState.PLANNED,
+    (ChunkState.READ, ChunkTurn.ADOPTED): ChunkState.ADOPTED,
+    # An intent of another generation may adopt what this driver has not read; its own read is void then.
+    (ChunkState.PLANNED, ChunkTurn.ADOPTED): ChunkState.ADOPTED,
+    (ChunkState.RUNNING, ChunkTurn.ADOPTED): ChunkState.ADOPTED,
+}
+
+
+@dataclass(slots=True)
+class Reading:
+    """A chunk under way: launched, and reported once `report` is there."""
+
+    launch: Launched
+    report: Reported | None = None
+
+
+@dataclass(slots=True)
+class Copy:
+    """One copying of a table: which chunks there are and which of them the lake has."""
+
+    replaces: bool = False
+    """The lake has this table already; each chunk replaces its range there."""
+    bounds: Bounds = field(default_factory=Bounds)
+    extent: Extent | None = None
+    complete: bool = False
+    adopted: Ordinals = field(default_factory=Ordinals)
+    adopted_in: int = 0
+    """The last epoch that adopted a chunk."""
+    high: int = 0
+    """The greatest `h` of what was adopted."""
+
+    def state(self, ordinal: int) -> ChunkState | None:
+        """Without the reads of a driver; None where no such chunk exists yet."""
+        if ordinal in self.adopted:
+            return ChunkState.ADOPTED
+        return ChunkState.PLANNED if OUTSIDE <= ordinal <= self.bounds.last else None
+
+    @property
+    def progress(self) -> tuple[int, int | None]:
+        """How many chunks the lake has, and of how many, once all are found. OUTSIDE is one of them."""
+        return self.adopted.count, self.bounds.last + 1 if self.complete else None
+
+    @property
+    def finished(self) -> bool:
+        return self.complete and self.adopted.first_missing(OUTSIDE) > self.bounds.last
+
+
+@dataclass(slots=True)
+class Table:
+    """What is known of a table."""
+
+    incarnation: Incarnation
+    target: str
+    keyed: bool
+    schema: int
+    phase: Phase = Phase.DISCOVERED
+    copy: Copy | None = field(default_factory=Copy)
+    """None once released, and while the table is set aside or gone."""
+    since: int = 0
+    """The offset at which this incarnation began; rows of the log up to there are none of its rows."""
+    aside: SetAside | None = None
+    """Why it is set aside, and since when."""
+
+    @property
+    def live(self) -> bool:
+        """The lake has all of it, so that every change counts."""
+        return self.phase in (Phase.CATCHING_UP, Phase.STREAMING, Phase.RELEASED) or (self.copy is not None and self.copy.replaces)
+
+    @property
+    def complete(self) -> bool:
+        """The lake has all of it, as of the last epoch or of when it was set aside, and nothing of it is being copied again."""
+        return self.phase in (Phase.CATCHING_UP, Phase.STREAMING, Phase.RELEASED, Phase.SET_ASIDE)
+
+
+class Tables:
+    """All tables of a pipeline. `apply` is the only way that anything changes."""
+
+    def __init__(self) -> None:
+        self._tables: dict[TableId, Table] = {}
+        self._readings: dict[tuple[TableId, int], Reading] = {}
+        self._failures: dict[TableId, int] = {}
+
+    # ---- asking
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter(self._tables.values())
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def get(self, table: TableId) -> Table | None:
+        return self._tables.get(table)
+
+    def current(self, incarnation: Incarnation) -> Table | None:
+        """The table, if this is still its incarnation."""
+        table = self._tables.get(incarnation.table)
+        return table if table is not None and table.incarnation == incarnation else None
+
+    def restore(self, table: Table) -> None:
+        """Put in what a summary holds. Only into a book that has nothing of that name."""
+        check(table.incarnation.table not in self._tables, "a table is restored twice", str(table.incarnation))
+        self._tables[table.incarnation.table] = table
+
+    def known(self, incarnation: Incarnation) -> Table:
+        """The same, where a fact must be of the current incarnation."""
+        table = self.current(incarnation)
+        if table is None:
+            raise InvariantBroken("a fact is of an incarnation that is over", detail=str(incarnation))
+        return table
+
+    def copy_of(self, incarnation: Incarnation) -> Copy:
+        """The bounds and marks of a table. To ask after they were let go of is a bug that must not pass as an empty answer."""
+        copy = self.known(incarnation).copy
+        if copy is None:
+            raise InvariantBroken("metadata is asked for that was let go of", detail=str(incarnation))
+        return copy
+
+    def readings(self) -> Iterator[Reading]:
+        """Every chunk under way, in the order of launching."""
+        return iter(self._readings.values())
+
+    def reading(self, incarnation: Incarnation, ordinal: int) -> Reading | None:
+        found = self._readings.get((incarnation.table, ordinal))
+        return found if found is not None and found.launch.incarnation == incarnation else None
+
+    def chunk_state(self, incarnation: Incarnation, ordinal: int) -> ChunkState | None:
+        table = self.current(incarnation)
+        if table is None or table.copy is None:
+            return None
+        reading = self.reading(incarnation, ordinal)
+        if reading is not None:
+            return ChunkState.READ if reading.report is not None else ChunkState.RUNNING
+        return table.copy.state(ordinal)
+
+    def lowest_visible(self) -> int | None:
+        """The least `V` of all chunks under way: the relay keeps what lies above it."""
+        return min((reading.launch.visible for reading in self._readings.values()), default=None)
+
+    def failures(self, table: TableId) -> int:
+        """How many reads of a table were given back since the last one that was adopted."""
+        return self._failures.get(table, 0)
+
+    def releasable(self) -> list[Released]:
+        """Tables whose bounds and marks nobody can ask for any more, and those that are gone."""
+        over = (Phase.STREAMING, Phase.GONE)
+        return [Released(table.incarnation) for table in self._tables.values() if table.phase in over]
+
+    # ---- deciding
+
+    def decide_report(self, report: Reported) -> list[Fact]:
+        """A report counts if it is of the read that was launched last for its chunk, and for the first time."""
+        reading = self.reading(report.incarnation, report.ordinal)
+        if reading is None or reading.launch.job != report.job or reading.report is not None:
+            return []
+        return [report]
+
+    def decide_give_back(self, incarnation: Incarnation, ordinal: int, job: int, why: str) -> list[Fact]:
+        """The same for a read that is void; of one that is over, or of another job, nothing follows."""
+        reading = self.reading(incarnation, ordinal)
+        if reading is None or reading.launch.job != job:
+            return []
+        return [GivenBack(incarnation, ordinal, job, why)]
+
+    # ---- applying
+
+    def apply(self, fact: Fact, epoch: int = 0) -> None:
+        """Make a fact true. `epoch` is that of the intent which holds it, for durable facts."""
+        match fact:
+            case Found(incarnation, target, keyed, schema, at):
+                check(incarnation.table not in self._tables, "a table is found twice", str(incarnation))
+                self._tables[incarnation.table] = Table(incarnation, target, keyed, schema, since=at)
+            case Reborn(incarnation, at, schema):
+                self._reborn(incarnation, at, schema)
+            case Gone(incarnation):
+                table = self.known(incarnation)
+                self._turn(table, Turn.DROPPED)
+                self._void(table)
+                table.copy = table.aside = None
+            case SetAside(incarnation):
+                table = self.known(incarnation)
+                self._turn(table, Turn.SET_ASIDE)
+                self._void(table)
+                table.copy, table.aside = None, fact
+            case Truncated(incarnation):
+                self._turn(self.known(incarnation), Turn.TRUNCATED)
+            case Reshaped(incarnation, _, schema):
+                self.known(incarnation).schema = schema
+            case Recopied(incarnation, at):
+                table = self.known(incarnation)
+                check(table.keyed, "an append-only table is read again in place", str(incarnation))
+                self._turn(table, Turn.RECOPIED)
+                table.copy, table.since = Copy(replaces=True), at
+            case Split(incarnation, first, uppers, complete):
+                self._split(incarnation, first, uppers, complete)
+            case Adopted():
+                self._adopt(fact, epoch)
+            case Launched(incarnation, ordinal):
+                self._turn_chunk(incarnation, ordinal, ChunkTurn.LAUNCHED)
+                self._readings[incarnation.table, ordinal] = Reading(fact)
+            case Reported(incarnation, ordinal, job):
+                self._turn_chunk(incarnation, ordinal, ChunkTurn.REPORTED, job)
+                self._readings[incarnation.table, ordinal].report = fact
+            case GivenBack(incarnation, ordinal, job):
+                self._turn_chunk(incarnation, ordinal, ChunkTurn.GIVEN_BACK, job)
+                del self._readings[incarnation.table, ordinal]
+                self._failures[incarnation.table] = self.failures(incarnation.table) + 1
+            case Covered(done, upto):
+                self._cover(done, upto)
+            case Released(incarnation):
+                self._release(incarnation)
+            case _ as never:
+                assert_never(never)
+
+    def _turn(self, table: Table, turn: Turn) -> None:
+        phase = TABLE_LIFE.get((table.phase, turn))
+        if phase is None:
+            raise InvariantBroken("a table can't go on like this", detail=f"{table.incarnation} is {table.phase.value}: {turn.value}")
+        table.phase = phase
+
+    def _turn_chunk(self, incarnation: Incarnation, ordinal: int, turn: ChunkTurn, job: int | None = None) -> None:
+        state, reading = self.chunk_state(incarnation, ordinal), self.reading(incarnation, ordinal)
+        same = job is None or reading is None or reading.launch.job == job
+        check(same, "a fact is of another read than the one under way", f"{ordinal} of {incarnation}, job {job}")
+        if state is None or (state, turn) not in CHUNK_LIFE:
+            name = "not there" if state is None else state.value
+            raise InvariantBroken("a chunk can't go on like this", detail=f"{ordinal} of {incarnation} is {name}: {turn.value}")
+
+    def _void(self, table: Table) -> None:
+        """Reads of an incarnation that ended are none of ours any more; their reports will find nothing."""
+        for key in [key for key in self._readings if key[0] == table.incarnation.table]:
+            del self._readings[key]
+        self._failures.pop(table.incarnation.table, None)
+
+    def _reborn(self, incarnation: Incarnation, at: int, schema: int) -> None:
+        table = self._tables.get(incarnation.table)
+        if table is None or incarnation.number <= table.incarnation.number:
+            raise InvariantBroken("an incarnation does not follow the last one", detail=str(incarnation))
+        self._turn(table, Turn.REBORN)
+        self._void(table)
+        table.incarnation, table.schema, table.copy, table.since, table.aside = incarnation, schema, Copy(), at, None
+
+    def _split(self, incarnation: Incarnation, first: int, uppers: tuple[bytes, ...], complete: bool) -> None:
+        table, copy = self.known(incarnation), self.copy_of(incarnation)
+        check(table.phase is Phase.SPLITTING, "a table is split that is not being split", f"{incarnation} is {table.phase.value}")
+        check(first == copy.bounds.last + 1, "bounds leave a gap", f"{incarnation}: {first} after {copy.bounds.last}")
+        last = uppers[-1] if uppers else copy.bounds.upper(copy.bounds.last)
+        # A split that ends early would leave keys that are neither inside of a chunk nor outside of all.
+        ends = copy.extent is not None and last == copy.extent.greatest
+        check(ends or not complete, "bounds do not end at the greatest key", str(incarnation))
+        copy.bounds.extend(uppers)
+        if complete:
+            copy.complete = True
+            self._turn(table, Turn.SPLIT_COMPLETE)
+            self._finish(table, copy)
+
+    def _adopt(self, fact: Adopted, epoch: int) -> None:
+        table, copy = self.known(fact.incarnation), self.copy_of(fact.incarnation)
+        self._turn_chunk(fact.incarnation, fact.ordinal, ChunkTurn.ADOPTED)
+        self._readings.pop((fact.incarnation.table, fact.ordinal), None)
+        self._failures.pop(fact.incarnation.table, None)
+        copy.adopted.add(fact.ordinal)
+        copy.adopted_in, copy.high = epoch, max(copy.high, fact.high)
+        # The bound before the first gap is its lower edge, so that one is kept.
+        copy.bounds.forget(copy.adopted.first_missing(OUTSIDE) - 1)
+        if fact.ordinal == OUTSIDE:
+            copy.extent = fact.extent
+            self._turn(table, Turn.OUTSIDE_ADOPTED)
+            if fact.extent is None:
+                copy.complete = True
+                self._turn(table, Turn.SPLIT_COMPLETE)
+        self._finish(table, copy)
+
+    def _finish(self, table: Table, copy: Copy) -> None:
+        if table.phase is Phase.SNAPSHOTTING and copy.finished:
+            self._turn(table, Turn.ALL_ADOPTED)
+
+    def _cover(self, done: int, upto: int) -> None:
+        for table in self._tables.values():
+            if table.phase is Phase.CATCHING_UP and covers(self.copy_of(table.incarnation), done, upto):
+                self._turn(table, Turn.COVERED)
+
+    def _release(self, incarnation: Incarnation) -> None:
+        table = self.current(incarnation)
+        # To let go twice is harmless, also when the table has moved on meanwhile.
+        if table is None:
+            return
+        if table.phase is Phase.GONE:
+            del self._tables[incarnation.table]
+        elif table.phase is Phase.STREAMING:
+            self._turn(table, Turn.LET_GO)
+            table.copy = None
+
+
+def covers(copy: Copy, done: int, upto: int) -> bool:
+    """Whether an epoch that is done leaves no plan that could ask for this copy's bounds and marks again."""
+    return done >= copy.adopted_in and upto >= copy.high
