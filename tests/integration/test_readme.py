@@ -59,7 +59,6 @@ class User:
         for placeholder, real in (
             ("--host db.example.com", f"--host 127.0.0.1 --port {port}"),
             ("host: db.example.com", f"host: 127.0.0.1\n  port: {port}"),
-            ('host="127.0.0.1"', f'host="127.0.0.1", port={port}'),
             ("fluss.example.com:9123", "127.0.0.1:1"),
             ("/data/", f"{self._folder}/data/"),
         ):

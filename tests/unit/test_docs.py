@@ -19,7 +19,7 @@ from tests.sim.lease_bugs import LEASE_BUGS
 from tests.sim_tiering.bugs import BUGS as ROUND_BUGS
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "CONTRIBUTING.md", ROOT / "README.md"])
 MAPS = {ROOT / "docs/protocol_map.md": 3, ROOT / "docs/invariants.md": 2}
 """How many of the last columns of their tables hold names of ours; before them is prose."""
 FOLDERS = [ROOT, ROOT / "tests", ROOT / "src/snowmelt", ROOT / "src/snowmelt/databases/mysql", ROOT / "docs"]
