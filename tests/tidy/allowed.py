@@ -1,0 +1,272 @@
+"""What does not meet a limit of `tests.tidy` yet, with its number of today and the reason. Only shrink it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.tidy import Allowed
+
+KERNEL: Final = "a kernel is one loop that numba compiles, and its table of cases reads best in one piece"
+
+
+def _each(why: str, today: Mapping[str, int]) -> dict[str, Allowed]:
+    return {subject: Allowed(number, why) for subject, number in today.items()}
+
+
+ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
+    "long file": {
+        **_each(
+            "split next",
+            {
+                "cli.py": 891,
+                "engine/tiering/round.py": 505,
+                "fluss/client.py": 594,
+                "relay/retention.py": 505,
+                "sinks/fluss.py": 723,
+                "sinks/paimon/sink.py": 514,
+                "supervise.py": 645,
+                "tiering/leases.py": 527,
+                "tiering/rounds.py": 611,
+            },
+        ),
+        **_each(
+            "MySQL is rearranged behind databases/contract.py",
+            {
+                "databases/mysql/log/capture.py": 908,
+                "databases/mysql/log/decode.py": 1018,
+                "databases/mysql/preflight.py": 708,
+                "databases/mysql/read/resultset.py": 517,
+            },
+        ),
+        **_each(
+            KERNEL,
+            {
+                "databases/mysql/log/framing.py": 800,
+                "databases/mysql/log/images.py": 861,
+                "databases/mysql/log/scan.py": 868,
+                "databases/mysql/log/unpack.py": 575,
+                "databases/mysql/types/binary_json.py": 867,
+            },
+        ),
+        **_each(
+            "the driver is broken up into engine/boot.py and steps",
+            {
+                "engine/driver/pipeline.py": 870,
+            },
+        ),
+    },
+    "long function": {
+        **_each(
+            "MySQL is rearranged behind databases/contract.py",
+            {
+                "databases/mysql/ddl/definitions.py::_read_attributes": 83,
+                "databases/mysql/log/decode.py::_walked": 97,
+                "databases/mysql/log/rowplan.py::_plan_column": 85,
+            },
+        ),
+        **_each(
+            KERNEL,
+            {
+                "databases/mysql/log/framing.py::strip": 84,
+                "databases/mysql/log/images.py::fill": 574,
+                "databases/mysql/log/scan.py::walk": 305,
+                "databases/mysql/read/binaryrows.py::decode": 257,
+                "databases/mysql/types/binary_json.py::json_text": 91,
+                "fluss/formats/arrays.py::fill_elements": 80,
+                "fluss/formats/compacted.py::fill": 209,
+            },
+        ),
+        **_each(
+            "the driver is broken up into engine/boot.py and steps",
+            {
+                "engine/driver/pipeline.py::_boot": 121,
+            },
+        ),
+        **_each(
+            "split next",
+            {
+                "supervise.py::spark_session": 73,
+            },
+        ),
+    },
+    "wide constructor": {
+        **_each(
+            "MySQL is rearranged behind databases/contract.py",
+            {
+                "databases/mysql/handshake.py::Connection": 10,
+                "databases/mysql/log/capture.py::Capture": 13,
+                "databases/mysql/log/capture.py::_Log": 11,
+                "databases/mysql/log/decode.py::LogReader": 12,
+            },
+        ),
+        **_each(
+            "the driver is broken up into engine/boot.py and steps",
+            {
+                "engine/driver/chunks.py::Chunks": 9,
+                "engine/log/recorder.py::Keeper": 14,
+            },
+        ),
+        **_each(
+            "split next",
+            {
+                "engine/tiering/round.py::RunningRound": 9,
+                "fluss/log.py::LogReader": 11,
+            },
+        ),
+    },
+    "shared name": {
+        **_each(
+            "to be renamed by its meanings next",
+            {
+                "Bucket": 2,
+                "Committed": 2,
+                "Confirmed": 2,
+                "Connection": 2,
+                "Counters": 2,
+                "Cut": 2,
+                "Doing": 2,
+                "Extent": 2,
+                "Fetched": 2,
+                "Found": 2,
+                "Gone": 2,
+                "Held": 3,
+                "Kind": 2,
+                "Known": 3,
+                "Lease": 3,
+                "Leased": 2,
+                "Listed": 2,
+                "Log": 3,
+                "LogReader": 2,
+                "Look": 2,
+                "Lost": 2,
+                "Ordinals": 2,
+                "Outcome": 2,
+                "Pair": 3,
+                "Part": 3,
+                "Phase": 2,
+                "Piece": 2,
+                "Pipeline": 2,
+                "Place": 3,
+                "Plain": 2,
+                "Plan": 2,
+                "Prepared": 2,
+                "Publish": 2,
+                "Reading": 3,
+                "Refused": 2,
+                "Reported": 2,
+                "Rows": 2,
+                "Run": 2,
+                "Shape": 2,
+                "Share": 2,
+                "Sink": 2,
+                "Staged": 2,
+                "Standing": 4,
+                "State": 2,
+                "Statement": 3,
+                "There": 2,
+                "Truncate": 2,
+                "Turn": 4,
+                "Waiting": 2,
+                "Wire": 2,
+                "Work": 2,
+                "World": 2,
+                "Writer": 3,
+                "Wrong": 2,
+            },
+        ),
+    },
+    "positional value": {
+        **_each(
+            "keyword-only next",
+            {
+                "commit/checks.py::Message": 6,
+                "commit/cleaning.py::Standing": 6,
+                "commit/publish.py::View": 8,
+                "commit/records.py::Entry": 11,
+                "commit/records.py::Intent": 10,
+                "commit/summary.py::CopyState": 8,
+                "commit/summary.py::Summary": 11,
+                "commit/summary.py::TableState": 8,
+                "demo/__init__.py::_Story": 8,
+                "demo/history.py::History": 6,
+                "demo/shop.py::_Typed": 6,
+                "engine/tiering/ends.py::RoundEnd": 8,
+                "fluss/client.py::TableInfo": 9,
+                "fluss/formats/batches.py::LogBatch": 9,
+                "fluss/formats/types.py::FlussType": 7,
+                "fluss/tables.py::ReadableTable": 10,
+                "planning/epochs.py::EpochPlan": 8,
+                "planning/epochs.py::Rule": 8,
+                "planning/facts.py::Adopted": 6,
+                "planning/facts.py::Reported": 9,
+                "planning/tables.py::Copy": 7,
+                "planning/tables.py::Table": 8,
+                "preflight.py::Preflight": 6,
+                "relay/retention.py::Prepared": 8,
+                "relay/retention.py::Sealed": 10,
+                "relay/retention.py::Statement": 6,
+                "sinks/tiering.py::LakeShape": 6,
+                "status.py::Status": 16,
+                "status.py::TableStatus": 10,
+                "tiering/fence.py::LakeView": 6,
+                "tiering/leases.py::LeaseStatus": 6,
+                "tiering/leases.py::_Lease": 20,
+                "verify/compare.py::_Pair": 7,
+                "verify/rounds.py::Wrong": 6,
+            },
+        ),
+        **_each(
+            "MySQL is rearranged behind databases/contract.py",
+            {
+                "databases/mysql/ddl/alteration.py::Alteration": 13,
+                "databases/mysql/ddl/changes.py::AlterColumns": 6,
+                "databases/mysql/ddl/definitions.py::Definition": 22,
+                "databases/mysql/log/decode.py::_Long": 7,
+                "databases/mysql/log/events.py::Query": 7,
+                "databases/mysql/log/rowplan.py::PlannedColumn": 10,
+                "databases/mysql/log/tablemap.py::WireColumn": 8,
+            },
+        ),
+        **_each(
+            "the driver is broken up into engine/boot.py and steps",
+            {
+                "engine/driver/entries.py::_Work": 7,
+            },
+        ),
+    },
+    "imported test": {
+        **_each(
+            "its helpers go to tests/kit next",
+            {
+                "tests/bench/_peer_tiering.py <- tests.integration.test_fluss_reading": 1,
+                "tests/bench/_tiering_rounds.py <- tests.integration.test_fluss_reading": 1,
+                "tests/integration/test_bucket.py <- tests.integration.test_capture": 1,
+                "tests/integration/test_bucket.py <- tests.integration.test_relay": 1,
+                "tests/integration/test_cluster.py <- tests.integration.test_run": 1,
+                "tests/integration/test_discovery.py <- tests.integration.test_capture": 1,
+                "tests/integration/test_failover.py <- tests.integration.test_capture": 1,
+                "tests/integration/test_fluss_login.py <- tests.integration.test_fluss_sink": 1,
+                "tests/integration/test_marks.py <- tests.integration.test_capture": 1,
+                "tests/integration/test_relay.py <- tests.integration.test_capture": 1,
+                "tests/integration/test_schema_changes.py <- tests.integration.test_capture": 1,
+                "tests/integration/test_secrets_end_to_end.py <- tests.integration.test_connect": 1,
+                "tests/integration/test_server_matrix.py <- tests.integration.test_ddl": 1,
+                "tests/integration/test_server_matrix.py <- tests.integration.test_types": 1,
+                "tests/integration/test_set_aside.py <- tests.integration.test_capture": 1,
+                "tests/integration/test_statements.py <- tests.integration.test_ddl": 1,
+                "tests/integration/test_tiering.py <- tests.integration.test_fluss_reading": 1,
+                "tests/integration/test_tiering_killed.py <- tests.integration.test_fluss_reading": 1,
+                "tests/integration/test_union_moments.py <- tests.integration.test_fluss_reading": 1,
+                "tests/integration/test_union_read.py <- tests.integration.test_fluss_reading": 1,
+                "tests/integration/test_verify.py <- tests.integration.test_marks": 1,
+                "tests/integration/test_verify.py <- tests.integration.test_types": 1,
+                "tests/kit/histories.py <- tests.unit.test_unpack": 1,
+                "tests/property/test_windows.py <- tests.unit.test_unpack": 1,
+                "tests/unit/test_keeping.py <- tests.unit.test_segments": 1,
+                "tests/unit/test_stored_log.py <- tests.unit.test_segments": 1,
+                "tests/unit/test_stored_log.py <- tests.unit.test_unpack": 1,
+            },
+        ),
+    },
+}
