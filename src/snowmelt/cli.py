@@ -31,10 +31,11 @@ from rich.text import Text
 
 from snowmelt import preflight
 from snowmelt.credentials import Secret
-from snowmelt.databases.mysql.catalog import match_tables
+from snowmelt.databases.contract.findings import Finding, Level, gravest_first
+from snowmelt.databases.contract.patterns import match_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.log.capture import CaptureLimits
-from snowmelt.databases.mysql.preflight import Cascades, Finding, Level, PreflightOptions, gravest_first
+from snowmelt.databases.mysql.preflight import Cascades, PreflightOptions
 from snowmelt.databases.mysql.read.resultset import ROW_BYTES_MAX
 from snowmelt.errors import InvalidConfig, SnowmeltError, printable
 from snowmelt.machine import check_machine, inspect_machine

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from snowmelt.databases.mysql.preflight import Finding, Level
+from snowmelt.databases.contract.findings import Finding, Level
 from snowmelt.errors import InvalidConfig
 
 _EXTRAS: Final[Mapping[str, str]] = {

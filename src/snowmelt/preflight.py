@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
+from snowmelt.databases.contract.findings import Finding, Level, gravest_first
+from snowmelt.databases.contract.patterns import match_tables
+from snowmelt.databases.mysql.catalog import ignores_case, read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.databases.mysql.preflight import Finding, Level, PreflightOptions, gravest_first, inspect
+from snowmelt.databases.mysql.preflight import PreflightOptions, inspect
 from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.engine.driver.routes import SAME_NAME, Route, Router, assign_targets, check_goes_on
 from snowmelt.model.table import SYSTEM_COLUMNS, TableId

@@ -466,7 +466,7 @@ def start_compiling(watcher: Watcher, *, clock: Callable[[], float] = time.monot
 
     def work() -> None:
         try:
-            from snowmelt.databases.mysql.log.decode import warm
+            from snowmelt.databases.registry import warm
 
             warm(tell)
         except Exception as error:

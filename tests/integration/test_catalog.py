@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from snowmelt.credentials import Secret
-from snowmelt.databases.mysql.catalog import LISTINGS, ignores_case, match_tables, parse_labels, read_tables
+from snowmelt.databases.contract.patterns import match_tables
+from snowmelt.databases.mysql.catalog import LISTINGS, SYSTEM_DATABASES, ignores_case, parse_labels, read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.errors import Corrupt, InvalidConfig
@@ -380,7 +381,7 @@ class TestPatterns:
     )
     def test_wildcards_are_those_of_the_shell(self, patterns: list[str], exclude: list[str], matched: list[str]) -> None:
         tables = ["shop.orders", "shop.orders_1", "shop.tmp_x", "shop.a.b", "crm.customers", "mysql.user", "SYS.user"]
-        matches = match_tables(patterns, exclude)
+        matches = match_tables(patterns, exclude, never=SYSTEM_DATABASES)
         assert [table for table in tables if matches(TableId(*table.split(".", 1)))] == matched
 
     def test_case_is_ignored_only_where_the_server_does(self) -> None:

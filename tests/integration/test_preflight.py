@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from snowmelt.credentials import Secret
+from snowmelt.databases.contract.findings import Finding, Level
+from snowmelt.databases.contract.patterns import match_tables
 from snowmelt.databases.mysql import preflight
-from snowmelt.databases.mysql.catalog import match_tables, read_tables
+from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.preflight import Cascades, Finding, Grants, Level, PreflightOptions, inspect
+from snowmelt.databases.mysql.preflight import Cascades, Grants, PreflightOptions, inspect
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions, ZeroDates
 from snowmelt.engine.driver.state import Owner, State
 from snowmelt.errors import Unavailable

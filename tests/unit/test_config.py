@@ -12,7 +12,7 @@ from snowmelt.cli import run
 from snowmelt.config.document import FILE_BYTES_MAX
 from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, Sink, Source, read_pipeline
 from snowmelt.credentials import Secret
-from snowmelt.databases.mysql.catalog import match_tables
+from snowmelt.databases.contract.patterns import match_tables
 from snowmelt.databases.mysql.connect import Tls
 from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.databases.mysql.types.columns import TimeAs, ZeroDates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from snowmelt.databases.mysql.preflight import Finding, Level
+from snowmelt.databases.contract.findings import Finding, Level
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.model.table import TableId
 from snowmelt.preflight import OF_TABLES, lake_columns, weigh

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from snowmelt.credentials import Secret
-from snowmelt.databases.mysql.catalog import match_tables
+from snowmelt.databases.contract.patterns import match_tables
 from snowmelt.errors import InvalidConfig
 from snowmelt.store.objects import check_options
 

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from snowmelt.databases.mysql.catalog import ignores_case, match_tables, read_tables
+from snowmelt.databases.contract.patterns import match_tables
+from snowmelt.databases.mysql.catalog import ignores_case, read_tables
 from snowmelt.databases.mysql.connect import Server, Session
 from snowmelt.databases.mysql.read.marks import Mark
 from snowmelt.databases.mysql.types.columns import MySqlTable

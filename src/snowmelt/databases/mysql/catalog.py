@@ -35,10 +35,10 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from fnmatch import translate as glob_to_regex
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from snowmelt.databases.contract.patterns import TablePredicate
 from snowmelt.databases.mysql.answers import Kind, number, number_or_none, text, text_or_none
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote_table
@@ -59,43 +59,10 @@ than a millisecond."""
 NAMES_IN_QUERY_MAX = 200
 """Up to so many tables of a database are asked for by name; beyond that the whole database is read and filtered here."""
 
-TablePredicate = Callable[[TableId], bool]
-
 
 def ignores_case(session: Session) -> bool:
     """Whether the server compares names of databases and tables without regard to case."""
     return session.variable("lower_case_table_names") not in (None, "0")
-
-
-def match_tables(patterns: Sequence[str], exclude: Sequence[str] = (), *, ignore_case: bool = False) -> TablePredicate:
-    """A predicate for `database.table` patterns with shell-like wildcards, each part matched by itself.
-
-    The first dot parts database from table; a dot inside a database's name can be matched by `?`. System databases are
-    never matched. `ignore_case` is the server's choice: see `ignores_case`.
-    """
-    wanted = [_compile(pattern, ignore_case) for pattern in patterns]
-    unwanted = [_compile(pattern, ignore_case) for pattern in exclude]
-
-    def matches(table: TableId) -> bool:
-        if table.database.lower() in SYSTEM_DATABASES:
-            return False
-        return any(one(table) for one in wanted) and not any(one(table) for one in unwanted)
-
-    return matches
-
-
-def _compile(pattern: str, ignore_case: bool) -> TablePredicate:
-    database, dot, name = pattern.partition(".")
-    if not dot or not database or not name:
-        raise InvalidConfig("a table pattern must be database.table", detail=repr(pattern), hint="for example shop.* or crm.customers")
-    flags = re.IGNORECASE if ignore_case else re.NOFLAG
-    database_regex = re.compile(glob_to_regex(database), flags)
-    name_regex = re.compile(glob_to_regex(name), flags)
-
-    def matches(table: TableId) -> bool:
-        return database_regex.match(table.database) is not None and name_regex.match(table.name) is not None
-
-    return matches
 
 
 def row_bytes(session: Session, table: TableId) -> int:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from snowmelt.databases.contract.findings import Finding, Level, gravest_first
 from snowmelt.databases.mysql.answers import Kind, anything, number, text, text_or_none, unexpected
 from snowmelt.databases.mysql.connect import Session, Tls
 from snowmelt.databases.mysql.ddl import Rules, merged_tables
@@ -25,7 +26,7 @@ from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.read.reads import Method, read_method
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions, ZeroDates, arrow_type
-from snowmelt.errors import TEXT_MAX, InvalidConfig, SourceDrift, printable
+from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.model.table import SYSTEM_COLUMNS, TableId
 
 RETENTION_SECONDS_MIN = 24 * 3600
@@ -40,35 +41,11 @@ _SILENT_KEY = re.compile(r"^\s*CONSTRAINT .* FOREIGN KEY .* ON (?:DELETE|UPDATE)
 """In what SHOW CREATE TABLE prints: a line for each key."""
 
 
-class Level(StrEnum):
-    """What a finding means for the start of a pipeline."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    INFO = "info"
-
-
 class Cascades(StrEnum):
     """What to do with tables whose rows a foreign key changes behind the log's back."""
 
     REFUSE = "refuse"
     IGNORE = "ignore"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that an operator should know. `code` never changes its meaning."""
-
-    code: str
-    level: Level
-    fact: str
-    remedy: str = ""
-    tables: tuple[TableId, ...] = ()
-
-    def __post_init__(self) -> None:
-        # Some of it is what the server says.
-        object.__setattr__(self, "fact", printable(self.fact, TEXT_MAX))
-        object.__setattr__(self, "remedy", printable(self.remedy, TEXT_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +75,6 @@ def unfit_tables(session: Session, tables: Iterable[MySqlTable], options: Prefli
         if finding.level is Level.ERROR
         for table in finding.tables
     }
-
-
-def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
-    order = list(Level)
-    return sorted(findings, key=lambda finding: order.index(finding.level))
 
 
 Findings = Iterator[Finding]

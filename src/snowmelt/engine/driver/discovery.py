@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from snowmelt.commit.ledger import Ledger
+from snowmelt.databases.contract.patterns import TablePredicate, match_tables
 from snowmelt.databases.mysql.answers import number
-from snowmelt.databases.mysql.catalog import TablePredicate, ignores_case, match_tables, read_tables
+from snowmelt.databases.mysql.catalog import SYSTEM_DATABASES, ignores_case, read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.read.reads import Method, log_end, read_method, shown_place
 from snowmelt.databases.mysql.types.columns import MySqlTable
@@ -189,4 +190,4 @@ class Discovery:
 
 
 def patterns(tables: Iterable[str], exclude: Iterable[str]) -> Callable[[bool], TablePredicate]:
-    return lambda ignore_case: match_tables(list(tables), list(exclude), ignore_case=ignore_case)
+    return lambda ignore_case: match_tables(list(tables), list(exclude), ignore_case=ignore_case, never=SYSTEM_DATABASES)

@@ -36,7 +36,7 @@ from snowmelt.commit.coordinator import (
 )
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Intent, Staged, intent_of
-from snowmelt.databases.mysql.catalog import TablePredicate
+from snowmelt.databases.contract.patterns import TablePredicate
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.failover import gtids_at
 from snowmelt.databases.mysql.preflight import Cascades, PreflightOptions, unfit_tables, why_foreign

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from snowmelt.databases.mysql.catalog import TablePredicate, match_tables
+from snowmelt.databases.contract.patterns import TablePredicate, match_tables
 from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import TableId
 from snowmelt.planning.tables import Phase, Table

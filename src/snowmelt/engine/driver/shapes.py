@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from snowmelt.databases.mysql.catalog import TablePredicate
+from snowmelt.databases.contract.patterns import TablePredicate
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.ddl import (
     AlterColumns,

@@ -29,7 +29,7 @@ def serve(load: Callable[[], None]) -> None:
 
 def _load() -> None:
     import snowmelt.engine.tasks.run  # noqa: F401
-    from snowmelt.databases.mysql.log.decode import warm
+    from snowmelt.databases.registry import warm
 
     warm()
 
