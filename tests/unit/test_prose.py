@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
-        *(ROOT / "docs" / name for name in ("cluster.md", "fluss.md", "glossary.md", "guide.md", "types.md")),
+        *(ROOT / "docs" / name for name in ("architecture.md", "cluster.md", "fluss.md", "glossary.md", "guide.md", "types.md")),
         *ROOT.glob("docs/decisions/*.md"),
     ]
 )

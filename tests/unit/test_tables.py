@@ -432,7 +432,7 @@ class TestStatements:
 
     def test_a_table_that_is_not_released_is_not_read_again(self) -> None:
         tables = book(*TO_CATCHING_UP)
-        with refused(tables, "a table can't go on like this: shop.orders#1 is catching up: read again"):
+        with refused(tables, "a table can't go on like this: shop.orders#1 is catching up: copied again"):
             tables.apply(Recopied(ORDERS, 35))
 
 

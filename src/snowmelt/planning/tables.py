@@ -67,11 +67,11 @@ class Turn(Enum):
     SPLIT_COMPLETE = "split complete"
     ALL_ADOPTED = "all adopted"
     COVERED = "a done epoch covers every read"
-    LET_GO = "let go"
+    LET_GO = "released"
     TRUNCATED = "truncated"
-    REBORN = "emptied or made anew"
-    RECOPIED = "read again"
-    SET_ASIDE = "it can't go on"
+    REBORN = "emptied or created again"
+    RECOPIED = "copied again"
+    SET_ASIDE = "it can't continue"
     DROPPED = "dropped"
 
 

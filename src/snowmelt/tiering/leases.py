@@ -58,9 +58,9 @@ class Turn(Enum):
     NOTHING = "no bucket has a snapshot"
     ACQUIRED = "acquired"
     NEWEST = "still the newest"
-    MOVED = "newer ones"
-    ELSEWHERE = "another coordinator"
-    LOOKED = "files known"
+    MOVED = "newer snapshots exist"
+    ELSEWHERE = "another coordinator answered"
+    LOOKED = "the files are known"
     ENDED = "ended, failed or lost"
     OVER = "confirmed or expired"
 
