@@ -11,7 +11,7 @@ from tests.kit.prose import ROW_WIDTH_MAX, STOPS, WIDTH_MAX, faults_in, prose_of
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
         *(ROOT / "docs" / name for name in ("architecture.md", "cluster.md", "fluss.md", "glossary.md", "guide.md", "types.md")),
         *ROOT.glob("docs/decisions/*.md"),
     ]
