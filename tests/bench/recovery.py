@@ -36,8 +36,9 @@ from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.log.decode import warm
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.engine.log.reading import Filtered
+from snowmelt.engine.tasks.context import TaskContext
+from snowmelt.engine.tasks.log import LogTask, kept_bytes, kept_rows
 from snowmelt.engine.tasks.rows import Sourced
-from snowmelt.engine.tasks.run import LogTask, Place, kept_bytes, kept_rows
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import Rule
 from snowmelt.planning.facts import Incarnation
@@ -71,7 +72,7 @@ class InFlight:
     relay: Relay
     ends: list[int]
     """Where each transaction ends, as the relay counts."""
-    place: Place
+    place: TaskContext
 
     def task(self, after: int, upto: int, covered: int) -> LogTask:
         return LogTask(
@@ -138,7 +139,7 @@ class Cost:
     peak_mb: float
 
 
-def recover(place: Place, task: LogTask, lake: Path | None = None) -> Cost:
+def recover(place: TaskContext, task: LogTask, lake: Path | None = None) -> Cost:
     """One task; into a lake, if one is given."""
     rows = keys = 0
     before = time.process_time()

@@ -21,8 +21,9 @@ import pyarrow as pa
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.log.events import Event
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
+from snowmelt.engine.tasks.context import TaskContext
+from snowmelt.engine.tasks.log import LogTask, run_log
 from snowmelt.engine.tasks.rows import CHANGE_FIELDS, Sourced, lake_schema
-from snowmelt.engine.tasks.run import LogTask, Place, run_log
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import Rule
 from snowmelt.planning.facts import Incarnation
@@ -46,7 +47,7 @@ class Made:
     log: LogFolder
     tables: tuple[Sourced, ...]
 
-    def place(self, warehouse: Path, limits: Limits) -> Place:
+    def place(self, warehouse: Path, limits: Limits) -> TaskContext:
         return replace(self.log.place, warehouse=str(warehouse), user="snowmelt", limits=limits)
 
     def task(self) -> LogTask:
@@ -116,7 +117,7 @@ def make(folder: Path, tables: Sequence[Sourced], transactions: Iterable[Iterabl
     return Made(found, tuple(tables))
 
 
-def growth_bytes(file: Path, *tasks: tuple[Place, LogTask]) -> int:
+def growth_bytes(file: Path, *tasks: tuple[TaskContext, LogTask]) -> int:
     """By how much the memory of a process of its own grows at most while it runs the last of these tasks."""
     file.write_bytes(pickle.dumps(tasks))
     command = [sys.executable, "-m", __name__, str(file)]

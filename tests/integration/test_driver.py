@@ -22,8 +22,9 @@ from snowmelt.engine.driver import cleaning
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
-from snowmelt.engine.tasks import run as tasks
-from snowmelt.engine.tasks.run import LogTask, Place
+from snowmelt.engine.tasks import chunk, log
+from snowmelt.engine.tasks.context import TaskContext
+from snowmelt.engine.tasks.log import LogTask
 from snowmelt.errors import Fenced, InvalidConfig
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.status import read_status
@@ -238,7 +239,7 @@ def test_a_read_that_is_answered_when_its_table_is_another_is_not_heard(shop: Sh
 
 @pytest.mark.timeout(300)
 def test_a_table_that_is_altered_while_it_is_read_is_read_again_after_that(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    end, rows = Watch._end, tasks.chunk_rows
+    end, rows = Watch._end, chunk.chunk_rows
     begun, ended = threading.Event(), threading.Event()
 
     def tell(watch: Watch, *rest: Any) -> None:
@@ -252,7 +253,7 @@ def test_a_table_that_is_altered_while_it_is_read_is_read_again_after_that(shop:
         return rows(*rest, **more)
 
     monkeypatch.setattr(Watch, "_end", tell)
-    monkeypatch.setattr(tasks, "chunk_rows", slow)
+    monkeypatch.setattr(chunk, "chunk_rows", slow)
     with Running(None, shop.wanted) as running:
         running.wait_for(begun.is_set)
         # Both wait until the read gives way, and fail if it does not.
@@ -290,7 +291,7 @@ def test_a_driver_that_finds_a_newer_one_when_it_starts_does_nothing(shop: Shop,
 def test_every_task_looks_for_the_drivers_store_before_it_does_anything(tmp_path: Path) -> None:
     driver = take_generation(open_store(str(tmp_path / "state")), "nonce")
     nothing: Any = None
-    place = Place(
+    place = TaskContext(
         generation=driver.number,
         nonce=driver.nonce,
         state=tmp_path / "elsewhere",
@@ -301,6 +302,6 @@ def test_every_task_looks_for_the_drivers_store_before_it_does_anything(tmp_path
         log=nothing,
         options=nothing,
     )
-    for run in (tasks.run_chunk, tasks.run_log, cleaning.run_sweep):
+    for run in (chunk.run_chunk, log.run_log, cleaning.run_sweep):
         with pytest.raises(InvalidConfig, match="not shared"):
             run(place, nothing)

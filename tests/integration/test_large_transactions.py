@@ -9,7 +9,7 @@ import pytest
 
 from snowmelt.engine.driver import pipeline
 from snowmelt.engine.driver.routes import Mode, Route
-from snowmelt.engine.tasks import run as tasks
+from snowmelt.engine.tasks.log import LogTask
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.kit.servers import Fresh, Server
 
@@ -48,11 +48,11 @@ def test_a_large_transaction_is_written_by_several_tasks_and_its_last_change_of_
         cursor.execute("INSERT INTO shop.names SELECT CONCAT('Name ', seq), seq FROM seq_1_to_500")
         connection.commit()
     monkeypatch.setattr(pipeline, "_SHARE_BYTES_MIN", 1 << 18)
-    given: list[tasks.LogTask] = []
+    given: list[LogTask] = []
     submit = pipeline.Jobs.submit
 
     def spy(self: Any, lane: Any, place: Any, work: Any, *more: Any) -> None:
-        given.extend(one for one in work if isinstance(one, tasks.LogTask))
+        given.extend(one for one in work if isinstance(one, LogTask))
         submit(self, lane, place, work, *more)
 
     monkeypatch.setattr(pipeline.Jobs, "submit", spy)

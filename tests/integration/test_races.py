@@ -24,8 +24,9 @@ from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import sweep
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.tasks.chunk import ChunkAnswer
+from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Lane
-from snowmelt.engine.tasks.run import ChunkAnswer, Place
 from snowmelt.errors import Fenced
 from snowmelt.planning.facts import OUTSIDE, Adopted
 from tests.integration.dump import Dump, await_that
@@ -184,7 +185,7 @@ def test_a_transaction_that_is_logged_and_not_visible_while_chunks_are_read_is_n
     running = Running(spark, shop.settings())
     submit, starting = running.pipeline._jobs.submit, []
 
-    def start_late(lane: Lane, place: Place, tasks: list[Any], *more: Any) -> None:
+    def start_late(lane: Lane, place: TaskContext, tasks: list[Any], *more: Any) -> None:
         if lane is Lane.CHUNKS and tasks[0].launch.ordinal > OUTSIDE:
             starting.append((place, tasks, *more))
         else:

@@ -16,7 +16,7 @@ import pytest
 from snowmelt.engine.driver import pipeline
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.tasks.jobs import Jobs, Lane
-from snowmelt.engine.tasks.run import LogTask
+from snowmelt.engine.tasks.log import LogTask
 from snowmelt.relay.limits import POOL_BYTES_MIN, Limits
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.kit.servers import Fresh, Server

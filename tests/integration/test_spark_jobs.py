@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
-from snowmelt.engine.tasks.run import Place
 from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, Unavailable
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
@@ -139,9 +139,9 @@ def test_a_task_that_does_not_see_the_drivers_store_says_so_before_it_does_anyth
     """L16: a path that is another folder on the worker's machine looks like an empty store."""
     driver = take_generation(open_store(str(tmp_path / "state")), "nonce")
 
-    def place(state: str) -> Place:
+    def place(state: str) -> TaskContext:
         nothing: Any = None
-        return Place(
+        return TaskContext(
             generation=driver.number,
             nonce=driver.nonce,
             state=tmp_path / state,
@@ -153,7 +153,7 @@ def test_a_task_that_does_not_see_the_drivers_store_says_so_before_it_does_anyth
             options=nothing,
         )
 
-    def look(where: Place, task: int) -> int:
+    def look(where: TaskContext, task: int) -> int:
         where.check()
         return task
 

@@ -10,7 +10,7 @@ from typing import Any
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.log.segments import Cut, Segment, SegmentWriter
 from snowmelt.databases.mysql.types.columns import TypeOptions
-from snowmelt.engine.tasks.run import Place
+from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.model.position import LogFile, Position
 from snowmelt.relay import retention
 from snowmelt.relay.retention import Ending, Prepared, Relay, Sealed
@@ -64,8 +64,8 @@ class LogFolder:
         return made, sealed
 
 
-def _place(server: Server, *, state: Path) -> Place:
+def _place(server: Server, *, state: Path) -> TaskContext:
     nothing: Any = None
-    return Place(
+    return TaskContext(
         generation=1, nonce="n", state=state, warehouse="", user="", source=nothing, server=server, log=LOG, options=TypeOptions()
     )  # fmt: skip

@@ -41,7 +41,7 @@ def main() -> None:
     new = archive.with_suffix(f".{os.getpid()}")
     os.environ["JDK_JAVA_OPTIONS"] = f"{OPTIONS} -Xlog:disable -XX:ArchiveClassesAtExit={new}"
 
-    from snowmelt.engine.tasks.run import run_on_spark
+    from snowmelt.engine.tasks.spark_job import run_on_spark
     from snowmelt.supervise import spark_session
 
     with spark_session("classes", master="local[2]", ui=False, debug=False) as spark:

@@ -21,9 +21,10 @@ from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, Part
 from snowmelt.engine.log.prepared import put_aside, take_back
 from snowmelt.engine.log.reading import Filtered, StoredLog
 from snowmelt.engine.log.storage import segments_of
+from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.keys import pack_bound
+from snowmelt.engine.tasks.log import LogTask, kept_bytes, kept_rows
 from snowmelt.engine.tasks.rows import Sourced
-from snowmelt.engine.tasks.run import LogTask, Place, kept_bytes, kept_rows
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 from snowmelt.model import sequence
 from snowmelt.planning.epochs import Adopting, Rule, Span
@@ -55,7 +56,7 @@ class InFlight:
 
     history: History
     relay: Relay
-    place: Place
+    place: TaskContext
 
     def task(self, after: int, upto: int, covered: int) -> LogTask:
         """What changes tables behind `covered` in a range."""
@@ -118,7 +119,7 @@ def in_flight(folder: Path, seed: int, record_bytes: int, *, flavour: Any = None
 class Recovery:
     """One task's recovery in threads of its own, so that a watchdog can look at it."""
 
-    def __init__(self, place: Place, task: LogTask, prefilter: PreFilter | None = None) -> None:
+    def __init__(self, place: TaskContext, task: LogTask, prefilter: PreFilter | None = None) -> None:
         self.pool = Pool(place.limits.pool_bytes)
         self.filtered: Filtered[Kept] = Filtered(lambda: kept_rows(place, task, prefilter=prefilter), kept_bytes, self.pool)
         self.rows: list[Told] = []

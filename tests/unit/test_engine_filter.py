@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from snowmelt.databases.mysql.read.marks import PositionMark, covers
 from snowmelt.engine.tasks.keys import in_span, outside, pack_bound
-from snowmelt.engine.tasks.run import _emitted, _mine
+from snowmelt.engine.tasks.log import _emitted, _mine
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.emission import emits

@@ -14,8 +14,8 @@ from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Server
 from snowmelt.databases.mysql.types.columns import TypeOptions
 from snowmelt.engine.tasks import workers
+from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import spark_error
-from snowmelt.engine.tasks.run import Place
 from snowmelt.engine.tasks.workers import Expected, check_packages, look_around, owner_digest, packages
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.model.position import LogFile
@@ -151,7 +151,7 @@ def test_a_worker_on_another_machine_is_told_apart(tmp_path: Path, monkeypatch: 
 def test_a_task_on_an_executor_that_joined_late_looks_for_itself(tmp_path: Path) -> None:
     found = mark(str(tmp_path / "lake"))
     state = take_generation(open_store(tmp_path / "state"), "nonce")
-    place = Place(
+    place = TaskContext(
         generation=state.number,
         nonce=state.nonce,
         state=tmp_path / "state",

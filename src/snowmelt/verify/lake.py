@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snowmelt.engine.tasks.rows import ADDS, OP, TAKES, TRUNCATE
-from snowmelt.engine.tasks.run import run_on_spark
+from snowmelt.engine.tasks.spark_job import run_on_spark
 from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.sinks.contract import SEQUENCE, LakeReader, Share
 from snowmelt.sinks.registry import open_reader

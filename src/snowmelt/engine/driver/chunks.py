@@ -27,10 +27,11 @@ from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.retries import Retries
 from snowmelt.engine.log.recorder import Keeper
+from snowmelt.engine.tasks.chunk import ChunkAnswer, ChunkTask, run_chunk
+from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
 from snowmelt.engine.tasks.keys import chunked, unpack_bound
 from snowmelt.engine.tasks.rows import Sourced
-from snowmelt.engine.tasks.run import ChunkAnswer, ChunkTask, Place, run_chunk
 from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.model.gtid import MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
@@ -62,7 +63,7 @@ class Chunks:
         ledger: Ledger,
         keeper: Keeper,
         jobs: Jobs,
-        place: Place,
+        place: TaskContext,
         retries: Retries,
         *,
         at_once: int,

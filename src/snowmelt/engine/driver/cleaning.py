@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from snowmelt.commit.cleaning import Leftovers, Standing, deletable, sweep_due
 from snowmelt.commit.records import Intent, Staged, StagedName
+from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
-from snowmelt.engine.tasks.run import Place
 from snowmelt.errors import Corrupt, SnowmeltError, SourceDrift
 from snowmelt.sinks.contract import Sink
 
@@ -28,7 +28,7 @@ class SweepTask:
     """As of before the task was launched."""
 
 
-def run_sweep(place: Place, task: SweepTask) -> int:
+def run_sweep(place: TaskContext, task: SweepTask) -> int:
     """In a task: how many files of a table were deleted."""
     place.check()
     try:
@@ -52,7 +52,7 @@ def sweep(lake: Sink, target: str, standing: Standing) -> int:
 class Cleaner:
     """Of one driver; used by the thread that owns the machines."""
 
-    def __init__(self, jobs: Jobs, place: Place, *, every: int) -> None:
+    def __init__(self, jobs: Jobs, place: TaskContext, *, every: int) -> None:
         self._jobs = jobs
         self._place = place
         self._every = every

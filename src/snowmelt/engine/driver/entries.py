@@ -18,8 +18,8 @@ from snowmelt.commit.records import Entry, Reshape
 from snowmelt.databases.mysql.types.columns import TypeOptions
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.shapes import Shapes
+from snowmelt.engine.tasks.log import Emptied, LogAnswer
 from snowmelt.engine.tasks.rows import lake_schema
-from snowmelt.engine.tasks.run import Emptied, LogAnswer
 from snowmelt.errors import RECOPY, Corrupt, SourceDrift, TableStuck
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import EpochPlan

@@ -58,9 +58,10 @@ from snowmelt.engine.failpoints import BEFORE_DONE, BETWEEN_TABLES, INTENT_WRITT
 from snowmelt.engine.log.handover import own_log, place_on_another, with_nothing_prepared
 from snowmelt.engine.log.recorder import Keeper
 from snowmelt.engine.log.storage import Keeping
+from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane, has_executors, is_gone, raise_gone, slots_of
+from snowmelt.engine.tasks.log import LogAnswer, LogTask, run_log
 from snowmelt.engine.tasks.rows import CHANGE_FIELDS, Sourced, lake_schema
-from snowmelt.engine.tasks.run import LogAnswer, LogTask, Place, run_log
 from snowmelt.engine.tasks.workers import Expected, Packages, look_around, owner_digest, packages, tasks_to_ask
 from snowmelt.errors import (
     BEGIN_ANEW,
@@ -236,7 +237,7 @@ class Pipeline:
         start = self._begin_chain(relay, keeping, first or catalogue) if moved is None else moved
         self._check_described(self.ledger, catalogue, captured)
         self._check_lake(catalogue)
-        self._place = Place(
+        self._place = TaskContext(
             generation=self._generation.number,
             nonce=self._generation.nonce,
             state=settings.state,

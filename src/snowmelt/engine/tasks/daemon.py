@@ -28,7 +28,8 @@ def serve(load: Callable[[], None]) -> None:
 
 
 def _load() -> None:
-    import snowmelt.engine.tasks.run  # noqa: F401
+    import snowmelt.engine.tasks.chunk
+    import snowmelt.engine.tasks.log  # noqa: F401
     from snowmelt.databases.registry import warm
 
     warm()

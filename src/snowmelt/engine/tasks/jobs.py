@@ -24,13 +24,13 @@ from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 from snowmelt.engine.driver.judging import gravest
-from snowmelt.engine.tasks.run import run_on_spark
+from snowmelt.engine.tasks.spark_job import run_on_spark
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
 
 log = logging.getLogger(__name__)
 
 Where = TypeVar("Where")
-"""What all tasks of a job share: a `Place`, or less."""
+"""What all tasks of a job share: a `TaskContext`, or less."""
 
 STILL_S_MAX: Final = 1800.0
 """How long a log job may run without the end of a task, to begin with."""

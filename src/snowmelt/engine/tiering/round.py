@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from snowmelt.engine.failpoints import FLUSS_TOLD, LAKE_COMMITTED, OFFSETS_PREPARED, SPLITS_STAGED, reach
 from snowmelt.engine.tasks.jobs import spark_error
-from snowmelt.engine.tasks.run import run_on_spark
+from snowmelt.engine.tasks.spark_job import run_on_spark
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing, lease_id
 from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
