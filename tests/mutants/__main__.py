@@ -38,7 +38,7 @@ from tests.mutants.rows import PAGE, UNPROVEN, seed_rows
 from tests.mutants.verdicts import End, Ran, Verdict, judge, not_fit
 
 ROOT: Final = Path(__file__).parents[2]
-COPIED: Final = ("src", "tests", "scripts", "docs", "CONTRIBUTING.md", "README.md", "pyproject.toml", "uv.lock", "run")
+COPIED: Final = ("src", "tests", "scripts", "docs", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "pyproject.toml", "uv.lock", "run")
 AT_ONCE: Final = 2
 MINUTES_MAX: Final = {Lane.PURE: 5, Lane.SHELL: 15}
 """For the tests of one mutant. Pytest's own limit is five minutes a test."""
