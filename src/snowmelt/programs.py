@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from snowmelt.config import PipelineConfig, read_pipeline
 from snowmelt.engine.driver import pipeline as engine
-from snowmelt.engine.driver.pipeline import Progress
 from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.loop.driver import Progress
 from snowmelt.engine.union.options import LEASE_S
 from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.sinks.contract import Share

@@ -33,8 +33,8 @@ from rich.text import Text
 from snowmelt.columnar.kernels import kernel_folder
 from snowmelt.config.values import SECRET_ENTRY
 from snowmelt.credentials import Secret
-from snowmelt.engine.driver.pipeline import Progress
 from snowmelt.engine.log.standby import Doing, Standing
+from snowmelt.engine.loop.driver import Progress
 from snowmelt.engine.tasks.jobs import SparkGone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.errors import TEXT_MAX, InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable, printable

@@ -33,6 +33,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.loop.letting_go import LettingGo
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.supervise import spark_session
 from tests.bench._processes import Cpu, Memory, Meter
@@ -91,7 +92,7 @@ class Timed:
     def watching(self) -> Iterator[None]:
         with (
             mock.patch.object(Cleaner, "clean", self.around(Cleaner.clean)),
-            mock.patch.object(Pipeline, "_forget", self.around(Pipeline._forget)),
+            mock.patch.object(LettingGo, "of_records", self.around(LettingGo.of_records)),
         ):
             yield
 

@@ -228,7 +228,7 @@ def lake_watermark(shop: Shop) -> int | None:
 def test_a_read_that_is_answered_when_its_table_is_another_is_not_heard(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     with held_reads("orders", monkeypatch) as released, Running(None, shop.wanted) as running:
         chunks = running.pipeline
-        running.wait_for(lambda: getattr(chunks, "_chunks", None) is not None and chunks._chunks._waiting)
+        running.wait_for(lambda: chunks.driver is not None and chunks.driver.chunks._waiting)
         execute(shop.server, f"DROP TABLE {shop.name}.orders", f"CREATE TABLE {shop.name}.orders (id INT PRIMARY KEY, v INT)")
         shop.change(7)
         running.wait_for(lambda: any(table.incarnation.number > 1 for table in running.pipeline.ledger.tables))
@@ -285,7 +285,7 @@ def test_a_driver_that_finds_a_newer_one_when_it_starts_does_nothing(shop: Shop,
     with pytest.raises(Fenced):
         pipeline.run()
     assert len(loaded) == 2
-    assert not pipeline._booted, "it stopped before anything began"
+    assert pipeline.driver is None, "it stopped before anything began"
 
 
 def test_every_task_looks_for_the_drivers_store_before_it_does_anything(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_a_transaction_that_is_logged_and_not_visible_while_chunks_are_read_is_n
 ) -> None:
     """L1, A3: reads that were launched before it begin when it is logged, and epochs that have dropped it are done."""
     running = Running(spark, shop.settings())
-    submit, starting = running.pipeline._jobs.submit, []
+    submit, starting = running.pipeline.resources.jobs.submit, []
 
     def start_late(lane: Lane, place: TaskContext, tasks: list[Any], *more: Any) -> None:
         if lane is Lane.CHUNKS and tasks[0].launch.ordinal > OUTSIDE:
@@ -191,7 +191,7 @@ def test_a_transaction_that_is_logged_and_not_visible_while_chunks_are_read_is_n
         else:
             submit(lane, place, tasks, *more)
 
-    monkeypatch.setattr(running.pipeline._jobs, "submit", start_late)
+    monkeypatch.setattr(running.pipeline.resources.jobs, "submit", start_late)
     with running:
         running.wait_for(lambda: len(starting) == 2)
         with logged_and_not_visible(shop):
@@ -199,7 +199,7 @@ def test_a_transaction_that_is_logged_and_not_visible_while_chunks_are_read_is_n
             running.wait_for(lambda: running.pipeline.progress.captured > captured)
             running.wait_for(lambda: running.pipeline.progress.done_upto == running.pipeline.progress.captured)
             epoch = running.pipeline.progress.epoch
-            monkeypatch.setattr(running.pipeline._jobs, "submit", submit)
+            monkeypatch.setattr(running.pipeline.resources.jobs, "submit", submit)
             for job in starting:
                 submit(Lane.CHUNKS, *job)
             # They are adopted before the first SELECT shows what the log has.
@@ -252,7 +252,7 @@ def test_a_read_whose_answer_comes_while_log_tasks_run_is_adopted_by_a_later_epo
     hear = Chunks.hear
 
     def hear_while_tasks_run(chunks: Chunks) -> None:
-        job = running.pipeline._log_job
+        job = running.pipeline.driver.lane.running
         if job is not None:
             hear(chunks)
             for reading in running.pipeline.ledger.tables.readings():
@@ -261,13 +261,13 @@ def test_a_read_whose_answer_comes_while_log_tasks_run_is_adopted_by_a_later_epo
 
     monkeypatch.setattr(Chunks, "hear", hear_while_tasks_run)
     adopted: dict[str, int] = {}
-    put = running.pipeline._state.put_intent
+    put = running.pipeline.resources.state.put_intent
 
     def put_and_note(intent: Intent) -> bool:
         adopted.update({fact.nonce: intent.epoch for fact in intent.facts if isinstance(fact, Adopted)})
         return put(intent)
 
-    monkeypatch.setattr(running.pipeline._state, "put_intent", put_and_note)
+    monkeypatch.setattr(running.pipeline.resources.state, "put_intent", put_and_note)
     with running:
         while set(running.pipeline.progress.phases.values()) != {"released"}:
             pass_epochs(running, 1, shop.change)
@@ -346,7 +346,7 @@ def test_chunks_of_a_driver_that_died_behind_its_intent_are_not_read_again(
 ) -> None:
     """L9: a row that is deleted in between would stay for ever, and in a change table all of them would be there twice."""
     older = Running(spark, shop.settings())
-    lake = older.pipeline._lake
+    lake = older.pipeline.resources.lake
     commit, tables = lake.commit, []
 
     def die(intent: Intent, entry: Entry, watermark_ms: int | None) -> int | None:
@@ -374,13 +374,13 @@ def test_the_files_of_a_slow_driver_are_there_when_it_wins_the_epoch_after_all(
     """C3, A9: a newer driver has cleaned by then, and what it staged on another epoch than this is dropped."""
     older, newer = Running(spark, shop.settings()), Running(spark, shop.settings())
     sleeps, wakes = threading.Event(), threading.Event()
-    put_older, put_newer = older.pipeline._state.put_intent, newer.pipeline._state.put_intent
+    put_older, put_newer = older.pipeline.resources.state.put_intent, newer.pipeline.resources.state.put_intent
     won: list[bool] = []
 
     def put_late(intent: Intent) -> bool:
         if adopts_rows(intent) and not sleeps.is_set():
             # Whoever is newer waits until nobody captures here.
-            older.pipeline._keeper.stop()
+            older.pipeline.driver.keeper.stop()
             sleeps.set()
             assert wakes.wait(WAIT_S_MAX)
             won.append(put_older(intent))
@@ -390,15 +390,15 @@ def test_the_files_of_a_slow_driver_are_there_when_it_wins_the_epoch_after_all(
     def put_behind_it(intent: Intent) -> bool:
         if not wakes.is_set():
             for target in sorted({table.target for table in newer.pipeline.ledger.tables}):
-                sweep(newer.pipeline._lake, target, newer.pipeline._standing())
+                sweep(newer.pipeline.resources.lake, target, newer.pipeline.driver.letting_go.standing())
             wakes.set()
             assert isinstance(older.stopped_by(), Fenced)
             assert not put_newer(intent)
             return False
         return put_newer(intent)
 
-    monkeypatch.setattr(older.pipeline._state, "put_intent", put_late)
-    monkeypatch.setattr(newer.pipeline._state, "put_intent", put_behind_it)
+    monkeypatch.setattr(older.pipeline.resources.state, "put_intent", put_late)
+    monkeypatch.setattr(newer.pipeline.resources.state, "put_intent", put_behind_it)
     with older:
         older.wait_for(sleeps.is_set)
         shop.change("while it sleeps")

@@ -460,7 +460,7 @@ def test_a_chunk_that_waits_for_the_log_of_a_relay_at_its_cap_does_not_wait_for_
     execute(mariadb, f"CREATE TABLE {name}.t (id INT NOT NULL PRIMARY KEY, v VARCHAR(2000))")
     execute(mariadb, f"INSERT INTO {name}.t VALUES (1, 'a'), (100000, 'b')")
     running = Running(spark, settings(mariadb, tmp_path, tables=[f"{name}.t"], capture=small(cap)))
-    submit, late = running.pipeline._jobs.submit, []
+    submit, late = running.pipeline.resources.jobs.submit, []
     given_back = []
 
     def start_late(lane: Lane, *job: Any) -> None:
@@ -475,7 +475,7 @@ def test_a_chunk_that_waits_for_the_log_of_a_relay_at_its_cap_does_not_wait_for_
         given_back.extend(chunks._waiting)
         give_back(chunks)
 
-    monkeypatch.setattr(running.pipeline._jobs, "submit", start_late)
+    monkeypatch.setattr(running.pipeline.resources.jobs, "submit", start_late)
     monkeypatch.setattr(Chunks, "give_back_waiting", note)
     with running:
         running.wait_for(lambda: late)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.loop.letting_go import LettingGo
+from snowmelt.engine.loop.log_lane import LogLane
 from snowmelt.planning.epochs import EpochPlan
 from tests.integration.running import Running, lake_rows, settings, source_rows
 from tests.kit.servers import Fresh, Server
@@ -29,18 +30,18 @@ class Planned:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waited_s: list[float] = []
-        start, let_go, done = Pipeline._start_log_job, Pipeline._let_go, [time.monotonic()]
+        start, let_go, done = LogLane.start, LettingGo.after_done, [time.monotonic()]
 
-        def started(pipeline: Pipeline, plan: EpochPlan) -> None:
+        def started(lane: LogLane, plan: EpochPlan) -> None:
             self.waited_s.append(time.monotonic() - done[0])
-            start(pipeline, plan)
+            start(lane, plan)
 
-        def over(pipeline: Pipeline) -> None:
+        def over(letting_go: LettingGo) -> None:
             done[0] = time.monotonic()
-            let_go(pipeline)
+            let_go(letting_go)
 
-        monkeypatch.setattr(Pipeline, "_start_log_job", started)
-        monkeypatch.setattr(Pipeline, "_let_go", over)
+        monkeypatch.setattr(LogLane, "start", started)
+        monkeypatch.setattr(LettingGo, "after_done", over)
 
 
 @pytest.mark.timeout(400)

@@ -198,7 +198,7 @@ def test_a_read_that_has_what_followed_an_xa_commit_is_not_overtaken_by_it(spark
         )
 
     running = Running(spark, shop.settings(tables=["shop.orders"]))
-    submit, acts = running.pipeline._jobs.submit, [between_launch_and_read]
+    submit, acts = running.pipeline.resources.jobs.submit, [between_launch_and_read]
 
     def act_first(lane: Lane, *job: Any) -> None:
         # What lies outside is read first, by a job of its own.
@@ -206,7 +206,7 @@ def test_a_read_that_has_what_followed_an_xa_commit_is_not_overtaken_by_it(spark
             acts.pop()()
         submit(lane, *job)
 
-    monkeypatch.setattr(running.pipeline._jobs, "submit", act_first)
+    monkeypatch.setattr(running.pipeline.resources.jobs, "submit", act_first)
     with running:
         running.settled()
     assert not acts
@@ -260,14 +260,14 @@ class Stalled:
 
     def launches(self, running: Running, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """The cuts of the chunks that are launched meanwhile."""
-        submit, cuts = running.pipeline._jobs.submit, list[int]()
+        submit, cuts = running.pipeline.resources.jobs.submit, list[int]()
 
         def note(lane: Lane, *job: Any) -> None:
             if lane is Lane.CHUNKS and self.xids:
                 cuts.extend(task.launch.visible for task in job[1])
             submit(lane, *job)
 
-        monkeypatch.setattr(running.pipeline._jobs, "submit", note)
+        monkeypatch.setattr(running.pipeline.resources.jobs, "submit", note)
         return cuts
 
 
@@ -287,7 +287,7 @@ def test_no_chunk_is_launched_behind_an_xa_commit_that_the_server_does_not_show_
     cuts = stalled.launches(running, monkeypatch)
     with running:
         running.wait_for(lambda: stalled.asked)
-        relay = running.pipeline._keeper.relay
+        relay = running.pipeline.driver.known.relay
         running.wait_for(lambda: relay.floor >= relay._committed.get(xid, 2**62))
         committed, asked = relay._committed[xid], stalled.asked
         running.wait_for(lambda: stalled.asked >= asked + 20)

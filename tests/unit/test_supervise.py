@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from snowmelt.engine.driver.pipeline import Progress
 from snowmelt.engine.log.standby import Doing, Standing
+from snowmelt.engine.loop.driver import Progress
 from snowmelt.engine.tasks.jobs import SparkGone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable

@@ -1,0 +1,163 @@
+"""One driver at work: the loop's turn.
+
+One thread owns the machines. Around it: the capture's thread, and threads that wait for Spark's answers. In each turn it takes up
+what came in, does the commit's next step, plans the next epoch if it may, and launches chunks. Nothing counts before an intent is won, so
+whatever fails before is dropped and planned again. What fails because of one table sets that table aside (`judging`), and the rest is
+planned again without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+
+from snowmelt.commit.coordinator import Coordinator
+from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.read.reads import log_end
+from snowmelt.engine.driver.chunks import Chunks
+from snowmelt.engine.driver.discovery import Discovery
+from snowmelt.engine.log.recorder import Keeper
+from snowmelt.engine.loop.committing import Committing
+from snowmelt.engine.loop.knowledge import Knowledge
+from snowmelt.engine.loop.letting_go import LettingGo
+from snowmelt.engine.loop.log_lane import LogLane
+from snowmelt.engine.loop.planner import Planner
+from snowmelt.engine.loop.proposals import Proposals
+from snowmelt.engine.loop.resources import TURN_S, Resources
+from snowmelt.engine.tasks.jobs import is_gone, raise_gone
+from snowmelt.errors import Fenced, Unavailable
+from snowmelt.planning.tables import Phase
+from snowmelt.store.generations import newest_generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a watcher may want to know."""
+
+    epoch: int = 0
+    """The last that is done."""
+    upto: int = 0
+    done_upto: int = 0
+    captured: int = 0
+    held_bytes: int = 0
+    """Of the log, on disk."""
+    paused: bool = False
+    """Whether capture waits for the lake, because as much is held as may be."""
+    time_ms: int | None = None
+    """When the last transaction that the lake has was committed in the database."""
+    rows: int = 0
+    """Brought into the lake by this driver."""
+    phases: dict[str, str] = field(default_factory=dict)
+    targets: dict[str, str] = field(default_factory=dict)
+    chunks: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    """Of tables that are being copied: how many the lake has, and of how many, once that is known."""
+    aside: dict[str, str] = field(default_factory=dict)
+    """Why tables are set aside."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DriverLoop:
+    """Complete: `boot` makes one, with all that it needs at work."""
+
+    resources: Resources
+    known: Knowledge
+    machine: Coordinator
+    keeper: Keeper
+    discovery: Discovery
+    proposals: Proposals
+    chunks: Chunks
+    lane: LogLane
+    planner: Planner
+    committing: Committing
+    letting_go: LettingGo
+    era: int
+    """Of the server that is captured."""
+    _fence_due: float = 0.0
+
+    def turn(self, *, stopping: bool) -> None:
+        """One turn of the loop. `stopping`: what is under way is finished, and nothing is begun."""
+        self.resources.awake.clear()
+        self._look_for_a_newer_driver()
+        self.resources.signs.beat(self.discovery.left_out)
+        busy = self.keeper.take()
+        busy |= self.resources.jobs.take()
+        self.chunks.hear()
+        self._tell_capture()
+        if self.machine.next_step() is not None:
+            self.committing.step()
+            busy = True
+        elif (job := self.lane.take_staged()) is not None:
+            self.committing.offer(job)
+            busy = True
+        if not stopping:
+            self.discovery.look()
+            self.planner.plan_if_due()
+            # A read that begins before the lake has the columns that it is to bring would find no place for them. One that begins while
+            # capture stands still would end far above it, and hold back all of the log in between.
+            if self.machine.may_plan and not self.keeper.gauge.paused:
+                self.chunks.launch()
+        if not busy:
+            self.resources.awake.wait(TURN_S)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no epoch is under way."""
+        return self.lane.idle and self.machine.next_step() is None
+
+    def _tell_capture(self) -> None:
+        """What has to be captured before anything can be let go of (`relay.flow`)."""
+        gauge, ledger = self.keeper.gauge, self.known.ledger
+        if gauge.overfull:
+            self.chunks.give_back_waiting()
+        drained = ledger.done_upto >= self.known.relay.end and self.at_rest and next(iter(ledger.tables.readings()), None) is None
+        if drained or gauge.paused:
+            # What a chunk held that was given back goes without another epoch.
+            self.letting_go.of_log()
+        self.keeper.needs(drained=drained, upto=self.chunks.waits_for)
+
+    def _look_for_a_newer_driver(self) -> None:
+        """Every step that counts looks for itself; this is for a driver that has nothing to do."""
+        if time.monotonic() < self._fence_due:
+            return
+        if is_gone(self.resources.spark):
+            raise_gone()
+        generation = self.known.generation
+        with contextlib.suppress(Unavailable):
+            newest = newest_generation(self.resources.state.store, generation)
+            if newest > generation:
+                raise Fenced("a newer driver runs this pipeline", detail=f"it is generation {newest}, this is {generation}")
+        self._fence_due = time.monotonic() + min(5.0, max(1.0, self.resources.settings.interval_s))
+
+    def current(self) -> bool:
+        """Whether every table is live and the lake has what the database had when this was asked."""
+        if not self.caught_up():
+            return False
+        # Of a database that is away capture knows best whether that is worth an end.
+        with contextlib.suppress(Unavailable), Session(self.resources.settings.source) as session:
+            return self.known.has(log_end(session, era=self.era))
+        return False
+
+    def caught_up(self) -> bool:
+        """Whether every table is live, or set aside, and the lake has what the database had when this driver started."""
+        ledger = self.known.ledger
+        live = all(table.phase in (Phase.RELEASED, Phase.SET_ASIDE) for table in ledger.tables)
+        return live and self.proposals.settled and ledger.open is None and self.known.has(self.known.began)
+
+    @property
+    def progress(self) -> Progress:
+        ledger, relay = self.known.ledger, self.known.relay
+        return Progress(
+            epoch=ledger.done_epoch,
+            upto=ledger.upto,
+            done_upto=ledger.done_upto,
+            captured=relay.end,
+            held_bytes=self.keeper.gauge.held_bytes,
+            paused=self.keeper.gauge.paused,
+            time_ms=relay.time_at(ledger.done_upto),
+            rows=self.committing.rows,
+            phases={str(table.incarnation.table): table.phase.value for table in ledger.tables},
+            targets={str(table.incarnation.table): table.target for table in ledger.tables},
+            chunks={str(table.incarnation.table): table.copy.progress for table in ledger.tables if table.copy is not None},
+            aside={str(table.incarnation.table): table.aside.why for table in ledger.tables if table.aside is not None},
+        )

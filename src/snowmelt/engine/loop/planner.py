@@ -1,0 +1,99 @@
+"""When the next epoch is planned, and what is in it (`planning.epochs`)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from snowmelt.commit.coordinator import Coordinator
+from snowmelt.engine.driver.chunks import Chunks
+from snowmelt.engine.driver.entries import Entries
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.loop.knowledge import Knowledge
+from snowmelt.engine.loop.log_lane import LogLane
+from snowmelt.engine.loop.proposals import Proposals
+from snowmelt.errors import check
+from snowmelt.model.table import TableId
+from snowmelt.planning.epochs import EpochPlan, choose_end, plan_epoch, statements_wait
+from snowmelt.planning.facts import Durable, Incarnation, SetAside
+
+log = logging.getLogger(__name__)
+
+
+class Planner:
+    """Of one driver; used by the thread that owns the machines."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        known: Knowledge,
+        machine: Coordinator,
+        proposals: Proposals,
+        chunks: Chunks,
+        entries: Entries,
+        lane: LogLane,
+    ) -> None:
+        self._settings = settings
+        self._known = known
+        self._machine = machine
+        self._proposals = proposals
+        self._chunks = chunks
+        self._entries = entries
+        self._lane = lane
+        self._planned_at = 0.0
+
+    def plan_if_due(self) -> None:
+        """Plan the next epoch and start its log job, if there is anything to plan and its time has come."""
+        if not self._lane.idle or not self._machine.may_plan:
+            return
+        ledger, relay = self._known.ledger, self._known.relay
+        upto = choose_end(ledger.tables, relay, ledger.upto, self._settings.epoch_bytes)
+        due = self._is_due()
+        full = upto - ledger.upto >= self._settings.epoch_bytes // 2
+        proposals = list(self._proposals)
+        # While chunks are being read those that are read can wait for the next epoch; the last of them has nothing to wait for.
+        ready = self._chunks.ready and (due or not self._chunks.reading)
+        if not (proposals or ready or full or (due and upto > ledger.upto)):
+            return
+        plan = self._fitting(upto, proposals)
+        for fact in plan.given_back:
+            ledger.tables.apply(fact)
+        if plan.upto == plan.after and not plan.facts:
+            return
+        self._planned_at = time.monotonic()
+        self._lane.start(plan)
+
+    def _is_due(self) -> bool:
+        """Statements may need an epoch each, and everything after them waits. What has failed just now is not hurried."""
+        failed_at = self._lane.failed_at
+        if failed_at is None and statements_wait(self._known.ledger.tables, self._known.relay, self._known.ledger.upto):
+            return True
+        return time.monotonic() - max(self._planned_at, failed_at or 0.0) >= self._settings.interval_s
+
+    def _fitting(self, upto: int, proposals: list[Durable]) -> EpochPlan:
+        """The plan, without tables that the lake can't follow. That is settled before any task starts."""
+        ledger = self._known.ledger
+        plan = self._plan(upto, proposals)
+        while stuck := self._entries.unfit(plan):
+            for error in stuck:
+                name, time_ms = TableId(*error.table), self._known.relay.time_at(ledger.upto) or 0
+                log.warning("a table is set aside", extra={"table": str(name), "why": str(error)})
+                proposals.append(SetAside(Incarnation(name, plan.epoch), ledger.upto, time_ms, str(error)))
+            plan = self._plan(upto, proposals)
+            rest = plan.untouched(ledger.tables)
+            check(all(TableId(*error.table) in rest for error in stuck), "a table that can't go on is not set aside")
+        return plan
+
+    def _plan(self, upto: int, proposals: Iterable[Durable]) -> EpochPlan:
+        known, ledger = self._known, self._known.ledger
+        return plan_epoch(
+            ledger.tables,
+            known.relay,
+            epoch=ledger.epoch + 1,
+            generation=known.generation,
+            follows=ledger.identity,
+            after=ledger.upto,
+            upto=upto,
+            proposals=proposals,
+        )

@@ -1,0 +1,92 @@
+"""What a driver has before it knows anything of its tables: settings, store, sink, Spark. A pipeline opens them, its driver uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.engine.driver.discovery import clock_ahead_ms
+from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.signs import EVERY_S, EVERY_S_IN_BUCKETS, Signs
+from snowmelt.engine.driver.state import State
+from snowmelt.engine.tasks.jobs import Jobs, is_gone, raise_gone, slots_of
+from snowmelt.errors import SnowmeltError
+from snowmelt.planning.asides import Requests
+from snowmelt.sinks.contract import Sink
+from snowmelt.sinks.registry import open_sink
+from snowmelt.store.objects import open_store
+
+TURN_S: Final = 0.05
+"""How long the loop sleeps when idle."""
+_CHUNKS_AT_ONCE_MAX: Final = 8
+
+
+class ServerClock:
+    """How far the server's clock is ahead of ours, as it was last compared."""
+
+    def __init__(self, source: MySqlOptions) -> None:
+        self._source = source
+        self.ahead_ms = 0
+
+    def compare(self) -> None:
+        # A database that is away is asked next time; two clocks don't part that fast.
+        with contextlib.suppress(SnowmeltError), Session(self._source) as session:
+            self.ahead_ms = clock_ahead_ms(session)
+
+    def compare_beside(self) -> None:
+        """In a thread: a database that does not answer must not hold up what is captured already."""
+        threading.Thread(target=self.compare, name="snowmelt-clocks", daemon=True).start()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Of one pipeline. The sink and the jobs belong to the thread that runs it."""
+
+    settings: Settings
+    requests: Requests
+    state: State
+    lake: Sink
+    spark: Any
+    jobs: Jobs
+    signs: Signs
+    clock: ServerClock
+    awake: threading.Event
+    """Set whenever there is something to take up."""
+    log_tasks: int
+    """How many tasks share an epoch's log at most."""
+    chunks_at_once: int
+
+    @property
+    def user(self) -> str:
+        """What the pipeline calls itself in the lake."""
+        return user_of(self.settings)
+
+    @staticmethod
+    def open(spark: Any, settings: Settings, requests: Requests) -> Resources:
+        state = State(open_store(settings.state))
+        lake = open_sink(settings.warehouse, settings.fluss, user=user_of(settings), state=settings.state)
+        if is_gone(spark):
+            raise_gone()
+        at_once = max(2, slots_of(spark) - 1)
+        chunks_at_once = settings.chunks_at_once or min(_CHUNKS_AT_ONCE_MAX, at_once)
+        awake = threading.Event()
+        return Resources(
+            settings=settings,
+            requests=requests,
+            state=state,
+            lake=lake,
+            spark=spark,
+            jobs=Jobs(spark, at_once=chunks_at_once + 2, wake=awake.set),
+            signs=Signs(state.store, settings.name, every_s=EVERY_S if settings.log_folder else EVERY_S_IN_BUCKETS),
+            clock=ServerClock(settings.source),
+            awake=awake,
+            log_tasks=settings.log_tasks or at_once,
+            chunks_at_once=chunks_at_once,
+        )
+
+
+def user_of(settings: Settings) -> str:
+    return f"snowmelt-{settings.name}"
