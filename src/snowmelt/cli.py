@@ -88,7 +88,7 @@ def check(
     tables: Annotated[
         list[str] | None, typer.Option("--tables", "-t", help="Which tables: database.table, with * and ?. Repeatable.")
     ] = None,
-    exclude: Annotated[list[str] | None, typer.Option("--exclude", "-x", help="Which of them not. Repeatable.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option("--exclude", "-x", help="Tables to leave out. Repeatable.")] = None,
     host: Annotated[str, typer.Option(help="Where the server listens.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Its port.")] = 3306,
     socket: Annotated[str | None, typer.Option(help="A unix socket, instead of host and port.")] = None,
@@ -97,17 +97,19 @@ def check(
         str | None,
         typer.Option(help=f"Where its password is: '${{NAME}}' (environment) or file:/path. Default: ${{{PASSWORD_VARIABLE}}}, if set."),
     ] = None,
-    tls: Annotated[Tls, typer.Option(help="How far TLS is needed.")] = Tls.PREFERRED,
+    tls: Annotated[Tls, typer.Option(help="Which TLS is required.")] = Tls.PREFERRED,
     tls_ca: Annotated[str | None, typer.Option(help="The certificate authority's PEM file.")] = None,
     allow_password_to_unverified_server: Annotated[
-        bool, typer.Option("--allow-password-to-unverified-server", help="Send the password though no certificate is verified.")
+        bool, typer.Option("--allow-password-to-unverified-server", help="Send the password even if no certificate was verified.")
     ] = False,
-    cascades: Annotated[Cascades, typer.Option(help="Tables that foreign keys change behind the log's back.")] = Cascades.REFUSE,
+    cascades: Annotated[
+        Cascades, typer.Option(help="What to do with tables that foreign keys change without writing it to the log.")
+    ] = Cascades.REFUSE,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look whether a MySQL or MariaDB server and its tables can be captured, and what to do if not.
+    """Check whether a MySQL or MariaDB server and its tables can be captured, and what to do if not.
 
-    Nothing is changed and no row is read. Exit code 1 means that errors were found; warnings alone give 0.
+    Nothing is changed and no row is read. Exit code 1: errors were found. Warnings alone give 0.
 
     Examples:
 
@@ -175,35 +177,34 @@ def _size(count: int) -> str:
 def run(
     file: Annotated[Path, typer.Argument(help="The pipeline's description.", metavar="pipeline.yaml", show_default=False)],
     until_current: Annotated[
-        bool, typer.Option("--until-current", help="End once every table is copied and the lake has what the database had at the start.")
+        bool, typer.Option("--until-current", help="End when every table is copied and the lake has what the database had at the start.")
     ] = False,
     recopy: Annotated[
         list[str] | None,
         typer.Option(
             "--recopy",
-            help="Copy this table (database.table of the source) anew: one that is set aside, or any other. Repeatable.",
+            help="Copy this table (database.table of the source) again, whether it is set aside or not. Repeatable.",
             metavar="TABLE",
         ),
     ] = None,
     adopt_state: Annotated[
-        bool, typer.Option("--adopt-state", help="The state was moved here: from now on it belongs to this folder or bucket.")
+        bool, typer.Option("--adopt-state", help="The state was moved here and now belongs to this folder or bucket.")
     ] = False,
     master: Annotated[
         str | None, typer.Option(help="Where Spark runs: local[*], spark://host:7077, … Default: what the file says, or local[*].")
     ] = None,
     ui: Annotated[bool, typer.Option("--ui", help="Let Spark serve its web page.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what Spark says.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object on each line.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and Spark's messages.")] = False,
 ) -> None:
     """Copy tables into the lake and keep them there live, exactly once.
 
-    Looks at the server first and stops where something stands in the way. Ctrl-C finishes the epoch under way, a second one ends at
-    once; either way, and after a crash too, the next run goes on where this one ended. A run that is started while another one is at
-    work takes over, and the older one ends.
+    Checks the server first, and stops if something stands in the way. Ctrl-C finishes the current epoch; a second one ends the run at
+    once. After both, and after a crash, the next run resumes from the state. A second run takes over, and the older one ends.
 
-    A table that can't go on is set aside, and the others go on: its lake table stays as it is, `status` tells why, and with
-    --until-current the exit code is 4. Once its trouble is over, --recopy brings it back: its lake table is emptied, or made anew where
-    its key changed, and the table is copied. Killed before that began, it is still set aside; later, the next run goes on with it.
+    A table that can't continue is set aside; the others continue. Its lake table stays as it is, `status` shows why, and --until-current
+    exits with 4. Correct the cause, then start with --recopy: the lake table is emptied, or created again where its key changed, and the
+    table is copied. If the run is killed before the copy began, the table is still set aside; later, the next run continues the copy.
 
     Examples:
 
@@ -245,21 +246,20 @@ def tier(
     words: Annotated[list[str], typer.Argument(help="The service's description.", metavar="[status] tiering.yaml", show_default=False)],
     master: Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:7077, …")] = "local[*]",
     ui: Annotated[bool, typer.Option("--ui", help="Let Spark serve its web page.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what Spark says.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object on each line.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and Spark's messages.")] = False,
 ) -> None:
     """Bring Apache Fluss tables into the lake, as Fluss' own tiering service does, and keep them there.
 
-    Which tables, and when, is Fluss' to say: those with table.datalake.enabled, each as often as its table.datalake.freshness wants. It
-    keeps nothing: it may be killed and started anywhere, several may run at once, and Fluss' own service may take over. Ctrl-C
-    ends it after the rounds under way, a second one at once.
+    Fluss decides which tables are due, and when: those with table.datalake.enabled, each as often as its table.datalake.freshness asks.
+    The service has no state: kill it and start it anywhere, run several, or let Fluss' own service take over. Ctrl-C ends it after the
+    current rounds; a second one ends it at once.
 
     Example:
 
       snowmelt tier tiering.yaml
 
-    Whether it runs on this machine, its rounds and its leases, from another terminal; exit code 1 means that it was stopped by an error,
-    or died:
+    To see from another terminal whether it runs on this machine, its rounds and its leases (exit code 1: an error stopped it, or it died):
 
       snowmelt tier status tiering.yaml
 
@@ -348,7 +348,7 @@ def _print_services(name: str, found: list[ServiceStatus]) -> None:
         process = one.process.partition(":")[0]
         _line(
             {
-                None: f"{name}: does not run; process {process} died without a word, last sign of life {ago}",
+                None: f"{name}: does not run; process {process} died, last sign of life {ago}",
                 Doing.RUNS: f"{name}: runs as process {process} since {_utc(one.started_ms)}",
                 Doing.ENDED: f"{name}: does not run; it ended as asked, {ago}",
                 Doing.FAILED: f"{name}: does not run; it was stopped by an error, {ago}",
@@ -368,14 +368,14 @@ def _print_services(name: str, found: list[ServiceStatus]) -> None:
 @app.command()
 def relay(
     file: Annotated[Path, typer.Argument(help="The pipeline's description.", metavar="pipeline.yaml", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object on each line.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
-    """Capture the log while no `snowmelt run` does, so that the database may forget it.
+    """Capture the log while no `snowmelt run` does, so that the database may purge it.
 
-    Spark is not needed. A run that starts takes over by itself, without gap or overlap, and goes on with what was captured; when it has
-    ended, or died, this process captures again. So it may be kept running all the time, beside the runs. The pipeline must have been
-    started once with `snowmelt run`. Ctrl-C ends it.
+    Spark is not needed. A run that starts takes over without gap or overlap and resumes with what was captured. After the run has ended
+    or died, this process captures again. So you can keep it running beside the runs. Start the pipeline once with `snowmelt run` before.
+    Ctrl-C ends it.
 
     Example:
 
@@ -424,7 +424,7 @@ def _failures_told(*, as_json: bool, debug: bool) -> Iterator[None]:
 def _unknown(error: Exception) -> str:
     said = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {said[0][:300]}" if said else type(error).__name__
-    return f"snowmelt: an error that is not known: {text}"
+    return f"snowmelt: an unexpected error: {text}"
 
 
 def _table_id(text: str) -> TableId:
@@ -525,19 +525,19 @@ def verify(
     ] = None,
     patience: Annotated[
         float | None,
-        typer.Option(min=0, help="How many seconds the lake may stand still behind the database. Default: 60, or three intervals."),
+        typer.Option(min=0, help="How many seconds the lake may lag without progress. Default: 60, or three intervals."),
     ] = None,
     master: Annotated[
         str | None, typer.Option(help="Where Spark runs: local[*], spark://host:7077, … Default: what the file says, or local[*].")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what Spark says.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object on each line.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and Spark's messages.")] = False,
 ) -> None:
     """Compare tables of the database with the lake, row by row where checksums differ.
 
-    It may be done at any time: while the database is written to, and while the pipeline runs, which has to if anything was written
-    since it last did. Neither side is changed. Exit code 0: all are equal; 3: rows differ, and their keys are told; 1: something could not
-    be compared.
+    You can run it at any time: while the database is written to, and while the pipeline runs. The pipeline must run if anything was written
+    since its last run. Neither side is changed. Exit code 0: all are equal; 3: rows differ, and their keys are printed; 1: something could
+    not be compared.
 
     Example:
 
@@ -643,10 +643,10 @@ def status(
     file: Annotated[Path, typer.Argument(help="The pipeline's description.", metavar="pipeline.yaml", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell whether a pipeline runs, how far it is, and what stopped it.
+    """Show whether a pipeline runs, its progress, and what stopped it.
 
-    Reads the pipeline's state alone: neither the database nor the lake is asked, and a pipeline that runs is not disturbed. Exit code 1
-    means that it is stopped by an error, or died.
+    Reads only the pipeline's state: neither the database nor the lake is asked, and a running pipeline is not disturbed. Exit code 1: an
+    error stopped it, or it died.
 
     Example:
 
@@ -677,7 +677,7 @@ def _print_status(found: Status, *, into_fluss: bool) -> None:
             Life.RETRIES: f"{found.name}: runs on {found.host}, and waits to try again after an error, last sign of life {ago}",
             Life.ENDED: f"{found.name}: does not run; it ended as asked, {ago}",
             Life.FAILED: f"{found.name}: does not run; it was stopped by an error, {ago}",
-            Life.DIED: f"{found.name}: does not run; it died on {found.host} without a word, last sign of life {ago}",
+            Life.DIED: f"{found.name}: does not run; it died on {found.host}, last sign of life {ago}",
         }[found.life]
     )
     if found.error:
@@ -715,14 +715,14 @@ def _age(seconds: float) -> str:
 
 @app.command()
 def demo(
-    seconds: Annotated[float, typer.Option(min=2.0, help="How long the database is written to, at least.")] = 60.0,
-    rows: Annotated[int, typer.Option(min=10_000, help="How many rows it has to begin with.")] = 200_000,
+    seconds: Annotated[float, typer.Option(min=2.0, help="Least number of seconds of load.")] = 60.0,
+    rows: Annotated[int, typer.Option(min=10_000, help="Number of rows at the start.")] = 200_000,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with the pipeline, the lake and the logs.")] = False,
 ) -> None:
-    """Show it: a MariaDB of its own, changed all the while, in the lake by `snowmelt run`, with kill -9 in the middle; then the proof.
+    """Run a demo: a MariaDB under load, replicated into a lake by `snowmelt run`, killed with kill -9 in the middle, then verified.
 
-    Its last line is `verified` if every table of the lake is what the database has. Everything is in a temporary folder that goes
-    away with it. Ctrl-C ends it at any time.
+    The last line is `verified` if every table of the lake is equal to the database. Everything is in a temporary folder, which is deleted
+    at the end. Ctrl-C ends the demo at any time.
 
     Example:
 
@@ -733,10 +733,10 @@ def demo(
     run_demo(seconds=seconds, rows=rows, keep=keep)
 
 
-fluss = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Fluss server of your own in a folder, to try things on.")
+fluss = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Fluss server of your own in a folder, to try things.")
 app.add_typer(fluss, name="fluss")
 
-_FlussFolder = Annotated[Path, typer.Argument(help="Where the server has everything but its program.", metavar="FOLDER")]
+_FlussFolder = Annotated[Path, typer.Argument(help="The server's data, settings and logs.", metavar="FOLDER")]
 _FLUSS_FOLDER = Path("fluss")
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -747,14 +747,14 @@ def fluss_up(
     folder: _FlussFolder = _FLUSS_FOLDER,
     snapshot_interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two KV snapshots of a bucket.")] = 60.0,
     snapshots_retained: Annotated[int, typer.Option(min=1, help="KV snapshots of a bucket that are kept without a lease.")] = 2,
-    lease_check_interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks for leases that have expired.")] = 60.0,
-    buckets: Annotated[int, typer.Option(min=1, help="Buckets of a table that says nothing itself.")] = 1,
+    lease_check_interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two checks for expired leases.")] = 60.0,
+    buckets: Annotated[int, typer.Option(min=1, help="Default number of buckets of a table.")] = 1,
     as_json: _AsJson = False,
 ) -> None:
     """Start Fluss: ZooKeeper, coordinator and one tablet server, on this machine's loopback alone.
 
-    The published server is fetched once, 180 MB; Java must be there. A folder that has a server already keeps its data, its ports and
-    its settings, and what does not run of it is started. The coordinator makes Paimon tables in `lake` below the folder.
+    Downloads the published server once (180 MB). Java is required. A folder that has a server already keeps its data, its ports and its
+    settings, and starts the processes that don't run. The coordinator makes Paimon tables in `lake` below the folder.
 
     Example:
 
@@ -766,7 +766,7 @@ def fluss_up(
         server = FlussServer.open(folder)
         given = {name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
         if ignored := given - {"folder", "as_json"}:
-            print(f"the server of this folder keeps its settings; not heard: {', '.join(sorted(ignored))}", file=sys.stderr)
+            print(f"the server of this folder keeps its settings; ignored: {', '.join(sorted(ignored))}", file=sys.stderr)
     else:
         server = FlussServer.make(
             folder,
@@ -783,7 +783,7 @@ def fluss_up(
 
 @fluss.command("down")
 def fluss_down(folder: _FlussFolder = _FLUSS_FOLDER, as_json: _AsJson = False) -> None:
-    """Stop the server of a folder. Its data stay; the next `up` goes on with them.
+    """Stop the server of a folder. Its data stays; the next `up` resumes with it.
 
     Example:
 
@@ -799,7 +799,7 @@ def fluss_down(folder: _FlussFolder = _FLUSS_FOLDER, as_json: _AsJson = False) -
 
 @fluss.command("status")
 def fluss_status(folder: _FlussFolder = _FLUSS_FOLDER, as_json: _AsJson = False) -> None:
-    """Tell which processes of a folder's server run. Exit code 1 if not all of them do.
+    """Show which processes of a folder's server run. Exit code 1 if not all of them do.
 
     Example:
 

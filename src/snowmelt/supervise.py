@@ -120,7 +120,7 @@ class Lines:
     def look(self, progress: Progress, *, final: bool = False) -> None:
         if progress.paused != self._paused and self._pace.due:
             self._paused = progress.paused
-            self._out(paused_line(progress) if progress.paused else "capture goes on")
+            self._out(paused_line(progress) if progress.paused else "capture resumed")
         for table, phase in progress.phases.items():
             if self._phases.get(table) != phase_of(phase):
                 self._phases[table] = phase_of(phase)
@@ -317,7 +317,7 @@ def round_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[Roun
             found = {"table": str(end.path), "state": end.state.value, "rows": end.rows, "seconds": round(end.seconds, 3)}
             JsonLines(out).tell("round", **found, snapshot=end.snapshot, error=error, lease=end.lease, leased=end.leased)
         elif end.state is not State.FINISHED:
-            out(f"{end.path}: {end.state.value}: {error or 'left to whoever has it next'}")
+            out(f"{end.path}: {end.state.value}: {error or 'left to the next service'}")
         elif end.rows or end.snapshot:
             out(f"{end.path}: rows {end.rows:,} in {end.seconds:.1f} s, lake snapshot {end.snapshot}")
 

@@ -313,7 +313,7 @@ def test_what_nobody_foresaw_is_a_line_and_a_traceback_only_when_asked_for(
     monkeypatch.setattr("snowmelt.supervise.Interrupts.install", lambda _: None)
     path = describe(tmp_path, mariadb, shop)
     code, said = snowmelt(mariadb.password, "run", str(path))
-    told = "snowmelt: an error that is not known: ZeroDivisionError: division by zero (hint: --debug shows where it comes from)"
+    told = "snowmelt: an unexpected error: ZeroDivisionError: division by zero (hint: --debug shows where it comes from)"
     assert (code, said.splitlines()[-1], "Traceback" in said) == (1, told, False)
     code, said = snowmelt(mariadb.password, "run", str(path), "--debug")
     assert (code, said.splitlines()[-1], "Traceback" in said) == (1, told, True)

@@ -257,7 +257,7 @@ def test_a_capture_that_waits_for_the_lake_is_told_once_and_so_is_its_end() -> N
         now[0] += 2
     assert lines[-2:] == [
         "capture is paused: 17,000.0 MB of the log wait for the lake, as much as disk_bytes_max allows",
-        "capture goes on",
+        "capture resumed",
     ]
     assert [json.loads(line)["paused"] for line in told] == [False, True, False]
     assert json.loads(told[1])["held_bytes"] == 17_000_000_000

@@ -89,7 +89,7 @@ def apply(before: MySqlTable, alteration: Alteration, rules: Rules, sql: str) ->
     if computed := _why_computed_anew(before, after, renamed, filled):
         reasons.append(computed)
     if alteration.ignore:
-        reasons.append("rows that do not fit are dropped without a word in the log")
+        reasons.append("rows that do not fit are dropped without an entry in the log")
     keys = alteration.keys
     for placed, _ in definitions:
         note_keys(placed.raw, keys)
