@@ -81,7 +81,7 @@ TROUBLE: dict[str, tuple[tuple[str, ...], str]] = {
     "named": (("ALTER TABLE shop.named ADD COLUMN _op INT",), "a column can't be brought to the lake"),
     "child": (
         ("ALTER TABLE shop.child ADD CONSTRAINT up FOREIGN KEY (v) REFERENCES shop.kept (id) ON DELETE CASCADE",),
-        "a foreign key was added that changes rows without a word in the log",
+        "a foreign key was added whose changes are not in the log",
     ),
     "history": (("ALTER TABLE shop.history MODIFY v INT",), "a column's type was changed"),
     "versioned": (("ALTER TABLE shop.versioned ADD SYSTEM VERSIONING",), "the log of a system-versioned table"),

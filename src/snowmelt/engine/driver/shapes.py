@@ -202,7 +202,7 @@ class Shapes:
                     yield _Outcome(name, Effect.REWRITES, shape)
                 if cascades and self._refuse_cascades:
                     hint = f"make the key RESTRICT; then {RECOPY}; or set cascades: ignore, and its rows will differ"
-                    yield _breaks(name, "a foreign key was added that changes rows without writing it to the log", f"at {where}: {text}", hint)
+                    yield _breaks(name, "a foreign key was added whose changes are not in the log", f"at {where}: {text}", hint)
             case DropTable(name):
                 yield _Outcome(name, Effect.DROPS)
             case RenameTable(old, new, after):
