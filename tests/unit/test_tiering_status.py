@@ -108,7 +108,7 @@ def dead(name: str = NAME) -> None:
 def test_one_that_died_is_told_and_forgotten_when_the_next_ones_have_run(described: str, folder: Path) -> None:
     dead()
     code, text = ask(described)
-    assert (code, "died without a word" in text) == (1, True)
+    assert (code, "died, last sign of life" in text) == (1, True)
     dead()
     assert len(list(folder.glob("*.json"))) == 2
     StatusFile(NAME, BOOTSTRAP).begin()
