@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 
 from snowmelt.commit.coordinator import STAGES, Stage
-from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, Phase
+from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, TablePhase
 from snowmelt.tiering import leases, rounds
 
 PAGE = Path(__file__).parents[1] / "docs/architecture.md"
@@ -36,11 +36,11 @@ class Machine:
 
 
 MACHINES: Mapping[str, Machine] = {
-    "TABLE_LIFE": Machine(Phase, TABLE_LIFE),
+    "TABLE_LIFE": Machine(TablePhase, TABLE_LIFE),
     "CHUNK_LIFE": Machine(ChunkState, CHUNK_LIFE),
     "STAGES": Machine(Stage, STAGES),
-    "ROUND": Machine(rounds.State, rounds.ROUND),
-    "LEASE_LIFE": Machine(leases.Phase, leases.LEASE_LIFE),
+    "ROUND": Machine(rounds.RoundState, rounds.ROUND),
+    "LEASE_LIFE": Machine(leases.LeasePhase, leases.LEASE_LIFE),
 }
 
 

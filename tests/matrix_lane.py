@@ -22,7 +22,7 @@ from snowmelt.config import read_pipeline
 from snowmelt.errors import SnowmeltError
 from snowmelt.machine import check_machine
 from snowmelt.supervise import spark_session
-from snowmelt.verify import Outcome, verify
+from snowmelt.verify import TableOutcome, verify
 
 ROWS = 3_000
 
@@ -55,7 +55,7 @@ pipeline: {{name: lane, state: state, interval: 200ms, rows_per_chunk: 500}}
     with spark_session("lane", master="local[2]", ui=False, debug=False) as spark:
         snowmelt.Pipeline(spark, file).run_until_current()
         verdicts = verify(read_pipeline(file).to_settings(), spark, None, lambda _: None)
-        assert [verdict.outcome for verdict in verdicts] == [Outcome.VERIFIED] * 2, verdicts
+        assert [verdict.outcome for verdict in verdicts] == [TableOutcome.VERIFIED] * 2, verdicts
         orders = snowmelt.read(spark, "shop.orders", warehouse=str(folder / "lake"))
         assert orders.count() == ROWS - ROWS // 10
         (row,) = orders.where("id = 3").collect()

@@ -324,7 +324,7 @@ def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> N
 
 def _tier_status(file: Path, *, as_json: bool) -> None:
     from snowmelt.config import read_tiering
-    from snowmelt.engine.driver.signs import Doing
+    from snowmelt.engine.driver.signs import DriverActivity
     from snowmelt.engine.tiering.status import read_statuses
 
     settings = read_tiering(file).to_settings()
@@ -333,12 +333,12 @@ def _tier_status(file: Path, *, as_json: bool) -> None:
         _print_json({"services": [asdict(one) | {"life": one.life or "died"} for one in found]})
     else:
         _print_services(settings.name, found)
-    if any(one.life in (None, Doing.FAILED) for one in found):
+    if any(one.life in (None, DriverActivity.FAILED) for one in found):
         raise typer.Exit(1)
 
 
 def _print_services(name: str, found: list[ServiceStatus]) -> None:
-    from snowmelt.engine.driver.signs import Doing
+    from snowmelt.engine.driver.signs import DriverActivity
 
     if not found:
         _line(f"{name}: no tiering service of this name has run on this machine for this user")
@@ -349,9 +349,9 @@ def _print_services(name: str, found: list[ServiceStatus]) -> None:
         _line(
             {
                 None: f"{name}: does not run; process {process} died, last sign of life {ago}",
-                Doing.RUNS: f"{name}: runs as process {process} since {_utc(one.started_ms)}",
-                Doing.ENDED: f"{name}: does not run; it ended as asked, {ago}",
-                Doing.FAILED: f"{name}: does not run; it was stopped by an error, {ago}",
+                DriverActivity.RUNS: f"{name}: runs as process {process} since {_utc(one.started_ms)}",
+                DriverActivity.ENDED: f"{name}: does not run; it ended as asked, {ago}",
+                DriverActivity.FAILED: f"{name}: does not run; it was stopped by an error, {ago}",
             }[one.life]
         )
         ended = ", ".join(f"{count:,} {state}" for state, count in sorted(one.ended.items()))
@@ -359,7 +359,7 @@ def _print_services(name: str, found: list[ServiceStatus]) -> None:
         _line(f"rounds: {len(one.tables)} under way{tables}; ended: {ended or 'none'}")
         if one.error:
             _line(f"last error, at {_utc(one.error_ms)}: {one.error}")
-        for lease in one.leases if one.life is Doing.RUNS else ():
+        for lease in one.leases if one.life is DriverActivity.RUNS else ():
             held = f"since {_utc(lease.held_ms)}" if lease.held_ms is not None else "not yet"
             left = f", {_age(max(0.0, (lease.covered_ms - now_ms) / 1000))} left" if lease.covered_ms is not None else ""
             _line(f"lease {lease.lease}: {lease.table}, {lease.phase}, {lease.buckets} KV snapshots, held {held}{left}")
@@ -550,7 +550,7 @@ def verify(
 def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, master: str | None, as_json: bool, debug: bool) -> None:
     from snowmelt.config import read_pipeline
     from snowmelt.supervise import JsonLines, spark_session
-    from snowmelt.verify import Outcome, Step, open_state, verify
+    from snowmelt.verify import Step, TableOutcome, open_state, verify
 
     config = read_pipeline(file)
     settings = config.to_settings()
@@ -581,9 +581,9 @@ def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, m
         else:
             _print_verdict(verdict)
     outcomes = [verdict.outcome for verdict in verdicts]
-    differ, not_verified = outcomes.count(Outcome.DIFFERS), outcomes.count(Outcome.NOT_VERIFIED)
+    differ, not_verified = outcomes.count(TableOutcome.DIFFERS), outcomes.count(TableOutcome.NOT_VERIFIED)
     if as_json:
-        told.tell("done", verified=outcomes.count(Outcome.VERIFIED), differ=differ, not_verified=not_verified)
+        told.tell("done", verified=outcomes.count(TableOutcome.VERIFIED), differ=differ, not_verified=not_verified)
     elif differ or not_verified:
         _line(f"tables that differ: {differ}, not verified: {not_verified}")
     else:
@@ -805,18 +805,18 @@ def fluss_status(folder: _FlussFolder = _FLUSS_FOLDER, as_json: _AsJson = False)
 
       snowmelt fluss status /tmp/fluss
     """
-    from snowmelt.fluss.server import FlussServer, Part
+    from snowmelt.fluss.server import FlussServer, ServerProcess
 
     server = FlussServer.open(folder)
     _tell_fluss(server, as_json=as_json)
-    if any(server.pid(part) is None for part in Part):
+    if any(server.pid(part) is None for part in ServerProcess):
         raise typer.Exit(1)
 
 
 def _tell_fluss(server: FlussServer, *, as_json: bool) -> None:
-    from snowmelt.fluss.server import Part
+    from snowmelt.fluss.server import ServerProcess
 
-    pids = {part: server.pid(part) for part in Part}
+    pids = {part: server.pid(part) for part in ServerProcess}
     if as_json:
         parts = {part.value: {"pid": pid, "port": server.port(part)} for part, pid in pids.items()}
         told = {"bootstrap": server.bootstrap, "folder": str(server.folder), "warehouse": str(server.warehouse), "parts": parts}
@@ -824,7 +824,7 @@ def _tell_fluss(server: FlussServer, *, as_json: bool) -> None:
         return
     for part, pid in pids.items():
         _line(f"{part.value}: {f'runs, process {pid}, port {server.port(part)}' if pid is not None else 'does not run'}")
-    if pids[Part.COORDINATOR] is not None:
+    if pids[ServerProcess.COORDINATOR] is not None:
         _line(f"bootstrap.servers: {server.bootstrap}")
     _line(f"warehouse: {server.warehouse}")
 

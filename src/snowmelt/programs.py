@@ -26,7 +26,7 @@ from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.loop.driver import Progress
 from snowmelt.engine.union.options import LEASE_S
 from snowmelt.errors import InvalidConfig, SourceDrift
-from snowmelt.sinks.contract import Share
+from snowmelt.sinks.contract import ReadShare
 from snowmelt.sinks.registry import open_reader
 from snowmelt.supervise import supervise
 
@@ -140,7 +140,7 @@ def _for_spark(kind: pa.DataType) -> pa.DataType:
 
 
 def _reading(
-    warehouse: str, table: str, snapshot: int, schema: pa.Schema, shares: Sequence[Share]
+    warehouse: str, table: str, snapshot: int, schema: pa.Schema, shares: Sequence[ReadShare]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -11,7 +11,7 @@ from typing import Final
 from snowmelt.commit.ledger import Ledger
 from snowmelt.engine.driver.routes import Mode
 from snowmelt.engine.driver.settings import Settings
-from snowmelt.engine.driver.signs import Doing, LeftOut, Sign, is_alive, last_words, read_sign
+from snowmelt.engine.driver.signs import DriverActivity, LeftOut, Sign, is_alive, last_words, read_sign
 from snowmelt.engine.driver.state import State
 from snowmelt.engine.log.storage import held_bytes
 from snowmelt.errors import InvalidConfig
@@ -128,7 +128,12 @@ def _life(sign: Sign, now: float) -> Life:
     return Life.DIED if doing is None else _LIVES[doing]
 
 
-_LIVES: Final = {Doing.RUNS: Life.RUNS, Doing.RETRIES: Life.RETRIES, Doing.ENDED: Life.ENDED, Doing.FAILED: Life.FAILED}
+_LIVES: Final = {
+    DriverActivity.RUNS: Life.RUNS,
+    DriverActivity.RETRIES: Life.RETRIES,
+    DriverActivity.ENDED: Life.ENDED,
+    DriverActivity.FAILED: Life.FAILED,
+}
 
 
 def _lag_s(time_ms: int | None, now: float) -> float | None:

@@ -33,12 +33,12 @@ from rich.text import Text
 from snowmelt.columnar.kernels import kernel_folder
 from snowmelt.config.values import SECRET_ENTRY
 from snowmelt.credentials import Secret
-from snowmelt.engine.log.standby import Doing, Standing
+from snowmelt.engine.log.standby import RelayActivity, RelayStatus
 from snowmelt.engine.loop.driver import Progress
 from snowmelt.engine.tasks.jobs import SparkGone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.errors import TEXT_MAX, InvalidConfig, OutcomeUnknown, SnowmeltError, Unavailable, printable
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.rounds import RoundState
 
 RESTARTS_MAX: Final = 10
 PAUSE_S_MAX: Final = 60.0
@@ -57,9 +57,9 @@ TIERING_DAEMON: Final = "snowmelt.engine.tiering.daemon"
 _PHASES: Final = {"released": "live", "streaming": "live"}
 """Words for a user, where they are not the engine's."""
 _RELAY_WORDS: Final = {
-    Doing.CAPTURES: "capturing",
-    Doing.PAUSED: "paused, as much is held as disk_bytes_max allows; `snowmelt run` brings it to the lake",
-    Doing.STANDS_BY: "standing by, another process captures",
+    RelayActivity.CAPTURES: "capturing",
+    RelayActivity.PAUSED: "paused, as much is held as disk_bytes_max allows; `snowmelt run` brings it to the lake",
+    RelayActivity.STANDS_BY: "standing by, another process captures",
 }
 
 
@@ -316,7 +316,7 @@ def round_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[Roun
         if as_json:
             found = {"table": str(end.path), "state": end.state.value, "rows": end.rows, "seconds": round(end.seconds, 3)}
             JsonLines(out).tell("round", **found, snapshot=end.snapshot, error=error, lease=end.lease, leased=end.leased)
-        elif end.state is not State.FINISHED:
+        elif end.state is not RoundState.FINISHED:
             out(f"{end.path}: {end.state.value}: {error or 'left to the next service'}")
         elif end.rows or end.snapshot:
             out(f"{end.path}: rows {end.rows:,} in {end.seconds:.1f} s, lake snapshot {end.snapshot}")
@@ -324,12 +324,12 @@ def round_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[Roun
     return tell
 
 
-def relay_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[Standing], None]:
+def relay_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[RelayStatus], None]:
     """What a relay without a driver says: a line when it begins, stops, pauses or goes on, and how far it is now and then."""
-    last: Standing | None = None
+    last: RelayStatus | None = None
     due = 0.0
 
-    def tell(standing: Standing) -> None:
+    def tell(standing: RelayStatus) -> None:
         nonlocal last, due
         moved = last is None or (last.state, last.position) != (standing.state, standing.position)
         if not moved or (last is not None and last.state is standing.state and time.monotonic() < due):

@@ -17,11 +17,11 @@ from snowmelt.store.local import LocalStore
 from snowmelt.store.memory import MemoryStore
 from snowmelt.store.numbered import Lost, Won, newest, settle
 from snowmelt.store.objects import ObjectStore, open_store
-from snowmelt.store.records import PART_BYTES_MAX, Kind, delete_records, get_record, read_record, settle_record
+from snowmelt.store.records import PART_BYTES_MAX, RecordKind, delete_records, get_record, read_record, settle_record
 from tests.kit.s3 import BUCKET, S3Server, s3_server
 from tests.kit.values import Book
 
-BOOK = Kind("book", 1, Book)
+BOOK = RecordKind("book", 1, Book)
 _prefixes = itertools.count()
 Again = Callable[[], Store]
 

@@ -20,7 +20,7 @@ from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.tables import describe_table
 from snowmelt.model.table import TableId
 from snowmelt.supervise import TIERING_DAEMON, spark_session
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.rounds import RoundState
 from tests.bench._processes import Meter, Stage
 from tests.integration.test_fluss_reading import Reading
 from tests.integration.tiering import LAKE, lake_table
@@ -69,7 +69,7 @@ class Rounds:
             assert self._ended.wait_for(lambda: sum(end.rows for end in self._ends) >= rows, WAIT_S_MAX), "no round came"
             ends, self._ends = self._ends, []
         assert sum(end.rows for end in ends) == rows
-        assert all(end.state is State.FINISHED for end in ends)
+        assert all(end.state is RoundState.FINISHED for end in ends)
         return sum(end.seconds for end in ends)
 
     def __enter__(self) -> Rounds:

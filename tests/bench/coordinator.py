@@ -25,7 +25,7 @@ from snowmelt.commit.summary import restore, summarise
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import choose_end, decide_launches, plan_epoch
-from snowmelt.planning.facts import OUTSIDE, Adopted, Durable, Extent, Found, Incarnation, Reported, Split
+from snowmelt.planning.facts import OUTSIDE, Adopted, Durable, Found, Incarnation, KeyEnds, Reported, Split
 from snowmelt.relay.retention import Cut, Relay
 
 SPLITS_AT_ONCE = 5_000
@@ -92,7 +92,7 @@ class Pipeline:
         for reading in readings[: max(1, len(readings) * 3 // 4)]:
             launch = reading.launch
             name = launch.incarnation.table.name
-            extent = Extent(key(0), key(SIZES[name] * 100)) if launch.ordinal == OUTSIDE else None
+            extent = KeyEnds(key(0), key(SIZES[name] * 100)) if launch.ordinal == OUTSIDE else None
             fact = Reported(launch.incarnation, launch.ordinal, launch.job, f"j{launch.job}", launch.visible, True, 0, ("f",), extent)
             for decided in self.ledger.tables.decide_report(fact):
                 self.ledger.tables.apply(decided)

@@ -29,7 +29,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.supervise import spark_session
-from snowmelt.verify import Outcome, verify
+from snowmelt.verify import TableOutcome, verify
 from tests.bench._processes import Meter, Stage
 from tests.bench.pipeline import work_folder
 from tests.kit.servers import Server, start_mariadb
@@ -138,7 +138,7 @@ def play(case: Case, server: Server, spark: Any, settings: Settings, given: argp
         meter.end()
     say("verifying")
     verdicts = verify(settings, spark)
-    wrong = [verdict for verdict in verdicts if verdict.outcome is not Outcome.VERIFIED]
+    wrong = [verdict for verdict in verdicts if verdict.outcome is not TableOutcome.VERIFIED]
     if wrong or len(verdicts) != case.count:
         raise RuntimeError(f"{case.name}: the lake is not the source: {wrong or verdicts}")
     return Caught(case, stage, last - (first or 0), sum(verdict.rows for verdict in verdicts))

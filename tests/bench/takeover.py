@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 
 from snowmelt.fluss.client import FlussClient, OffsetKind
-from snowmelt.fluss.server import FlussServer, Part
+from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.fluss.tables import describe_table
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
@@ -165,7 +165,7 @@ class Shop:
         self.nested.change(self._turn)
 
     def ends(self, path: TableId) -> dict[Bucket, int]:
-        with self.server.connect() as connection, self.server.connect(Part.TABLET) as led:
+        with self.server.connect() as connection, self.server.connect(ServerProcess.TABLET) as led:
             client, tablet = FlussClient(connection), FlussClient(led)
             table = describe_table(client, path)
             partitions = [one.partition for one in client.partitions(path)] if table.partition_key else [None]

@@ -30,10 +30,10 @@ from snowmelt.engine.union.plan import plan_tasks
 from snowmelt.engine.union.tasks import run_task
 from snowmelt.fluss.client import FlussClient, OffsetKind
 from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema
-from snowmelt.fluss.log import LogReader
+from snowmelt.fluss.log import BucketReader
 from snowmelt.fluss.remote import RemoteFiles
-from snowmelt.fluss.rpc import Gone
-from snowmelt.fluss.server import FlussServer, Part
+from snowmelt.fluss.rpc import GoneFromFluss
+from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader, describe_table
 from snowmelt.model.fluss import Bucket
@@ -108,7 +108,7 @@ def timed(read: Callable[[], Iterator[pa.RecordBatch]], rows: int, repeats: int)
 def there(tablet: FlussClient, bucket: Bucket) -> bool:
     try:
         return bool(tablet.offsets(bucket.table, None, [0], OffsetKind.LATEST))
-    except Gone:
+    except GoneFromFluss:
         return False
 
 
@@ -119,7 +119,7 @@ def tier(server: FlussServer, path: TableId) -> None:
 
 def measure_rounds(orders: Orders, rows: int, peer_folder: Path | None) -> dict[str, float]:
     """Of ours, and of the peer's if it has a folder, one after the other."""
-    meter = Meter(*(pid for part in Part if (pid := orders.server.pid(part)) is not None))
+    meter = Meter(*(pid for part in ServerProcess if (pid := orders.server.pid(part)) is not None))
     result: dict[str, float] = {"busy": False}
 
     def tell(who: str, way: str, unit: str, value: float, digits: int = 0) -> None:
@@ -162,7 +162,7 @@ def main() -> None:
             tables = Tables(server)
             path = TableId(tables.make().database, "orders")
             create_table(server, path, ORDERS, **LAKE)
-            anyone, tablet = FlussClient(server.connect()), FlussClient(server.connect(Part.TABLET))
+            anyone, tablet = FlussClient(server.connect()), FlussClient(server.connect(ServerProcess.TABLET))
             table = describe_table(anyone, path)
             bucket = Bucket(table.table, 0)
             until(lambda: there(tablet, bucket))
@@ -177,7 +177,7 @@ def main() -> None:
 
             def log() -> Iterator[pa.RecordBatch]:
                 leader = BucketLeader(path, bucket, lambda: FlussClient(server.connect()))
-                yield from LogReader(bucket, 0, options.rows, source=leader, versions=table.versions, remote=RemoteFiles()).read()
+                yield from BucketReader(bucket, 0, options.rows, source=leader, versions=table.versions, remote=RemoteFiles()).read()
                 leader.close()
 
             result: dict[str, float] = {"rows": options.rows}

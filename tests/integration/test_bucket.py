@@ -19,8 +19,8 @@ from snowmelt.engine.log.standby import keep_capturing
 from snowmelt.errors import Fenced, InvalidConfig, Unavailable
 from snowmelt.status import read_status
 from snowmelt.store.contract import Store
-from snowmelt.store.objects import Bucket, open_store
-from snowmelt.verify import Outcome, verify
+from snowmelt.store.objects import BucketAddress, open_store
+from snowmelt.verify import TableOutcome, verify
 from tests.integration.driver_process import DriverProcess
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.integration.test_capture import execute, fill, log_events, now
@@ -45,7 +45,7 @@ def wanted(s3: S3Server, mariadb: Server, tmp_path: Path) -> Callable[..., Setti
     secret = tmp_path / "s3-secret"
     secret.write_text(PASSWORD)
     options = tuple({**s3.options(), "secret_access_key": Secret(f"file:{secret}")}.items())
-    bucket, spools = Bucket(f"s3://{BUCKET}/test-{next(_prefixes)}/state", options), tmp_path / "spool"
+    bucket, spools = BucketAddress(f"s3://{BUCKET}/test-{next(_prefixes)}/state", options), tmp_path / "spool"
     return lambda **more: replace(settings(mariadb, tmp_path, **more), state=bucket, spool=spools)
 
 
@@ -106,7 +106,7 @@ def test_a_pipeline_whose_state_is_in_a_bucket_survives_kills_inside_of_uploads(
         # What was left by the dead is swept once their numbers have records of others.
         running.wait_for(lambda: {generation for _, generation in held(store)} == {4})
     assert status.held_bytes > 0
-    assert {verdict.outcome for verdict in verify(mine, spark)} == {Outcome.VERIFIED}
+    assert {verdict.outcome for verdict in verify(mine, spark)} == {TableOutcome.VERIFIED}
     assert lake_rows(tmp_path, "ods.orders") == source_rows(mariadb, "shop.orders")
     assert folded(tmp_path, "ods.events") == source_rows(mariadb, "shop.events")
     changes = [(row["_op"], row["id"], row["v"], row["_seq"]) for row in history(tmp_path, "ods.events")]

@@ -15,11 +15,11 @@ from snowmelt.databases.mysql.log.capture import capture_until
 from snowmelt.databases.mysql.log.segments import list_segments
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.log import standby
-from snowmelt.engine.log.standby import Doing, Standing, keep_capturing
+from snowmelt.engine.log.standby import RelayActivity, RelayStatus, keep_capturing
 from snowmelt.errors import SourceDrift, Unavailable
 from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import Position
-from snowmelt.verify import Outcome, verify
+from snowmelt.verify import TableOutcome, verify
 from tests.integration.dump import await_that
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.integration.test_capture import WAIT_S, ask, execute, fill, now, options, split
@@ -154,7 +154,7 @@ def test_a_pipeline_goes_on_with_a_replica_when_its_server_is_gone(
     # Captured, and not in the lake.
     change(primary, 100)
     until, asked = now(primary), threading.Event()
-    told = [Standing(Doing.STANDS_BY, None, 0)]
+    told = [RelayStatus(RelayActivity.STANDS_BY, None, 0)]
     relay = threading.Thread(target=keep_capturing, args=(wanted, asked, told.append))
     relay.start()
     await_that(lambda: told[-1].position is not None and told[-1].position >= until, seconds=WAIT_S)
@@ -177,7 +177,7 @@ def test_a_pipeline_goes_on_with_a_replica_when_its_server_is_gone(
             change(replica, low)
             running.settled()
     assert {segment.end.era for segment in list_segments(moved.log_folder)} == {1}
-    assert {verdict.outcome for verdict in verify(moved, spark)} == {Outcome.VERIFIED}
+    assert {verdict.outcome for verdict in verify(moved, spark)} == {TableOutcome.VERIFIED}
     assert lake_rows(tmp_path, "ods.orders") == source_rows(replica, "shop.orders")
     assert folded(tmp_path, "ods.events") == source_rows(replica, "shop.events")
     changes = [(row["_op"], row["id"], row["v"], row["_seq"]) for row in history(tmp_path, "ods.events")]

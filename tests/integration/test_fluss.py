@@ -11,8 +11,8 @@ import pytest
 
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import Claim, FetchFrom, FlussClient, HandedOut, OffsetKind
-from snowmelt.fluss.rpc import NO_KV_SNAPSHOT, NO_TABLE, NO_TABLE_OR_BUCKET, Call, Connection, Gone
-from snowmelt.fluss.server import HOST, FlussServer, Part
+from snowmelt.fluss.rpc import NO_KV_SNAPSHOT, NO_TABLE, NO_TABLE_OR_BUCKET, Call, FlussConnection, GoneFromFluss
+from snowmelt.fluss.server import HOST, FlussServer, ServerProcess
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from tests.kit.fluss_servers import Tables
@@ -26,7 +26,7 @@ def coordinator(fluss: FlussServer) -> FlussClient:
 
 @pytest.fixture
 def tablet(fluss: FlussServer) -> FlussClient:
-    return FlussClient(fluss.connect(Part.TABLET))
+    return FlussClient(fluss.connect(ServerProcess.TABLET))
 
 
 def rows(count: int) -> list[dict[str, object]]:
@@ -43,8 +43,8 @@ def test_a_table_its_servers_and_its_leaders_are_found(coordinator: FlussClient,
         assert json.loads(client.schema_json(path, info.schema)) == json.loads(info.schema_json)
         cluster = until(lambda client=client: found if len((found := client.cluster(path)).leaders) == 3 else None)
         assert cluster.coordinator is not None
-        assert (cluster.coordinator.host, cluster.coordinator.port) == (HOST, fluss_tables.server.port(Part.COORDINATOR))
-        assert [node.port for node in cluster.tablets.values()] == [fluss_tables.server.port(Part.TABLET)]
+        assert (cluster.coordinator.host, cluster.coordinator.port) == (HOST, fluss_tables.server.port(ServerProcess.COORDINATOR))
+        assert [node.port for node in cluster.tablets.values()] == [fluss_tables.server.port(ServerProcess.TABLET)]
         assert set(cluster.leaders) == {Bucket(info.table, bucket) for bucket in range(3)}
         assert set(cluster.leaders.values()) == set(cluster.tablets)
 
@@ -80,11 +80,11 @@ def test_partitions_have_names_by_which_their_snapshots_are_found(coordinator: F
 def test_what_is_not_there_is_gone_with_the_code_that_says_what(coordinator: FlussClient, fluss_tables: Tables) -> None:
     path = fluss_tables.make()
     table = coordinator.table_info(path).table
-    with pytest.raises(Gone) as no_table:
+    with pytest.raises(GoneFromFluss) as no_table:
         coordinator.table_info(TableId(path.database, "nothing"))
-    with pytest.raises(Gone) as no_snapshot:
+    with pytest.raises(GoneFromFluss) as no_snapshot:
         coordinator.snapshot_files(Bucket(table, 0), 999)
-    with pytest.raises(Gone) as no_id:
+    with pytest.raises(GoneFromFluss) as no_id:
         coordinator.acquire("nobody", 1000, {Bucket(10**9, 0): 0})
     assert [caught.value.code for caught in (no_table, no_snapshot, no_id)] == [NO_TABLE, NO_KV_SNAPSHOT, NO_TABLE_OR_BUCKET]
     assert coordinator.lake_snapshot(path) is None
@@ -129,7 +129,7 @@ def test_the_coordinator_makes_a_paimon_table_with_fluss_bucketing_and_its_three
 
 
 def test_a_call_that_the_server_lacks_is_refused_before_it_is_sent_and_never_waited_for(fluss: FlussServer) -> None:
-    with fluss.connect(Part.TABLET) as connection:
+    with fluss.connect(ServerProcess.TABLET) as connection:
         assert not connection.knows(Call.ACQUIRE_KV_SNAPSHOT_LEASE)
         with pytest.raises(InvalidConfig, match="does not know the call"):
             FlussClient(connection).acquire("nobody", 1000, {})
@@ -138,10 +138,10 @@ def test_a_call_that_the_server_lacks_is_refused_before_it_is_sent_and_never_wai
 
 def test_nobody_at_the_address_is_unavailable(fluss: FlussServer) -> None:
     with pytest.raises(Unavailable, match="can't be reached"):
-        Connection(HOST, 1, timeout_s=2)
+        FlussConnection(HOST, 1, timeout_s=2)
     with pytest.raises(Unavailable, match="did not answer"):
         # ZooKeeper hangs up on what it does not understand.
-        Connection(HOST, fluss.port(Part.ZOOKEEPER), timeout_s=2)
+        FlussConnection(HOST, fluss.port(ServerProcess.ZOOKEEPER), timeout_s=2)
 
 
 def test_up_twice_status_and_down_by_the_command_line(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_up_twice_status_and_down_by_the_command_line(tmp_path: Path) -> None:
         assert json.loads(snowmelt("status", str(folder), "--json").stdout) == told
     finally:
         if folder.exists():
-            FlussServer.open(folder).kill(Part.TABLET)
+            FlussServer.open(folder).kill(ServerProcess.TABLET)
             snowmelt("down", str(folder))
     gone = snowmelt("status", str(folder))
     assert gone.returncode == 1

@@ -17,10 +17,10 @@ from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FetchFrom, FlussClient, OffsetKind
 from snowmelt.fluss.formats.batches import KIND, OFFSET, TIMESTAMP
 from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema
-from snowmelt.fluss.log import LogReader
+from snowmelt.fluss.log import BucketReader
 from snowmelt.fluss.remote import RemoteFiles
-from snowmelt.fluss.rpc import Gone
-from snowmelt.fluss.server import FlussServer, Part
+from snowmelt.fluss.rpc import GoneFromFluss
+from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader, ReadableTable, describe_table, leader_of
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile
@@ -74,7 +74,7 @@ class Reading:
     def __init__(self, server: FlussServer, path: TableId) -> None:
         self.server = server
         self.client = FlussClient(server.connect())
-        self.tablet = FlussClient(server.connect(Part.TABLET))
+        self.tablet = FlussClient(server.connect(ServerProcess.TABLET))
         self.path = path
         # As a task has it.
         self.table: ReadableTable = pickle.loads(pickle.dumps(describe_table(self.client, path)))
@@ -82,8 +82,8 @@ class Reading:
     def ends(self, partition: int | None = None) -> dict[Bucket, int]:
         return self.tablet.offsets(self.table.table, partition, range(self.table.buckets), OffsetKind.LATEST)
 
-    def reader(self, bucket: Bucket, start: int, end: int, **options: Any) -> LogReader:
-        return LogReader(
+    def reader(self, bucket: Bucket, start: int, end: int, **options: Any) -> BucketReader:
+        return BucketReader(
             bucket,
             start,
             end,
@@ -317,7 +317,7 @@ def test_partitions_are_read_each_for_itself(fluss: FlussServer, fluss_tables: T
     for partition in partitions:
         found = []
         for bucket, end in reading.ends(partition.partition).items():
-            assert leader_of(cluster, bucket).port == fluss.port(Part.TABLET)
+            assert leader_of(cluster, bucket).port == fluss.port(ServerProcess.TABLET)
             log = reading.log(bucket, 0, end)
             reading.assert_buckets(log, bucket)
             found += plain(log)
@@ -469,23 +469,23 @@ def test_a_log_goes_on_after_its_leader_was_killed_and_ends_with_its_table(aged:
     batches = reading.reader(bucket, 0, end, bytes_max=1000, retries_max=9).read()
     offsets = next(batches).column(OFFSET).to_pylist()
     # A server that dies cuts its log at what it had last noted down; Fluss loses what is behind it.
-    noted = aged.server.folder / "data" / Part.TABLET.value / "high-watermark-checkpoint"
+    noted = aged.server.folder / "data" / ServerProcess.TABLET.value / "high-watermark-checkpoint"
     until(lambda: f"{bucket.table} 0 {end}" in noted.read_text())
-    aged.server.kill(Part.TABLET)
+    aged.server.kill(ServerProcess.TABLET)
     aged.server.start()
     offsets += [offset for batch in batches for offset in batch.column(OFFSET).to_pylist()]
     assert offsets == list(range(end))
     batches = reading.reader(bucket, 0, end, bytes_max=1000, retries_max=2).read()
     next(batches)
     aged.drop(path)
-    tablet = FlussClient(aged.server.connect(Part.TABLET))
+    tablet = FlussClient(aged.server.connect(ServerProcess.TABLET))
 
     def dropped() -> bool:
         try:
             return not tablet.offsets(bucket.table, None, [0], OffsetKind.LATEST)
-        except (Gone, Unavailable):
+        except (GoneFromFluss, Unavailable):
             return True
 
     until(dropped)
-    with pytest.raises(Gone, match="does not exist"):
+    with pytest.raises(GoneFromFluss, match="does not exist"):
         list(batches)

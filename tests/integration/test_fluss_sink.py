@@ -19,7 +19,7 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedName
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift
 from snowmelt.fluss.client import Cluster, FlussClient
-from snowmelt.fluss.server import FlussServer, Part
+from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.fluss.tables import NoLeader
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.table import DELETE, INSERT, KIND, TableId
@@ -262,7 +262,7 @@ def test_the_server_remembers_a_writer_over_a_restart(tmp_path: Path, small_batc
     lake = table.made(buckets=1)
     work = table.intent(lake, 1, table.staged(lake, 1, [(key, "a") for key in range(30)]))
     id = lake.describe(table.target).identity
-    checkpoint = server.folder / "data" / Part.TABLET.value / "high-watermark-checkpoint"
+    checkpoint = server.folder / "data" / ServerProcess.TABLET.value / "high-watermark-checkpoint"
 
     def restart() -> None:
         # What a server that is killed has not written there it takes out of its log when it starts again.
@@ -297,7 +297,7 @@ def test_rows_that_fluss_took_and_lost_are_missed(tmp_path: Path, small_batches:
         with server.connect() as connection:
             client = FlussClient(connection)
             until(lambda: [one.offset for one in client.latest_snapshots(hurried.path).snapshots.values()] == [6])
-            server.kill(Part.TABLET)
+            server.kill(ServerProcess.TABLET)
             until(lambda: not client.cluster().tablets)
             server.start()
             for table in (hurried, patient):

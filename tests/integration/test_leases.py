@@ -12,8 +12,8 @@ import pytest
 from snowmelt.engine.tiering.leasing import Leasing, _Calls, lease_id
 from snowmelt.errors import Unavailable
 from snowmelt.fluss.client import FlussClient
-from snowmelt.fluss.rpc import Gone
-from snowmelt.fluss.server import FlussServer, Part
+from snowmelt.fluss.rpc import GoneFromFluss
+from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
 from snowmelt.tiering.leases import Acquire, Acquired, Listed, ListSnapshots
@@ -63,7 +63,7 @@ class Desk:
         for bucket, snapshot in snapshots.items():
             try:
                 files = self.client.snapshot_files(bucket, snapshot).files
-            except Gone:
+            except GoneFromFluss:
                 continue
             if all(Path(file.path).exists() for file in files):
                 found.add(bucket)
@@ -213,7 +213,7 @@ def test_a_lease_outlives_a_coordinator_that_was_killed_and_an_outage_longer_tha
     desk, brief = Desk(tables, "long"), Desk(tables, "brief")
     with Leasing(server.bootstrap, duration_ms=30_000) as leasing, Leasing(server.bootstrap, duration_ms=1000) as hasty:
         held, doomed = desk.acquire(leasing), brief.acquire(hasty)
-        server.kill(Part.COORDINATOR)
+        server.kill(ServerProcess.COORDINATOR)
         server.start()
         desk.client, brief.client = FlussClient(server.connect()), FlussClient(server.connect())
         until(lambda: len(desk.newest()) == len(desk.wanted))

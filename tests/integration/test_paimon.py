@@ -23,8 +23,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snowmelt.commit.cleaning import Standing, deletable
-from snowmelt.commit.publish import There, judge
+from snowmelt.commit.cleaning import CleaningView, deletable
+from snowmelt.commit.publish import EpochInLake, judge
 from snowmelt.commit.records import StagedName
 from snowmelt.errors import BEGIN_ANEW, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.sinks.paimon import sink as paimon
@@ -743,7 +743,7 @@ def test_a_hint_before_a_hole_does_not_hide_the_newest_snapshot_from_us(lake: Pa
 # ---- cleaning
 
 
-def _clean(lake: PaimonSink, target: str, standing: Standing) -> set[str]:
+def _clean(lake: PaimonSink, target: str, standing: CleaningView) -> set[str]:
     """As a driver does it. Returns what went."""
     listed = lake.staged(target)
     standing = replace(standing, named=set(standing.named) | lake.referenced(target))
@@ -764,7 +764,7 @@ def test_cleaning_takes_what_was_given_back_and_leaves_what_an_intent_may_name(l
     intent = intent_of(2, entry)
     open_epoch = stage(lake, KEYED, [(2, "three", 6)], number=3)
     older = stage(lake, KEYED, [(2, "older", 1)], number=9, chunk=True, generation=0)
-    standing = Standing(1, 2, 1, 3, {3}, set(entry.files))
+    standing = CleaningView(1, 2, 1, 3, {3}, set(entry.files))
     # The intent is won and not yet committed: its files are named by nothing but it.
     assert _clean(lake, KEYED, standing) == {*given_back.files, *failed.files, *older.files}
     lake.commit(intent, entry)
@@ -787,7 +787,7 @@ def test_cleaning_leaves_what_only_a_tag_or_a_branch_refers_to(lake: PaimonSink,
         table.delete_tag("kept")
     compact(lake, PLAIN)
     expire(lake, PLAIN, 1)
-    assert _clean(lake, PLAIN, Standing(1, 1, 1, 0, set(), set())) == set()
+    assert _clean(lake, PLAIN, CleaningView(1, 1, 1, 0, set(), set())) == set()
     if holder == "tag":
         assert len(read_with(lake, PLAIN, {"scan.tag-name": "kept"})) == 1
 
@@ -797,7 +797,7 @@ def test_cleaning_takes_files_that_compaction_and_expiry_left_behind(lake: Paimo
     old = set(lake.staged(PLAIN))
     compact(lake, PLAIN)
     expire(lake, PLAIN, 1)
-    assert _clean(lake, PLAIN, Standing(1, 1, 1, 0, set(), set())) == old
+    assert _clean(lake, PLAIN, CleaningView(1, 1, 1, 0, set(), set())) == old
     assert read(lake, PLAIN) == [(1, "one", 2)]
 
 
@@ -902,7 +902,7 @@ def test_an_epoch_that_is_found_is_made_durable_before_it_is_called_there(lake: 
     intent, entry = _staged_entry(lake)
     lake.commit(intent, entry)
     steps.clear()
-    assert isinstance(judge(intent, entry, lake.view(entry)), There)
+    assert isinstance(judge(intent, entry, lake.view(entry)), EpochInLake)
     lake.commit(intent, entry)
     assert str(folder(lake, KEYED) / "snapshot") in steps
 

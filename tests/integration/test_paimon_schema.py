@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snowmelt.commit.publish import There, judge
+from snowmelt.commit.publish import EpochInLake, judge
 from snowmelt.commit.records import Entry, Reshape
 from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SourceDrift
 from snowmelt.model.table import KIND
@@ -507,7 +507,7 @@ def test_an_epoch_that_changes_the_schema_alone_is_told_of_by_the_table(lake: Pa
     marker, greatest = lake.newest_marker(target)
     assert marker is not None
     assert (marker.epoch, marker.identity, greatest) == (2, "1-b2", 4)
-    assert isinstance(judge(intent, entry, lake.view(entry)), There)
+    assert isinstance(judge(intent, entry, lake.view(entry)), EpochInLake)
     put(lake, 3, target, id=[2], v=["y"], c2=[7])
     assert read_columns(lake, target) == [{"id": 1, "v": "x", "c2": None}, {"id": 2, "v": "y", "c2": 7}]
     assert [len(lake.referenced(target)), len(lake.staged(target))] == [2, 2]

@@ -27,7 +27,7 @@ from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.sinks.paimon.tiering import CHANGE, OFFSET, TIMESTAMP, PaimonTieringSink
 from snowmelt.sinks.tiering import LakeColumn, LakeShape
 from snowmelt.store.local import LocalStore
-from snowmelt.tiering.fence import Publish, Tiered
+from snowmelt.tiering.fence import PublishRound, Tiered
 from snowmelt.tiering.offsets import Offsets
 from tests.integration.paimon_tables import READERS, DieAtStep, stop_before_publish
 from tests.integration.tiered_tables import (
@@ -323,7 +323,7 @@ def test_without_the_fence_the_value_of_a_round_that_slept_would_win(lake: Paimo
     base = base_of(lake, ORDERS)
     stale = stage(lake, ORDERS, 0, [*rows_of(*IN_0[1:]), (key, "stale", INSERT, 4)])
     bring(lake, ORDERS, "p1", stage(lake, ORDERS, 0, [(key, "new", INSERT, 9)]))
-    with mock.patch.object(paimon_tiering, "judge", lambda base, path, view: Publish(view.latest)):
+    with mock.patch.object(paimon_tiering, "judge", lambda base, path, view: PublishRound(view.latest)):
         bring(lake, ORDERS, "p0", stale, base=base)
     assert (key, "stale", 0, 4) in read(lake, ORDERS)
 

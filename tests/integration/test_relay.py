@@ -36,7 +36,7 @@ from snowmelt.engine.driver.state import Owner, State
 from snowmelt.engine.log import standby
 from snowmelt.engine.log.handover import own_log, take_over
 from snowmelt.engine.log.recorder import Keeper
-from snowmelt.engine.log.standby import Doing, Standing, keep_capturing
+from snowmelt.engine.log.standby import RelayActivity, RelayStatus, keep_capturing
 from snowmelt.engine.log.storage import segments_of
 from snowmelt.engine.tasks.jobs import Lane
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift
@@ -242,9 +242,9 @@ def test_a_relay_of_a_pipeline_that_never_ran_says_so(mariadb: Server, tmp_path:
 
 
 @contextmanager
-def standing(wanted: Settings) -> Iterator[list[Standing]]:
+def standing(wanted: Settings) -> Iterator[list[RelayStatus]]:
     """A relay without a driver, and what it told."""
-    asked, told = threading.Event(), [Standing(Doing.STANDS_BY, None, 0)]
+    asked, told = threading.Event(), [RelayStatus(RelayActivity.STANDS_BY, None, 0)]
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(keep_capturing, wanted, asked, told.append)
         try:
@@ -277,7 +277,7 @@ def test_a_relay_and_drivers_hand_the_log_over_without_gap_or_overlap(
             until = now(mariadb)
             await_that(lambda until=until: told[-1].position is not None and told[-1].position >= until)
             with Driver(wanted) as driver:
-                await_that(lambda: told[-1].state is Doing.STANDS_BY)
+                await_that(lambda: told[-1].state is RelayActivity.STANDS_BY)
                 catch_up(mariadb, driver)
     with Driver(wanted) as driver:
         assert_whole(mariadb, driver, begins, catch_up(mariadb, driver))
@@ -359,7 +359,7 @@ def test_a_relay_at_its_cap_waits_for_a_driver(
         pass
     with standing(wanted) as told:
         fill(mariadb, name, 2_000, wide=2_000)
-        await_that(lambda: told[-1].state is Doing.PAUSED)
+        await_that(lambda: told[-1].state is RelayActivity.PAUSED)
         assert told[-1].held_bytes < (1 << 20) + SMALL.receive_bytes + SMALL.segment_bytes
         until = now(mariadb)
         with Driver(wanted) as driver:

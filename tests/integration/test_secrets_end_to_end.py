@@ -26,7 +26,7 @@ from snowmelt.engine.driver.signs import SIGN
 from snowmelt.engine.driver.state import DONE, INTENT, OWNER, SEALED, SHAPE, SUMMARY
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED
 from snowmelt.store.generations import GENERATION
-from snowmelt.store.records import Kind, unpack
+from snowmelt.store.records import RecordKind, unpack
 from tests.integration.test_connect import make_certificates
 from tests.kit.processes import Command, free_port
 from tests.kit.servers import Fresh, Server
@@ -34,7 +34,7 @@ from tests.kit.waiting import until
 
 ROWS = 2_000
 RUN_S_MAX = 240
-KINDS: dict[str, Kind[Any]] = {
+KINDS: dict[str, RecordKind[Any]] = {
     "owner": OWNER,
     "generation": GENERATION,
     "intent": INTENT,

@@ -27,7 +27,7 @@ from snowmelt.databases.mysql.read.bounds import ESTIMATED_ROWS_MIN, Extent, pla
 from snowmelt.databases.mysql.read.reads import log_end
 from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.table import TableId
-from snowmelt.verify import Outcome, verify
+from snowmelt.verify import TableOutcome, verify
 from snowmelt.verify.digests import Hash
 from snowmelt.verify.source import choose_hash
 from tests.integration.killed import Process
@@ -196,7 +196,7 @@ def test_a_pipeline_that_is_killed_is_verified(server: Server, tmp_path: Path, s
     with Running(spark, wanted) as running:
         running.settled()
         verdicts = verify(wanted, spark, None, patience_s=120.0)
-        assert [verdict.outcome for verdict in verdicts] == [Outcome.VERIFIED] * 3, verdicts
+        assert [verdict.outcome for verdict in verdicts] == [TableOutcome.VERIFIED] * 3, verdicts
         # Behind the log's back: what is wrong is seen by this server's hash.
         execute(server, "SET sql_log_bin = 0", "UPDATE shop.orders SET t = 'other' ORDER BY id LIMIT 1")
         wrong = {verdict.table.name: verdict for verdict in verify(wanted, spark, ["shop.orders"], patience_s=120.0)}

@@ -28,14 +28,14 @@ from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable
 from snowmelt.fluss.client import Claim, FlussClient, connect_coordinator
 from snowmelt.fluss.formats.types import Root
-from snowmelt.fluss.rpc import Call, Connection, Gone
-from snowmelt.fluss.server import FlussServer, Part
+from snowmelt.fluss.rpc import Call, FlussConnection, GoneFromFluss
+from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import OFFSET, PaimonTieringSink
-from snowmelt.tiering.leases import Leased
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.leases import LeasedSnapshot
+from snowmelt.tiering.rounds import RoundState
 from snowmelt.tiering.splits import SnapshotSplit
 from tests.integration.java_paimon import JavaPaimon, java_paimon
 from tests.integration.test_fluss_reading import Reading, all_types
@@ -257,10 +257,10 @@ def slowly(bootstrap: str) -> Callable[[TieringSettings, SplitTask], SplitAnswer
     return run
 
 
-def unleased(self: Leasing, lease: str, path: TableId, table: int, wanted: Any, lost: Any) -> dict[Bucket, Leased]:
+def unleased(self: Leasing, lease: str, path: TableId, table: int, wanted: Any, lost: Any) -> dict[Bucket, LeasedSnapshot]:
     client = connect_coordinator(self._calls._bootstrap)
     found = until(lambda: newest_snapshots(client, path, set(wanted)))
-    return {bucket: Leased(found[bucket], client.snapshot_files(bucket, found[bucket].snapshot)) for bucket in wanted}
+    return {bucket: LeasedSnapshot(found[bucket], client.snapshot_files(bucket, found[bucket].snapshot)) for bucket in wanted}
 
 
 @pytest.mark.timeout(240)
@@ -288,8 +288,8 @@ def test_a_slow_read_of_a_snapshot_completes_under_its_lease_and_fails_without(
     if leases:
         assert first.error is None
     else:
-        assert isinstance(first.error, Unavailable | Gone), first
-        assert first.state is State.FAILED
+        assert isinstance(first.error, Unavailable | GoneFromFluss), first
+        assert first.state is RoundState.FAILED
     assert not list((server.remote / "lease").rglob("*.metadata")), "a lease is left"
     tables.close()
 
@@ -345,7 +345,7 @@ def test_no_server_and_a_wrong_address_are_told(spark: Any) -> None:
 
 def test_a_server_that_is_too_old_is_told(fluss: FlussServer, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for lacking in (Call.PREPARE_LAKE_TABLE_SNAPSHOT, Call.ACQUIRE_KV_SNAPSHOT_LEASE):
-        monkeypatch.setattr(Connection, "knows", lambda self, call, lacking=lacking: call is not lacking)
+        monkeypatch.setattr(FlussConnection, "knows", lambda self, call, lacking=lacking: call is not lacking)
         with pytest.raises(InvalidConfig, match=rf"too old to be tiered from.*{lacking.name}.*Fluss 0\.9"):
             Tiering(spark, settings(fluss)).run()
 
@@ -473,7 +473,7 @@ def test_a_lake_table_of_another_shape_a_dropped_table_and_a_killed_tablet_serve
         assert "a lake table is not as its Fluss table needs it" in str(failed)
         running.wait_for(lambda: lake_rows(server.warehouse, right) == in_order(rows.values()))
         tables.drop(gone)
-        server.kill(Part.TABLET)
+        server.kill(ServerProcess.TABLET)
         server.start()
         rows |= {number: {"id": number, "name": "second", "n": number} for number in range(50, 150)}
         reading = Reading(server, right)
@@ -497,7 +497,7 @@ def test_a_service_that_is_to_end_does_not_wait_for_a_coordinator_that_is_away(f
 
     def reported_late(running: RunningRound, report: Any) -> None:
         # Its round is over but for the word to the coordinator.
-        server.kill(Part.COORDINATOR)
+        server.kill(ServerProcess.COORDINATOR)
         held.set()
         say(running, report)
 

@@ -26,7 +26,7 @@ import pytest
 from snowmelt.engine.failpoints import LAKE_COMMITTED, OF_TIERING, SPLIT_READ, SPLITS_STAGED, of_executor
 from snowmelt.engine.tiering.listing import lake_known
 from snowmelt.fluss.client import Claim, FlussClient, OffsetKind, connect_coordinator
-from snowmelt.fluss.server import FlussServer, Part
+from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.fluss.tables import describe_table
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import BUCKET, OFFSET
@@ -199,7 +199,7 @@ class Shop:
                 if table.path not in self._dropped:
                     self._check_server(table)
                     assert_others_read_it(FlussClient(connection), table.path)
-        with self.server.connect(Part.TABLET) as connection:
+        with self.server.connect(ServerProcess.TABLET) as connection:
             client = FlussClient(connection)
             id = next(iter(client.cluster(self.log).leaders)).table
             ends = client.offsets(id, None, range(2), OffsetKind.LATEST)

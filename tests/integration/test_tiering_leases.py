@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.driver.signs import Doing
+from snowmelt.engine.driver.signs import DriverActivity
 from snowmelt.engine.tiering import round as round_module
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.round import RunningRound
@@ -28,12 +28,12 @@ from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, _LogRows, run_
 from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable
 from snowmelt.fluss.client import Claim, FlussClient, HandedOut, HeartbeatAnswer, connect_coordinator
 from snowmelt.fluss.remote import RemoteFiles
-from snowmelt.fluss.server import Part
+from snowmelt.fluss.server import ServerProcess
 from snowmelt.fluss.tables import describe_table
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from snowmelt.tiering.leases import LeaseBook
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.rounds import RoundState
 from snowmelt.tiering.splits import LogSplit, SnapshotSplit
 from tests.integration.tiering import LAKE, RunningTiering, in_order, lake_rows, settings
 from tests.kit.fluss_servers import Tables
@@ -141,7 +141,7 @@ def gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path)
 
 
-def ends_of(running: RunningTiering, path: TableId, *states: State) -> list[RoundEnd]:
+def ends_of(running: RunningTiering, path: TableId, *states: RoundState) -> list[RoundEnd]:
     return [end for end in running.ends if end.path == path and end.state in states]
 
 
@@ -160,9 +160,9 @@ def test_a_round_has_released_its_buckets_before_its_report_is_answered(here: No
     told = RunningRound._say
     monkeypatch.setattr(RunningRound, "_say", say)
     with RunningTiering(None, settings(shop.server, lease_ms=MINUTES_MS)) as running:
-        running.wait_for(lambda: ends_of(running, path, State.FINISHED))
+        running.wait_for(lambda: ends_of(running, path, RoundState.FINISHED))
         assert seen
-    first = ends_of(running, path, State.FINISHED)[0]
+    first = ends_of(running, path, RoundState.FINISHED)[0]
     assert first.leased == 2
     assert lake_rows(shop.server.warehouse, path) == in_order(ROWS)
 
@@ -188,8 +188,8 @@ def test_a_round_that_fails_leaves_no_lease_while_the_service_lives_and_the_next
     monkeypatch.setattr(FlussClient, "prepare_lake_snapshot", fails_once)
     monkeypatch.setattr(RunningRound, "_say", say)
     with RunningTiering(None, settings(shop.server, lease_ms=MINUTES_MS)) as running:
-        running.wait_for(lambda: ends_of(running, path, State.FINISHED))
-    failed, finished = ends_of(running, path, State.FAILED)[0], ends_of(running, path, State.FINISHED)[0]
+        running.wait_for(lambda: ends_of(running, path, RoundState.FINISHED))
+    failed, finished = ends_of(running, path, RoundState.FAILED)[0], ends_of(running, path, RoundState.FINISHED)[0]
     assert all(leases[:2]), "it was leased when it was read"
     assert failed.lease != finished.lease, "an id was used twice"
 
@@ -205,7 +205,7 @@ def test_a_round_that_ends_by_a_bug_leaves_no_lease_while_the_service_lives(
 
     monkeypatch.setattr(FlussClient, "prepare_lake_snapshot", bug)
     with RunningTiering(None, settings(shop.server, lease_ms=MINUTES_MS)) as running:
-        running.wait_for(lambda: ends_of(running, path, State.FAILED))
+        running.wait_for(lambda: ends_of(running, path, RoundState.FAILED))
         shop.wait_until_nothing_is_leased(path)
         assert running._thread.is_alive()
     assert "ValueError" in str(running.ends[0].error)
@@ -235,12 +235,12 @@ def test_a_table_that_the_coordinator_takes_away_cancels_its_job_drops_its_lease
         monkeypatch.setattr(round_module, "run_split", run_split)
         # As a service would that takes itself for its owner; the coordinator then hands the table out again.
         connect_coordinator(shop.server.bootstrap).heartbeat(failed=[Claim(first.table, epoch, first.tiering_epoch)])
-        running.wait_for(lambda: ends_of(running, path, State.FENCED))
-        running.wait_for(lambda: ends_of(running, path, State.FINISHED))
-        running.wait_for(lambda: ends_of(running, other, State.FINISHED))
+        running.wait_for(lambda: ends_of(running, path, RoundState.FENCED))
+        running.wait_for(lambda: ends_of(running, path, RoundState.FINISHED))
+        running.wait_for(lambda: ends_of(running, other, RoundState.FINISHED))
         for one in (path, other):
             shop.wait_until_nothing_is_leased(one)
-    fenced = ends_of(running, path, State.FENCED)[0]
+    fenced = ends_of(running, path, RoundState.FENCED)[0]
     assert "not ours any more" in str(fenced.error)
     assert shop.files(fenced) == []
     assert lake_rows(shop.server.warehouse, path) == in_order(ROWS)
@@ -289,7 +289,7 @@ def test_a_round_is_fenced_by_another_coordinator_and_by_a_second_hand_out(
         # The second round of a table waits at the gate with a lease of its own.
         until(lambda: not any(doctored[0]._lease in str(file) for file in _lease_files(shop)), seconds_max=WAIT_S_MAX)
         gate.open()
-        running.wait_for(lambda: ends_of(running, path, State.FENCED))
+        running.wait_for(lambda: ends_of(running, path, RoundState.FENCED))
     assert doctored[0]._lease not in commits
 
 
@@ -316,7 +316,7 @@ def test_a_round_whose_coordinator_is_silent_for_too_long_is_lost_while_it_reads
         running.wait_for(lambda: gate.waiting)
         shop.wait_until_nothing_is_leased(path)
         gate.open()
-        running.wait_for(lambda: ends_of(running, path, State.FENCED))
+        running.wait_for(lambda: ends_of(running, path, RoundState.FENCED))
     assert lake_rows(shop.server.warehouse, path) == []
 
 
@@ -337,13 +337,13 @@ def test_a_bucket_is_released_when_its_task_has_ended_while_others_are_read(
         assert lease.covered_ms is not None
         assert lease.held_ms <= time.time() * 1000 < lease.covered_ms <= lease.held_ms + 2 * MINUTES_MS
         gate.open()
-        running.wait_for(lambda: ends_of(running, path, State.FINISHED))
+        running.wait_for(lambda: ends_of(running, path, RoundState.FINISHED))
         assert lease.lease == running.ends[-1].lease
         shop.wait_until_nothing_is_leased(path)
         running.wait_for(lambda: not shown(running))
     assert lake_rows(shop.server.warehouse, path) == in_order(ROWS)
     [last] = read_statuses(running.settings.name, shop.server.bootstrap)
-    assert (last.life, last.ended["finished"] > 0, last.error) == (Doing.ENDED, True, "")
+    assert (last.life, last.ended["finished"] > 0, last.error) == (DriverActivity.ENDED, True, "")
 
 
 def shown(running: RunningTiering) -> Sequence[ShownLease]:
@@ -362,11 +362,11 @@ def test_a_split_that_fails_ends_the_others_and_their_lease(shop: Shop, spark: A
 
     monkeypatch.setattr(round_module, "run_split", one_fails)
     with RunningTiering(spark, settings(shop.server, lease_ms=MINUTES_MS)) as running:
-        running.wait_for(lambda: ends_of(running, path, State.FAILED))
+        running.wait_for(lambda: ends_of(running, path, RoundState.FAILED))
         monkeypatch.setattr(round_module, "run_split", run_split)
-        running.wait_for(lambda: ends_of(running, path, State.FINISHED))
+        running.wait_for(lambda: ends_of(running, path, RoundState.FINISHED))
         shop.wait_until_nothing_is_leased(path)
-    assert "as planned" in str(ends_of(running, path, State.FAILED)[0].error)
+    assert "as planned" in str(ends_of(running, path, RoundState.FAILED)[0].error)
 
 
 # ---- the lease is lost
@@ -394,7 +394,7 @@ def test_what_was_read_under_a_lease_that_was_lost_is_not_committed_though_its_n
         running.wait_for(lost.is_set)
         gate.open()
         running.wait_for(lambda: running.ends)
-        assert running.ends[0].state is State.FAILED
+        assert running.ends[0].state is RoundState.FAILED
         assert "lease was lost" in str(running.ends[0].error)
         assert lake_rows(shop.server.warehouse, path) == []
 
@@ -407,25 +407,25 @@ def test_a_coordinator_that_stands_still_for_twice_a_lease_costs_the_round_and_n
     lease_ms = 2_000
     path, other = shop.make(), shop.make()
     monkeypatch.setattr(round_module, "run_split", _only(path, gate.run(0, 1)))
-    coordinator = shop.server.pid(Part.COORDINATOR)
+    coordinator = shop.server.pid(ServerProcess.COORDINATOR)
     assert coordinator is not None
     with RunningTiering(spark, settings(shop.server, lease_ms=lease_ms)) as running:
         running.wait_for(lambda: gate.waiting)
-        running.wait_for(lambda: ends_of(running, other, State.FINISHED))
+        running.wait_for(lambda: ends_of(running, other, RoundState.FINISHED))
         os.kill(coordinator, signal.SIGSTOP)
         try:
             # Not a wait for something: this is how long it stands still.
             threading.Event().wait(2 * lease_ms / 1000)
         finally:
             os.kill(coordinator, signal.SIGCONT)
-        running.wait_for(lambda: ends_of(running, path, State.FAILED, State.FENCED))
+        running.wait_for(lambda: ends_of(running, path, RoundState.FAILED, RoundState.FENCED))
         assert lake_rows(shop.server.warehouse, path) == []
         monkeypatch.setattr(round_module, "run_split", run_split)
-        running.wait_for(lambda: ends_of(running, path, State.FINISHED))
-        before = len(ends_of(running, other, State.FINISHED))
-        running.wait_for(lambda: len(ends_of(running, other, State.FINISHED)) > before)
+        running.wait_for(lambda: ends_of(running, path, RoundState.FINISHED))
+        before = len(ends_of(running, other, RoundState.FINISHED))
+        running.wait_for(lambda: len(ends_of(running, other, RoundState.FINISHED)) > before)
         shop.wait_until_nothing_is_leased(path)
-    assert "lease was lost" in str(ends_of(running, path, State.FAILED, State.FENCED)[0].error)
+    assert "lease was lost" in str(ends_of(running, path, RoundState.FAILED, RoundState.FENCED)[0].error)
     assert lake_rows(shop.server.warehouse, path) == in_order(ROWS)
 
 
@@ -449,7 +449,7 @@ def test_a_lease_thread_that_dies_ends_the_service_with_an_error_and_leaves_no_l
     ):
         running.wait_for(lambda: not running._thread.is_alive())
     assert shop.leased(path) == []
-    assert not ends_of(running, path, State.FINISHED)
+    assert not ends_of(running, path, RoundState.FINISHED)
     assert lake_rows(shop.server.warehouse, path) == []
 
 

@@ -22,7 +22,7 @@ from snowmelt.engine.union.protection import LeasedRead, protected
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient, OffsetKind
 from snowmelt.fluss.formats.types import Root
-from snowmelt.fluss.rpc import NO_TABLE_OR_BUCKET, Call, Connection, Gone
+from snowmelt.fluss.rpc import NO_TABLE_OR_BUCKET, Call, FlussConnection, GoneFromFluss
 from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.model.fluss import Bucket
@@ -255,7 +255,7 @@ def test_a_server_that_does_not_know_its_buckets_yet_is_not_taken_for_partitions
     def there() -> bool:
         try:
             return len(list_buckets(client, table).partitions) == 2
-        except (Unavailable, Gone):
+        except (Unavailable, GoneFromFluss):
             return False
 
     until(there)
@@ -263,7 +263,7 @@ def test_a_server_that_does_not_know_its_buckets_yet_is_not_taken_for_partitions
 
     def offsets(self: FlussClient, table: int, partition: int | None, buckets: Iterable[int], kind: OffsetKind) -> dict[Bucket, int]:
         if partition == dropped:
-            raise Gone("there is no such bucket", code=NO_TABLE_OR_BUCKET)
+            raise GoneFromFluss("there is no such bucket", code=NO_TABLE_OR_BUCKET)
         return real(self, table, partition, buckets, kind)
 
     monkeypatch.setattr(FlussClient, "offsets", offsets)
@@ -303,8 +303,8 @@ def test_a_server_without_leases_and_any_failure_to_lease_end_the_plan(
     path = fluss_tables.make()
     fluss_tables.upsert(path, [values(id, "x") for id in range(20)])
     until(lambda: len(FlussClient(fluss.connect()).latest_snapshots(path).snapshots) == 2)
-    knows = Connection.knows
-    monkeypatch.setattr(Connection, "knows", lambda self, call: call is not Call.ACQUIRE_KV_SNAPSHOT_LEASE and knows(self, call))
+    knows = FlussConnection.knows
+    monkeypatch.setattr(FlussConnection, "knows", lambda self, call: call is not Call.ACQUIRE_KV_SNAPSHOT_LEASE and knows(self, call))
     with pytest.raises(InvalidConfig, match=r"has no leases of KV snapshots.*ACQUIRE_KV_SNAPSHOT_LEASE.*Fluss 0\.9"):
         planned(fluss, path)
     monkeypatch.undo()
@@ -465,7 +465,7 @@ def test_what_is_wrong_is_told_before_anything_is_read(tiered: Changing, spark: 
     name = told.pop("table")
     with pytest.raises(Unavailable, match="can't be reached"):
         snowmelt.union_read(spark, name, bootstrap="127.0.0.1:1", warehouse=told["warehouse"])
-    with pytest.raises(Gone, match="does not exist"):
+    with pytest.raises(GoneFromFluss, match="does not exist"):
         snowmelt.union_read(spark, f"{path.database}.nowhere", **told)
     with pytest.raises(InvalidConfig, match="no such column: colour"):
         snowmelt.union_read(spark, name, **told, columns=["colour"])

@@ -32,10 +32,10 @@ from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import DELETE, INSERT, KIND, TableId
 from snowmelt.sinks.contract import SEQUENCE
 from snowmelt.sinks.paimon.sink import PaimonSink
-from snowmelt.verify import Difference, Outcome, TableVerdict, verify
+from snowmelt.verify import Difference, TableOutcome, TableVerdict, verify
 from snowmelt.verify.digests import Hash, digest_rows, from_raw
 from snowmelt.verify.forms import float_bits, is_summed, lake_text, sql_digest, sql_float
-from snowmelt.verify.rounds import Kind
+from snowmelt.verify.rounds import DifferenceKind
 from snowmelt.verify.source import choose_hash
 from tests.integration.killed import ROWS, fill, under_load
 from tests.integration.logs import open_session
@@ -68,7 +68,7 @@ def compare(spark: Any, wanted: Settings, *tables: str, patience_s: float = 120.
     return {verdict.table.name: verdict for verdict in verdicts}
 
 
-def named(verdict: TableVerdict) -> set[tuple[tuple[str, ...], Kind, tuple[str, ...]]]:
+def named(verdict: TableVerdict) -> set[tuple[tuple[str, ...], DifferenceKind, tuple[str, ...]]]:
     assert verdict.differing == len(verdict.differences), verdict
     return {(tuple(text for _, text in one.key), one.kind, one.columns) for one in verdict.differences}
 
@@ -87,7 +87,7 @@ def test_a_lake_that_follows_is_verified_under_load_and_wrong_rows_are_named(ser
         running.wait_for(lambda: set(running.pipeline.progress.phases.values()) == {"released"})
         verdicts = compare(spark, wanted)
         for verdict in verdicts.values():
-            assert verdict.outcome is Outcome.VERIFIED, f"a right lake is called wrong: {verdict}"
+            assert verdict.outcome is TableOutcome.VERIFIED, f"a right lake is called wrong: {verdict}"
         assert verdicts["orders"].rows > ROWS // 2
 
         run(
@@ -103,14 +103,17 @@ def test_a_lake_that_follows_is_verified_under_load_and_wrong_rows_are_named(ser
         )
         verdicts = compare(spark, wanted)
     assert named(verdicts["orders"]) == {
-        ((str(FAR),), Kind.CHANGED, ("c", "amount")),
-        ((str(FAR + 1),), Kind.EXTRA, ()),
-        ((str(FAR + 2),), Kind.LOST, ()),
+        ((str(FAR),), DifferenceKind.CHANGED, ("c", "amount")),
+        ((str(FAR + 1),), DifferenceKind.EXTRA, ()),
+        ((str(FAR + 2),), DifferenceKind.LOST, ()),
     }
-    assert named(verdicts["names"]) == {(("ßtraße",), Kind.EXTRA, ())}
-    assert named(verdicts["pairs"]) == {((str(FAR), "third"), Kind.LOST, ()), ((str(FAR), "left"), Kind.CHANGED, ("v",))}
-    assert [kind for _, kind, _ in named(verdicts["journal"])] == [Kind.LOST]
-    assert verdicts["nothing"].outcome is Outcome.VERIFIED
+    assert named(verdicts["names"]) == {(("ßtraße",), DifferenceKind.EXTRA, ())}
+    assert named(verdicts["pairs"]) == {
+        ((str(FAR), "third"), DifferenceKind.LOST, ()),
+        ((str(FAR), "left"), DifferenceKind.CHANGED, ("v",)),
+    }
+    assert [kind for _, kind, _ in named(verdicts["journal"])] == [DifferenceKind.LOST]
+    assert verdicts["nothing"].outcome is TableOutcome.VERIFIED
 
 
 def test_a_place_that_mysql_shows_is_in_every_later_read(fresh_mysql8: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +177,7 @@ def test_one_column_of_each_type_that_differs_is_named(server: Server, tmp_path:
     with Running(spark, wanted) as running:
         running.settled()
     for verdict in compare(spark, wanted).values():
-        assert verdict.outcome is Outcome.VERIFIED, f"values of some type are not the same on both sides: {verdict}"
+        assert verdict.outcome is TableOutcome.VERIFIED, f"values of some type are not the same on both sides: {verdict}"
 
     changed = {name: _change_each_column(server, name, columns) for name, columns in written.items()}
     for name, verdict in compare(spark, wanted).items():
@@ -233,19 +236,19 @@ def test_change_tables_are_compared_by_what_their_changes_add_up_to(server: Serv
         run(server, "UPDATE shop.journal SET v = 'other' WHERE id = 1", "DELETE FROM shop.notes WHERE v IS NULL")
         running.settled()
     for verdict in compare(spark, wanted).values():
-        assert verdict.outcome is Outcome.VERIFIED, f"a right change table is called wrong: {verdict}"
+        assert verdict.outcome is TableOutcome.VERIFIED, f"a right change table is called wrong: {verdict}"
 
     run(server, "DELETE FROM shop.notes LIMIT 1", "UPDATE shop.journal SET v = 'unseen' WHERE id = 4", logged=False)
     verdicts = compare(spark, wanted)
-    assert [kind for _, kind, _ in named(verdicts["notes"])] == [Kind.EXTRA], "one of two equal rows is gone from the source"
-    assert named(verdicts["journal"]) == {(("4",), Kind.LOST, ()), (("4",), Kind.EXTRA, ())}
+    assert [kind for _, kind, _ in named(verdicts["notes"])] == [DifferenceKind.EXTRA], "one of two equal rows is gone from the source"
+    assert named(verdicts["journal"]) == {(("4",), DifferenceKind.LOST, ()), (("4",), DifferenceKind.EXTRA, ())}
 
     run(server, "ALTER TABLE shop.journal ADD COLUMN w INT NOT NULL DEFAULT 7", "ALTER TABLE shop.plain ADD COLUMN w INT")
     with Running(spark, wanted) as running:
         running.settled()
     verdicts = compare(spark, wanted, "shop.journal", "shop.plain")
-    assert verdicts["plain"].outcome is Outcome.VERIFIED, "no row was written since the column came"
-    assert verdicts["journal"].outcome is Outcome.NOT_VERIFIED
+    assert verdicts["plain"].outcome is TableOutcome.VERIFIED, "no row was written since the column came"
+    assert verdicts["journal"].outcome is TableOutcome.NOT_VERIFIED
     assert "altered can't be folded" in verdicts["journal"].reason
 
 
@@ -261,14 +264,14 @@ def test_a_lake_that_somebody_else_wrote_to_is_told(fresh_mariadb: Fresh, tmp_pa
         run(server, "UPDATE shop.orders SET k = k + 1 WHERE id = 7")
         running.settled()
     assert named(compare(spark, wanted, "shop.orders")["orders"]) == {
-        (("1",), Kind.LOST, ()),
-        (("2",), Kind.CHANGED, ("k",)),
-        ((str(FAR),), Kind.EXTRA, ()),
+        (("1",), DifferenceKind.LOST, ()),
+        (("2",), DifferenceKind.CHANGED, ("k",)),
+        ((str(FAR),), DifferenceKind.EXTRA, ()),
     }
 
     run(server, "UPDATE shop.orders SET k = k + 1 WHERE id = 8")
     behind = compare(spark, wanted, "shop.ord*", patience_s=1.0)["orders"]
-    assert behind.outcome is Outcome.NOT_VERIFIED
+    assert behind.outcome is TableOutcome.NOT_VERIFIED
     assert "the lake is behind by" in behind.reason
     assert "--until-current" in behind.reason
     with pytest.raises(InvalidConfig, match=r"no table shop\.typo"):
@@ -334,11 +337,11 @@ pipeline: {{name: test-verify, state: state, interval: 300ms}}
 
 
 def test_a_verdict_is_told_by_keys_and_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    wrong = (Difference((("id", "2"),), Kind.CHANGED, ("v",)), Difference((("id", "3"),), Kind.LOST))
+    wrong = (Difference((("id", "2"),), DifferenceKind.CHANGED, ("v",)), Difference((("id", "3"),), DifferenceKind.LOST))
     verdict = TableVerdict(
         table=TableId("shop", "orders"),
         target="ods.orders",
-        outcome=Outcome.DIFFERS,
+        outcome=TableOutcome.DIFFERS,
         rows=9,
         position="file:4",
         differing=3,

@@ -19,7 +19,7 @@ from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.server import FlussServer
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import BUCKET, OFFSET, TIMESTAMP, PaimonTieringSink
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.rounds import RoundState
 
 WAIT_S_MAX = 120
 LAKE = {"table__datalake__enabled": "true", "table__datalake__freshness": "1s"}
@@ -58,7 +58,7 @@ class RunningTiering:
             time.sleep(0.05)
 
     def finished(self, path: TableId) -> int:
-        return sum(end.path == path and end.state is State.FINISHED for end in self.ends)
+        return sum(end.path == path and end.state is RoundState.FINISHED for end in self.ends)
 
     def __enter__(self) -> RunningTiering:
         self._thread.start()

@@ -18,8 +18,8 @@ import google_crc32c
 from snowmelt.errors import Unavailable
 from snowmelt.fluss.client import FlussClient, OffsetKind
 from snowmelt.fluss.formats.types import FlussType, Schema
-from snowmelt.fluss.rpc import Gone
-from snowmelt.fluss.server import HOST, FlussServer, Part
+from snowmelt.fluss.rpc import GoneFromFluss
+from snowmelt.fluss.server import HOST, FlussServer, ServerProcess
 from snowmelt.model.table import TableId
 from tests.kit.fluss_bytes import compacted_row, varint
 from tests.kit.waiting import until
@@ -34,7 +34,7 @@ def field(number: int, value: int | bytes | str) -> bytes:
     return varint(number << 3 | 2, 32) + varint(len(data), 32) + data
 
 
-def call(server: FlussServer, part: Part, key: int, body: bytes) -> bytes:
+def call(server: FlussServer, part: ServerProcess, key: int, body: bytes) -> bytes:
     with socket.create_connection((HOST, server.port(part)), 30) as connection:
         connection.sendall(struct.pack(">ihhi", 8 + len(body), key, 0, 1) + body)
         with connection.makefile("rb") as answers:
@@ -87,7 +87,7 @@ def create_table(
         "custom_properties": {},
     }
     body = field(1, path_of(table)) + field(2, json.dumps(described)) + field(3, 0)
-    make_led(server, table, 0 if partition_key else buckets, lambda: call(server, Part.COORDINATOR, CREATE_TABLE, body))
+    make_led(server, table, 0 if partition_key else buckets, lambda: call(server, ServerProcess.COORDINATOR, CREATE_TABLE, body))
 
 
 def make_led(server: FlussServer, table: TableId, buckets: int, make: Callable[[], object]) -> None:
@@ -99,13 +99,13 @@ def make_led(server: FlussServer, table: TableId, buckets: int, make: Callable[[
 
     def led() -> bool:
         if not buckets:
-            return f"New table: {table} with id" in server.log(Part.COORDINATOR).read_text()
-        with server.connect(Part.TABLET) as connection:
+            return f"New table: {table} with id" in server.log(ServerProcess.COORDINATOR).read_text()
+        with server.connect(ServerProcess.TABLET) as connection:
             client = FlussClient(connection)
             if len(leaders := client.cluster(table).leaders) < buckets:
                 return False
             # The server is told that it leads a bucket before it has it.
-            with contextlib.suppress(Unavailable, Gone):
+            with contextlib.suppress(Unavailable, GoneFromFluss):
                 return bool(client.offsets(next(iter(leaders)).table, None, range(buckets), OffsetKind.LATEST))
         return False
 
@@ -117,18 +117,18 @@ def make_led(server: FlussServer, table: TableId, buckets: int, make: Callable[[
         except AssertionError:
             if again == 4:
                 raise
-        with server.connect(Part.COORDINATOR) as connection:
+        with server.connect(ServerProcess.COORDINATOR) as connection:
             FlussClient(connection).drop_table(table)
 
 
 def add_column(server: FlussServer, table: TableId, name: str, kind: FlussType) -> None:
     added = field(1, name) + field(2, json.dumps(kind.json)) + field(4, 0)
-    call(server, Part.COORDINATOR, ALTER_TABLE, field(1, path_of(table)) + field(2, 0) + field(4, added))
+    call(server, ServerProcess.COORDINATOR, ALTER_TABLE, field(1, path_of(table)) + field(2, 0) + field(4, added))
 
 
 def set_property(server: FlussServer, table: TableId, name: str, value: str) -> None:
     change = field(1, name) + field(2, value) + field(3, 0)
-    call(server, Part.COORDINATOR, ALTER_TABLE, field(1, path_of(table)) + field(2, 0) + field(3, change))
+    call(server, ServerProcess.COORDINATOR, ALTER_TABLE, field(1, path_of(table)) + field(2, 0) + field(3, change))
 
 
 def kv_batch(rows: Iterable[tuple[bytes, bytes | None]], *, schema_id: int = 1) -> bytes:
@@ -146,7 +146,7 @@ def kv_batch(rows: Iterable[tuple[bytes, bytes | None]], *, schema_id: int = 1) 
 def put(server: FlussServer, table: int, bucket: int, batch: bytes, partition: int | None = None) -> None:
     """Rows into a bucket, whether they belong there or not."""
     wanted = (b"" if partition is None else field(1, partition)) + field(2, bucket) + field(3, batch)
-    answer = call(server, Part.TABLET, PUT_KV, field(1, -1) + field(2, table) + field(3, 30_000) + field(5, wanted))
+    answer = call(server, ServerProcess.TABLET, PUT_KV, field(1, -1) + field(2, table) + field(3, 30_000) + field(5, wanted))
     # One bucket: its partition and number, which are no large numbers, and then an error's code or none.
     said = answer[2 if partition is None else 4 :]
     assert said[:1] == b"\x10", answer

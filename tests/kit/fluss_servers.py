@@ -17,7 +17,7 @@ from typing import Any
 import fluss as pyfluss
 import pyarrow as pa
 
-from snowmelt.fluss.server import HOST, FlussServer, FlussSettings, Part
+from snowmelt.fluss.server import HOST, FlussServer, FlussSettings, ServerProcess
 from snowmelt.model.table import TableId
 from tests.kit.fluss_raw import make_led
 from tests.kit.processes import free_port
@@ -47,7 +47,7 @@ class SaslFluss(FlussServer):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         # Of the other listener: nobody else has a port so near.
-        self._sasl_ports = {part: free_port() for part in Part}
+        self._sasl_ports = {part: free_port() for part in ServerProcess}
 
     @classmethod
     def begin(cls, folder: Path, **settings: Any) -> SaslFluss:
@@ -68,9 +68,9 @@ class SaslFluss(FlussServer):
 
     @property
     def sasl_bootstrap(self) -> str:
-        return f"{HOST}:{self._sasl_ports[Part.COORDINATOR]}"
+        return f"{HOST}:{self._sasl_ports[ServerProcess.COORDINATOR]}"
 
-    def _listeners(self, part: Part) -> str:
+    def _listeners(self, part: ServerProcess) -> str:
         return f"{super()._listeners(part)},CLIENT://{HOST}:{self._sasl_ports[part]}"
 
 

@@ -225,7 +225,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         statement="a put whose reply was lost is not known for ours",
         file="commit/coordinator.py",
         old="        elif found.identity in [offered.identity for offered in self._offered]:\n"
-        "            self._turn(Turn.OURS)\n"
+        "            self._turn(StageTrigger.OURS)\n"
         "            self._take(found)\n",
         new="",
         tests=("unit/test_coordinator.py::TestLostReplies::test_a_put_that_won_although_its_reply_was_lost_is_ours",),
@@ -331,7 +331,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="004",
         statement="a source that is set aside moves the watermark",
         file="commit/ledger.py",
-        old="moves = time_ms is not None and table.phase is not Phase.SET_ASIDE",
+        old="moves = time_ms is not None and table.phase is not TablePhase.SET_ASIDE",
         new="moves = time_ms is not None",
         tests=("unit/test_ledger.py::TestWatermarks::test_a_source_that_is_set_aside_keeps_it_where_it_is",),
     ),
@@ -349,7 +349,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="004",
         statement="a source that was dropped holds the watermark back",
         file="commit/ledger.py",
-        old="            if table.phase is not Phase.GONE:\n",
+        old="            if table.phase is not TablePhase.GONE:\n",
         new="            if table.phase is not None:\n",
         tests=("unit/test_ledger.py::TestWatermarks::test_a_dropped_source_holds_nobody_back",),
     ),
@@ -367,7 +367,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="004",
         statement="a commit whose snapshot was expired is published again",
         file="commit/publish.py",
-        old="        if view.files is Files.REFERENCED:\n            return There(view.snapshot)\n",
+        old="        if view.files is Files.REFERENCED:\n            return EpochInLake(view.snapshot)\n",
         new="",
         tests=("unit/test_publish.py::TestRemovedSnapshots::test_files_in_the_manifests_tell_that_it_happened",),
     ),
@@ -404,8 +404,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="004",
         statement="an epoch is written in another schema than it was staged with",
         file="commit/publish.py",
-        old="    if entry.schema != view.schema:\n        raise _reshaped(entry, view.schema)\n    return Publish",
-        new="    return Publish",
+        old="    if entry.schema != view.schema:\n        raise _reshaped(entry, view.schema)\n    return PublishEpoch",
+        new="    return PublishEpoch",
         tests=("unit/test_publish.py::TestTheTableItself::test_another_schema_than_the_one_we_staged_with_stops_us",),
     ),
     Mutant(
@@ -658,8 +658,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="004",
         statement="an intent that is found open is closed without a commit",
         file="commit/coordinator.py",
-        old="    (Stage.STARTING, Turn.FOUND_OPEN): Stage.COMMITTING,\n",
-        new="    (Stage.STARTING, Turn.FOUND_OPEN): Stage.LISTENING,\n",
+        old="    (Stage.STARTING, StageTrigger.FOUND_OPEN): Stage.COMMITTING,\n",
+        new="    (Stage.STARTING, StageTrigger.FOUND_OPEN): Stage.LISTENING,\n",
         tests=("unit/test_coordinator.py::TestStarting::test_recovery_twice_in_a_row_comes_to_the_same_end",),
     ),
     Mutant(

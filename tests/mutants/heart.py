@@ -111,7 +111,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="heart",
         statement="a table is split before what lies outside of it is adopted",
         file="planning/tables.py",
-        old='        check(table.phase is Phase.SPLITTING, "a table is split that is not being split", '
+        old='        check(table.phase is TablePhase.SPLITTING, "a table is split that is not being split", '
         'f"{incarnation} is {table.phase.value}")\n',
         new="",
         tests=("unit/test_tables.py::TestBounds::test_what_lies_outside_is_adopted_before_splitting_begins",),
@@ -168,7 +168,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="heart",
         statement="a statement brings back a table that is set aside",
         file="planning/epochs.py",
-        old="        case _ if phase is Phase.SET_ASIDE:\n            return None\n",
+        old="        case _ if phase is TablePhase.SET_ASIDE:\n            return None\n",
         new="",
         tests=("unit/test_planning.py::TestSetAside::test_no_statement_but_a_drop_moves_a_table_that_is_set_aside",),
     ),

@@ -12,7 +12,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="002",
         statement="a list of another coordinator proves that a snapshot is there",
         file="tiering/leases.py",
-        old="        if listed.place != one.place:\n            self._again(one, Turn.ELSEWHERE)\n            return\n",
+        old="        if listed.place != one.place:\n            self._again(one, LeaseTrigger.ELSEWHERE)\n            return\n",
         new="",
         tests=("unit/test_leases.py::TestAcquiring::test_a_list_of_another_connection_or_epoch_proves_nothing",),
     ),
@@ -66,8 +66,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="002",
         statement="a renewal that came back too late is believed",
         file="tiering/leases.py",
-        old="        self._expire(now_ms)\n        if found.phase is Phase.GONE:\n",
-        new="        if found.phase is Phase.GONE:\n",
+        old="        self._expire(now_ms)\n        if found.phase is LeasePhase.GONE:\n",
+        new="        if found.phase is LeasePhase.GONE:\n",
         tests=("unit/test_leases.py::TestRenewing::test_a_renewal_that_comes_back_too_late_is_none_although_the_server_says_yes",),
     ),
     Mutant(
@@ -84,7 +84,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="002",
         statement="a snapshot that the server does not have is held",
         file="tiering/leases.py",
-        old="        elif answer.unavailable & one.leased.keys():\n            self._again(one, Turn.MOVED)\n",
+        old="        elif answer.unavailable & one.leased.keys():\n            self._again(one, LeaseTrigger.MOVED)\n",
         new="",
         tests=("unit/test_leases.py::TestAcquiring::test_what_the_server_says_it_does_not_have_is_chosen_anew",),
     ),
@@ -140,8 +140,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="002",
         statement="a drop without an answer is forgotten",
         file="tiering/leases.py",
-        old="            case _ if one.phase is Phase.ENDING:\n                self._over_if_never_sent(one)\n            case Release():",
-        new="            case _ if one.phase is Phase.ENDING:\n                self._over(one)\n            case Release():",
+        old="            case _ if one.phase is LeasePhase.ENDING:\n"
+        "                self._over_if_never_sent(one)\n            case Release():",
+        new="            case _ if one.phase is LeasePhase.ENDING:\n                self._over(one)\n            case Release():",
         tests=("unit/test_leases.py::TestLettingGo::test_a_drop_is_repeated_until_it_is_confirmed_and_nothing_is_sent_behind_it",),
     ),
     Mutant(
@@ -212,11 +213,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="002",
         statement="splits are handed out before the lease is verified",
         file="tiering/leases.py",
-        old="        ready = found.phase is Phase.HELD\n"
-        "        snapshots = {bucket: Leased(one, found.files[bucket]) for bucket, one in found.lea"
+        old="        ready = found.phase is LeasePhase.HELD\n"
+        "        snapshots = {bucket: LeasedSnapshot(one, found.files[bucket]) for bucket, one in found.lea"
         "sed.items()} if ready else {}\n",
         new="        ready = True\n"
-        "        snapshots = {bucket: Leased(one, found.files[bucket]) for bucket, one in found.lea"
+        "        snapshots = {bucket: LeasedSnapshot(one, found.files[bucket]) for bucket, one in found.lea"
         "sed.items() if bucket in found.files}\n",
         tests=("unit/test_leases.py::TestAcquiring::test_a_list_an_acquire_another_list_and_the_files_come_before_anything_is_read",),
     ),
@@ -254,8 +255,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="002",
         statement="a commit whose answer was lost is made again",
         file="tiering/fence.py",
-        old="        if tiered.path == path:\n            return There(tiered.snapshot)\n",
-        new="        if tiered.path == path:\n            return Publish(lake.latest)\n",
+        old="        if tiered.path == path:\n            return RoundInLake(tiered.snapshot)\n",
+        new="        if tiered.path == path:\n            return PublishRound(lake.latest)\n",
         tests=("unit/test_fence.py::TestFence::test_a_lost_answer_is_not_a_lost_request",),
     ),
     Mutant(
@@ -408,8 +409,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="002",
         statement="a union read takes the offsets of one snapshot with the rows of another",
         file="tiering/union.py",
-        old="        return Pair(lake.newest.snapshot, start.offsets)\n",
-        new="        return Pair(lake.latest, start.offsets)\n",
+        old="        return LakeOffsets(lake.newest.snapshot, start.offsets)\n",
+        new="        return LakeOffsets(lake.latest, start.offsets)\n",
         tests=(
             "unit/test_union.py::TestWhatTheLakeHas::test_rows_and_offsets_are_those_of_one_snapshot_though_a_compaction_came_behind_it",
         ),
@@ -429,8 +430,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         statement="files of a job that was under way when its table was lost stay",
         file="tiering/rounds.py",
         old="                self._messages = tuple(message for read in reads for message in read.messages)\n"
-        "                if self._still(State.LEASED):\n",
-        new="                if self._still(State.LEASED):\n"
+        "                if self._still(RoundState.LEASED):\n",
+        new="                if self._still(RoundState.LEASED):\n"
         "                    self._messages = tuple(message for read in reads for message in read.messages)\n",
         tests=("unit/test_rounds.py::TestSilence::test_files_of_a_job_that_was_under_way_are_cleaned",),
     ),
@@ -439,7 +440,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="002",
         statement="a round that was lost goes on with the outcome of its last step",
         file="tiering/rounds.py",
-        old="        if self.state is State.VOID:\n            return False\n        check(self.state is state,",
+        old="        if self.state is RoundState.VOID:\n            return False\n        check(self.state is state,",
         new="        check(self.state is state,",
         tests=("unit/test_rounds.py::TestSilence::test_the_outcome_of_a_step_that_was_under_way_changes_nothing",),
     ),
@@ -886,8 +887,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="002",
         statement="what ended tasks of a lost round have staged stays",
         file="engine/tiering/round.py",
-        old="            raise _Staged(why, staged) from error\n",
-        new="            raise _Staged(why, staged[:0]) from error\n",
+        old="            raise _PartlyRead(why, staged) from error\n",
+        new="            raise _PartlyRead(why, staged[:0]) from error\n",
         tests=(
             "integration/test_tiering_leases.py::test_a_table_that_the_coordinator_takes_away_cancels_its_job_drops_its_lease_and_deletes_what_was_staged",
         ),

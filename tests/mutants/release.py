@@ -33,8 +33,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="001",
         statement="a released table keeps its chunks",
         file="planning/tables.py",
-        old="            self._turn(table, Turn.LET_GO)\n            table.copy = None\n",
-        new="            self._turn(table, Turn.LET_GO)\n",
+        old="            self._turn(table, TableTrigger.LET_GO)\n            table.copy = None\n",
+        new="            self._turn(table, TableTrigger.LET_GO)\n",
         tests=("unit/test_summary.py::TestReleased::test_what_is_let_go_of_is_not_in_the_summary",),
     ),
     Mutant(
@@ -87,8 +87,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="000",
         statement="a released table is found again after a restart",
         file="planning/epochs.py",
-        old="return known is None or known.phase is Phase.GONE\n",
-        new="return known is None or known.phase in (Phase.GONE, Phase.RELEASED)\n",
+        old="return known is None or known.phase is TablePhase.GONE\n",
+        new="return known is None or known.phase in (TablePhase.GONE, TablePhase.RELEASED)\n",
         tests=("unit/test_summary.py::TestReleased::test_a_restart_neither_finds_nor_reads_a_released_table_again",),
     ),
     Mutant(
@@ -96,9 +96,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="000",
         statement="release waits until no table is being copied",
         file="planning/tables.py",
-        old="        over = (Phase.STREAMING, Phase.GONE)\n",
-        new="        over = (Phase.STREAMING, Phase.GONE)\n"
-        "        if any(table.phase not in (*over, Phase.RELEASED) for table in self._tables.values()):\n"
+        old="        over = (TablePhase.STREAMING, TablePhase.GONE)\n",
+        new="        over = (TablePhase.STREAMING, TablePhase.GONE)\n"
+        "        if any(table.phase not in (*over, TablePhase.RELEASED) for table in self._tables.values()):\n"
         "            return []\n",
         tests=("unit/test_ledger.py::TestDone::test_a_table_is_let_go_of_while_others_are_added",),
     ),
@@ -135,8 +135,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="000",
         statement="a second release fails",
         file="planning/tables.py",
-        old="        elif table.phase is Phase.STREAMING:\n            self._turn(table, Turn.LET_GO)\n",
-        new="        else:\n            self._turn(table, Turn.LET_GO)\n",
+        old="        elif table.phase is TablePhase.STREAMING:\n            self._turn(table, TableTrigger.LET_GO)\n",
+        new="        else:\n            self._turn(table, TableTrigger.LET_GO)\n",
         tests=("unit/test_tables.py::TestRelease::test_to_let_go_twice_is_harmless_also_of_what_has_moved_on",),
     ),
     Mutant(
@@ -199,7 +199,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         statement="a summary lacks a table's phase",
         file="commit/summary.py",
         old="return Table(state.incarnation, state.target, state.keyed, state.schema, state.phase, copy, state.since, state.aside)",
-        new="return Table(state.incarnation, state.target, state.keyed, state.schema, Phase.DISCOVERED, copy, state.since, state.aside)",
+        new="return Table(state.incarnation, state.target, state.keyed, state.schema, "
+        "TablePhase.DISCOVERED, copy, state.since, state.aside)",
         tests=("unit/test_summary.py::TestReleased::test_a_restart_neither_finds_nor_reads_a_released_table_again",),
     ),
     Mutant(
@@ -299,8 +300,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="000",
         statement="reads of a table that was dropped stay under way",
         file="planning/tables.py",
-        old="                self._turn(table, Turn.DROPPED)\n                self._void(table)\n",
-        new="                self._turn(table, Turn.DROPPED)\n",
+        old="                self._turn(table, TableTrigger.DROPPED)\n                self._void(table)\n",
+        new="                self._turn(table, TableTrigger.DROPPED)\n",
         tests=("property/test_machine_tables.py::test_tables_and_chunks_live_as_the_model_does",),
     ),
     Mutant(
@@ -308,8 +309,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="001",
         statement="metadata is released before an epoch that covers it is done",
         file="planning/tables.py",
-        old="        over = (Phase.STREAMING, Phase.GONE)\n",
-        new="        over = (Phase.CATCHING_UP, Phase.STREAMING, Phase.GONE)\n",
+        old="        over = (TablePhase.STREAMING, TablePhase.GONE)\n",
+        new="        over = (TablePhase.CATCHING_UP, TablePhase.STREAMING, TablePhase.GONE)\n",
         tests=("unit/test_tables.py::TestRelease::test_before_an_epoch_is_done_nothing_is_let_go_of",),
     ),
     Mutant(

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snowmelt.model.position import Position
-from snowmelt.relay.flow import Flow, Held, Need, decide_flow
+from snowmelt.relay.flow import Backlog, Flow, Need, decide_flow
 
 SOFT, HARD = 100, 400
 STEPS_MAX = 2_000
@@ -65,7 +65,7 @@ class World:
             raise Stuck(self)
 
     def _flow(self) -> Flow:
-        held = Held(self.captured - self.gone + self.read, self.captured, Position(0, self.captured))
+        held = Backlog(self.captured - self.gone + self.read, self.captured, Position(0, self.captured))
         return decide_flow(held, self.need, soft=SOFT, hard=HARD)
 
     def _capture(self) -> bool:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from snowmelt.commit.cleaning import Leftovers, Standing, deletable
+from snowmelt.commit.cleaning import CleaningView, Leftovers, deletable
 from snowmelt.commit.coordinator import (
     STAGES,
     CommitTables,
@@ -31,19 +31,19 @@ from snowmelt.commit.coordinator import (
     ReadIntent,
     RunListeners,
     Stage,
+    StageTrigger,
     Step,
     TableCommitted,
-    Turn,
 )
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.publish import Files, Marker, Publish, There, View, judge, judge_schema
+from snowmelt.commit.publish import EpochInLake, Files, Marker, PublishEpoch, View, judge, judge_schema
 from snowmelt.commit.records import Done, Entry, Intent, Staged, StagedName
 from snowmelt.commit.summary import Summary, restore, summarise
 from snowmelt.commit.watermarks import advance, lowest
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SourceDrift
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import OUTSIDE, Adopted, Durable, Found, Gone, Incarnation, Launched, Reborn, Recopied, Truncated
-from snowmelt.planning.tables import ChunkState, Phase, Tables
+from snowmelt.planning.tables import ChunkState, TablePhase, Tables
 from snowmelt.store.codec import decode, encode
 
 SHARDS = {TableId("shop", "orders_1"): "ods.orders", TableId("shop", "orders_2"): "ods.orders", TableId("shop", "items"): "ods.items"}
@@ -173,13 +173,13 @@ class CommitMachine(RuleBasedStateMachine):
         if table is None:
             return Found(Incarnation(name, epoch), target, True, 1)
         match table.phase:
-            case Phase.DISCOVERED:
+            case TablePhase.DISCOVERED:
                 return Adopted(table.incarnation, OUTSIDE, "n", upto, upto)
-            case Phase.RELEASED if upto % 3 == 0:
+            case TablePhase.RELEASED if upto % 3 == 0:
                 return Recopied(table.incarnation, upto)
-            case Phase.RELEASED if upto % 3 == 1:
+            case TablePhase.RELEASED if upto % 3 == 1:
                 return Truncated(table.incarnation, upto)
-            case Phase.RELEASED:
+            case TablePhase.RELEASED:
                 return Gone(table.incarnation, upto)
             case _:
                 return Reborn(Incarnation(name, epoch), upto, 1)
@@ -296,13 +296,13 @@ class CommitMachine(RuleBasedStateMachine):
         except Fenced:
             assert markers[-1].epoch > intent.epoch
             return []
-        if isinstance(verdict, Publish):
+        if isinstance(verdict, PublishEpoch):
             if fate == "request lost":
                 return []
             assert verdict.on == len(markers)
             markers.append(Marker(intent.epoch, intent.identity, len(markers) + 1))
             return [TableCommitted(intent.epoch, entry.target, len(markers))] if fate != "reply lost" else []
-        assert isinstance(verdict, There)
+        assert isinstance(verdict, EpochInLake)
         return [TableCommitted(intent.epoch, entry.target, verdict.snapshot)]
 
     # ---- what must be refused
@@ -313,14 +313,14 @@ class CommitMachine(RuleBasedStateMachine):
         machine = self.pick(data).machine
         another = Intent(machine.ledger.epoch + 1, 0, "x", machine.ledger.upto, machine.ledger.upto, None, (), (), 0, 0)
         turn, outcome = {
-            "won": (Turn.WON, IntentPut(True)),
-            "lost": (Turn.UNSURE, IntentPut(False)),
-            "absent": (Turn.ABSENT, IntentRead(None)),
-            "older": (Turn.OLDER, IntentRead(another)),
-            "newer": (Turn.NEWER, IntentRead(replace(another, generation=machine.generation + 1))),
-            "verified": (Turn.STILL_OURS, GenerationRead(machine.generation)),
-            "fenced": (Turn.NEWER, GenerationRead(machine.generation + 1)),
-            "heard": (Turn.HEARD, ListenersRan("x")),
+            "won": (StageTrigger.WON, IntentPut(True)),
+            "lost": (StageTrigger.UNSURE, IntentPut(False)),
+            "absent": (StageTrigger.ABSENT, IntentRead(None)),
+            "older": (StageTrigger.OLDER, IntentRead(another)),
+            "newer": (StageTrigger.NEWER, IntentRead(replace(another, generation=machine.generation + 1))),
+            "verified": (StageTrigger.STILL_OURS, GenerationRead(machine.generation)),
+            "fenced": (StageTrigger.NEWER, GenerationRead(machine.generation + 1)),
+            "heard": (StageTrigger.HEARD, ListenersRan("x")),
         }[what]
         if (machine.stage, turn) in STAGES:
             return
@@ -439,7 +439,7 @@ def test_drivers_commit_every_epoch_once_whatever_is_lost() -> None:
 
 names = st.builds(StagedName, st.integers(1, 4), st.booleans(), st.integers(1, 6), st.sampled_from(["a", "b"]), st.just("f"))
 standings = st.builds(
-    lambda generation, epoch, before, named, jobs, under_way: Standing(
+    lambda generation, epoch, before, named, jobs, under_way: CleaningView(
         generation, epoch, min(before, generation), jobs, {job for job in under_way if job <= jobs}, {str(name) for name in named}
     ),
     st.integers(1, 4),
@@ -452,7 +452,7 @@ standings = st.builds(
 
 
 @given(names, standings)
-def test_a_file_goes_only_when_no_later_intent_can_name_it(name: StagedName, standing: Standing) -> None:
+def test_a_file_goes_only_when_no_later_intent_can_name_it(name: StagedName, standing: CleaningView) -> None:
     """Who may still write an intent: this driver, and older ones as long as the newest intent is not of a newer driver than they are.
     What may it name: files of its own next epoch, and of reads that are under way."""
     assert StagedName.parse(str(name)) == name
@@ -468,7 +468,7 @@ def test_a_file_goes_only_when_no_later_intent_can_name_it(name: StagedName, sta
 
 
 @given(names, standings, names)
-def test_what_may_go_may_go_for_ever(name: StagedName, standing: Standing, other: StagedName) -> None:
+def test_what_may_go_may_go_for_ever(name: StagedName, standing: CleaningView, other: StagedName) -> None:
     """A later instant knows more intents and more jobs, and what it names anew was not deletable before."""
     if not deletable(name, standing) or str(name) == str(other):
         return
@@ -485,7 +485,7 @@ def test_what_may_go_may_go_for_ever(name: StagedName, standing: Standing, other
 
 @given(st.lists(names, unique=True, max_size=12), st.lists(st.tuples(st.integers(1, 6), st.sets(names)), max_size=4), standings)
 def test_no_file_that_a_won_intent_names_is_ever_given_out(
-    reported: list[StagedName], won: list[tuple[int, set[StagedName]]], standing: Standing
+    reported: list[StagedName], won: list[tuple[int, set[StagedName]]], standing: CleaningView
 ) -> None:
     leftovers = Leftovers()
     for name in reported:
@@ -534,7 +534,7 @@ def test_an_entry_is_published_only_on_a_table_that_surely_lacks_it(
         assert not (same_table and ours)
     else:
         assert (view.uuid, view.buckets, view.sequence_field) == ("u", 2, True)
-        if isinstance(verdict, There):
+        if isinstance(verdict, EpochInLake):
             assert ours or (not view.whole and view.files is Files.REFERENCED)
         else:
             assert verdict.on == view.snapshot

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import Acquire, Answer, Drop, LeaseBook, Lost, Step
+from snowmelt.tiering.leases import Acquire, Answer, Drop, LeaseBook, NoAnswer, Step
 from tests.sim.coordinator import Coordinator
 
 DURATION_MS = 600
@@ -117,11 +117,11 @@ class LeaseMachine(RuleBasedStateMachine):
         assert self.asked is not None
         step, answer = self.asked, self.answered
         if answer is None or lost:
-            answer = Lost("no answer")
+            answer = NoAnswer("no answer")
         elif isinstance(step, Drop):
             self.dropped.add(step.lease)
         self.asked = None
-        if isinstance(answer, Lost):
+        if isinstance(answer, NoAnswer):
             self.connection = self.number()
         self.book.answer(step, answer, self.sent_ms, self.now_ms)
 

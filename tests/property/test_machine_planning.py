@@ -25,9 +25,9 @@ from snowmelt.planning.facts import (
     OUTSIDE,
     Covered,
     Durable,
-    Extent,
     Found,
     Incarnation,
+    KeyEnds,
     Launched,
     Reborn,
     Recopied,
@@ -35,8 +35,8 @@ from snowmelt.planning.facts import (
     Split,
     Truncated,
 )
-from snowmelt.planning.tables import Phase, Table, Tables
-from snowmelt.relay.retention import Cut, Effect, Relay, Sealed, Statement, take_over
+from snowmelt.planning.tables import Table, TablePhase, Tables
+from snowmelt.relay.retention import Cut, Effect, Relay, Sealed, TableStatement, take_over
 
 KEYED = TableId("shop", "orders")
 APPENDED = TableId("shop", "events")
@@ -52,7 +52,7 @@ def packed(key: int) -> bytes:
     return bytes([key])
 
 
-def within(key: int, span: Span | None, extent: Extent | None) -> bool:
+def within(key: int, span: Span | None, extent: KeyEnds | None) -> bool:
     """Whether a key lies in a chunk; a chunk without a span is all that lies outside of the extent."""
     outside = extent is None or not extent.least <= packed(key) <= extent.greatest
     if span is None or outside:
@@ -116,7 +116,7 @@ class PlanningMachine(RuleBasedStateMachine):
         self.generation = 1
         self.jobs = 0
         self.reads: dict[str, Read] = {}
-        self.waiting: list[tuple[Launched, str, int, bool, int, Extent | None]] = []
+        self.waiting: list[tuple[Launched, str, int, bool, int, KeyEnds | None]] = []
         self.plan: EpochPlan | None = None
         self.rules_of_the_plan: dict[TableId, Rule] = {}
 
@@ -225,7 +225,7 @@ class PlanningMachine(RuleBasedStateMachine):
         taken = self.log[self.captured : self.captured + count]
         begins = self.place(self.captured)
         self.captured += len(taken)
-        told = tuple(Statement(one.offset, one.table, one.effect, one.schema) for one in taken if one.effect is not None)
+        told = tuple(TableStatement(one.offset, one.table, one.effect, one.schema) for one in taken if one.effect is not None)
         cuts = tuple(Cut(one.offset, one.number) for one in taken)
         sealed = self.relay.decide_seal(self.generation, f"s{self.captured}", begins, self.place(self.captured), cuts, told)
         self.relay.apply(sealed)
@@ -261,7 +261,7 @@ class PlanningMachine(RuleBasedStateMachine):
         covered = self.shown if exact else max(proven, self.shown - behind)
         high = self.shown if exact else len(self.log)
         rows = self.rows(table, self.shown)
-        extent = Extent(packed(min(rows)), packed(max(rows))) if rows else None
+        extent = KeyEnds(packed(min(rows)), packed(max(rows))) if rows else None
         current = self.tables.current(launch.incarnation)
         assert current is not None
         assert current.copy is not None
@@ -310,7 +310,7 @@ class PlanningMachine(RuleBasedStateMachine):
                     found.append(
                         Found(Incarnation(name, self.epoch + 1), str(name), name == KEYED, statements[-1].schema if statements else 1)
                     )
-            elif table.phase is Phase.SPLITTING and table.copy is not None and table.copy.extent is not None:
+            elif table.phase is TablePhase.SPLITTING and table.copy is not None and table.copy.extent is not None:
                 bounds = table.copy.bounds
                 at = bounds.upper(bounds.last)[0] if bounds.last else table.copy.extent.least[0] - 1
                 upper = min(at + 2, table.copy.extent.greatest[0])
@@ -445,7 +445,7 @@ class PlanningMachine(RuleBasedStateMachine):
     def a_range_is_absent_or_exactly_the_source(self) -> None:
         for table in self.tables:
             name = table.incarnation.table
-            if table.phase is Phase.GONE:
+            if table.phase is TablePhase.GONE:
                 continue
             source = self.rows(name, self.number_of(self.upto))
             for key in KEYS:

@@ -14,7 +14,7 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import choose_end, visible_cut
 from snowmelt.planning.tables import Tables
-from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, Statement, needs_before, take_over
+from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, TableStatement, needs_before, take_over
 from snowmelt.store.codec import decode, encode
 
 XIDS = ["a", "b", "c"]
@@ -83,7 +83,7 @@ class RelayMachine(RuleBasedStateMachine):
             cuts.append(Cut(offset, self.time_ms))
         ends = replace(begins, offset=begins.offset + sum(sizes) + tail)
         of = {cuts[index].offset: (table, effect) for index, table, effect in statements if index < len(sizes)}
-        told = tuple(Statement(offset, table, effect, 7) for offset, (table, effect) in sorted(of.items()))
+        told = tuple(TableStatement(offset, table, effect, 7) for offset, (table, effect) in sorted(of.items()))
         acts = self.act([cut.offset for cut in cuts[: len(sizes)]], phases)
         sealed = self.relay.decide_seal(self.generation, f"s{len(self.chain)}", begins, ends, tuple(cuts), told, acts)
         assert {group.xid: group for group in sealed.prepared} == self.prepared

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from snowmelt.errors import SourceDrift
 from snowmelt.model.fluss import Bucket, KvSnapshot
-from snowmelt.tiering.fence import Known, LakeView, Tiered
+from snowmelt.tiering.fence import KnownToFluss, LakeView, Tiered
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import (
     ENDS,
@@ -19,25 +19,25 @@ from snowmelt.tiering.rounds import (
     Clean,
     Cleaned,
     Commit,
-    Committed,
+    CommitPrepared,
     Confirm,
-    Confirmed,
     Failed,
-    Lease,
-    Leased,
+    LakeCommitted,
+    LeaseSnapshots,
     ListBuckets,
-    Listed,
+    LogsListed,
     Look,
     LookBack,
     Looked,
+    NewestConfirmed,
     Outcome,
     Overtaken,
     Prepare,
-    Prepared,
     ReadSplits,
     Report,
-    Reported,
     Round,
+    RoundReported,
+    SnapshotsLeased,
     SplitsRead,
     Step,
     TableSeen,
@@ -45,7 +45,7 @@ from snowmelt.tiering.rounds import (
     Told,
     Unclear,
 )
-from snowmelt.tiering.splits import Budget, Log, LogSplit, SnapshotSplit
+from snowmelt.tiering.splits import BucketLog, Budget, LogSplit, SnapshotSplit
 
 TABLE, SCHEMA = 5, 1
 A, B = Bucket(TABLE, 0), Bucket(TABLE, 1)
@@ -78,7 +78,7 @@ class Rounds(RuleBasedStateMachine):
             self.lost = True
             self.round.lost()
         outcome = self.outcome(step, data)
-        if self.round.state in ENDS and not isinstance(outcome, Reported):
+        if self.round.state in ENDS and not isinstance(outcome, RoundReported):
             return
         try:
             self.round.take(outcome)
@@ -109,20 +109,22 @@ class Rounds(RuleBasedStateMachine):
 
     def outcome(self, step: Step, data: st.DataObject) -> Outcome:
         draw = data.draw
-        before_the_commit = isinstance(step, Look | ListBuckets | Lease | ReadSplits | CheckTable | Prepare)
+        before_the_commit = isinstance(step, Look | ListBuckets | LeaseSnapshots | ReadSplits | CheckTable | Prepare)
         if before_the_commit and draw(st.integers(0, 15)) == 15:
             return self.fails(step)
         match step:
             case Look():
-                known = draw(st.sampled_from([*[Known(3, BEFORE.ends)] * 4, None, Known(2, {})]))
+                known = draw(st.sampled_from([*[KnownToFluss(3, BEFORE.ends)] * 4, None, KnownToFluss(2, {})]))
                 return Looked(LAKE, BEFORE, known)
             case Tell():
                 return Told(draw(st.booleans()))
             case ListBuckets():
                 copy = draw(st.sampled_from([None, KvSnapshot(B, 1, 20)]))
-                return Listed([Log(A, draw(st.sampled_from([0, 10, 0, 10, 11])), draw(st.integers(11, 20))), Log(B, 0, 30, copy)])
-            case Lease(wanted):
-                return Leased(wanted)
+                return LogsListed(
+                    [BucketLog(A, draw(st.sampled_from([0, 10, 0, 10, 11])), draw(st.integers(11, 20))), BucketLog(B, 0, 30, copy)]
+                )
+            case LeaseSnapshots(wanted):
+                return SnapshotsLeased(wanted)
             case ReadSplits(splits):
                 reads = []
                 for split in splits:
@@ -139,19 +141,19 @@ class Rounds(RuleBasedStateMachine):
             case CheckTable():
                 return TableSeen(TABLE, draw(st.sampled_from([SCHEMA, SCHEMA, SCHEMA, 2])))
             case Prepare(offsets):
-                return Prepared("p4", offsets)
+                return CommitPrepared("p4", offsets)
             case Commit():
                 return self.commits(draw(st.sampled_from(["done", "done but lost", "not done", "fenced"])))
             case LookBack():
-                return Committed(4) if self.in_the_lake else draw(st.sampled_from([Absent(), Overtaken()]))
+                return LakeCommitted(4) if self.in_the_lake else draw(st.sampled_from([Absent(), Overtaken()]))
             case Confirm():
                 if self.in_the_lake and draw(st.booleans()):
                     self.newest = Tiered(5, "p5")
-                return Confirmed(self.newest)
+                return NewestConfirmed(self.newest)
             case Clean():
                 return Cleaned()
             case Report():
-                return Reported()
+                return RoundReported()
 
     def commits(self, fate: str) -> Outcome:
         if fate == "fenced":
@@ -159,7 +161,7 @@ class Rounds(RuleBasedStateMachine):
         if fate.startswith("done"):
             self.in_the_lake, self.newest = True, Tiered(4, "p4")
         if fate == "done":
-            return Committed(4)
+            return LakeCommitted(4)
         self.unclear = True
         return Unclear()
 

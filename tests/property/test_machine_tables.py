@@ -20,12 +20,12 @@ from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Covered,
-    Extent,
     Fact,
     Found,
     GivenBack,
     Gone,
     Incarnation,
+    KeyEnds,
     Launched,
     Reborn,
     Recopied,
@@ -36,11 +36,11 @@ from snowmelt.planning.facts import (
     Split,
     Truncated,
 )
-from snowmelt.planning.ordinals import Bounds, Ordinals
-from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTurn, Phase, Tables, Turn
+from snowmelt.planning.ordinals import Bounds, RangeSet
+from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTurn, TablePhase, Tables, TableTrigger
 from snowmelt.store.codec import decode, encode
 
-EXTENT = Extent(b"\x01", b"\xff")
+EXTENT = KeyEnds(b"\x01", b"\xff")
 NAMES = [TableId("shop", "orders"), TableId("shop", "items")]
 
 names = st.sampled_from([NAMES[0], *NAMES])
@@ -51,7 +51,7 @@ late = st.sampled_from([0, 0, 0, 0, -1, 1])
 class TestOrdinals:
     @given(st.lists(st.integers(0, 25), max_size=60))
     def test_it_is_a_set_in_as_few_ranges_as_it_has_gaps(self, added: list[int]) -> None:
-        ordinals, model = Ordinals(), set[int]()
+        ordinals, model = RangeSet(), set[int]()
         for ordinal in added:
             ordinals.add(ordinal)
             model.add(ordinal)
@@ -63,7 +63,7 @@ class TestOrdinals:
 
     @given(st.sets(st.integers(0, 15)), st.randoms(use_true_random=False))
     def test_the_order_of_adding_leaves_no_trace_and_adding_again_changes_nothing(self, members: set[int], random: Any) -> None:
-        forwards, shuffled = Ordinals(), Ordinals()
+        forwards, shuffled = RangeSet(), RangeSet()
         for n in sorted(members):
             forwards.add(n)
         anyhow = sorted(members)
@@ -106,7 +106,7 @@ class Model:
     number: int
     keyed: bool
     schema: int
-    phase: Phase = Phase.DISCOVERED
+    phase: TablePhase = TablePhase.DISCOVERED
     copying: bool = True
     replaces: bool = False
     uppers: list[bytes] = field(default_factory=list)
@@ -126,16 +126,16 @@ class Model:
             return ChunkState.READ if self.running[ordinal][1] else ChunkState.RUNNING
         return ChunkState.ADOPTED if ordinal in self.adopted else ChunkState.PLANNED
 
-    def may(self, turn: Turn) -> bool:
+    def may(self, turn: TableTrigger) -> bool:
         return (self.phase, turn) in TABLE_LIFE
 
     def copy_anew(self, replaces: bool) -> None:
-        self.phase, self.copying, self.replaces = Phase.DISCOVERED, True, replaces
+        self.phase, self.copying, self.replaces = TablePhase.DISCOVERED, True, replaces
         self.uppers, self.complete, self.adopted, self.adopted_in, self.high = [], False, set(), 0, 0
 
     def finish(self) -> None:
         if self.complete and self.adopted == set(range(len(self.uppers) + 1)):
-            self.phase = Phase.CATCHING_UP
+            self.phase = TablePhase.CATCHING_UP
 
 
 class TablesMachine(RuleBasedStateMachine):
@@ -194,22 +194,22 @@ class TablesMachine(RuleBasedStateMachine):
     @rule(name=names, off=late)
     def is_dropped(self, name: TableId, off: int) -> None:
         model = self.here(name, off)
-        if self.put(Gone(self.incarnation(name, off), self.log), model is not None and model.may(Turn.DROPPED)):
+        if self.put(Gone(self.incarnation(name, off), self.log), model is not None and model.may(TableTrigger.DROPPED)):
             assert model is not None
-            model.phase, model.copying, model.running, model.failures = Phase.GONE, False, {}, 0
+            model.phase, model.copying, model.running, model.failures = TablePhase.GONE, False, {}, 0
 
     @rule(name=names, off=late)
     def is_set_aside(self, name: TableId, off: int) -> None:
         model = self.here(name, off)
         aside = SetAside(self.incarnation(name, off), self.log, self.log, "it can't go on")
-        if self.put(aside, model is not None and model.may(Turn.SET_ASIDE)):
+        if self.put(aside, model is not None and model.may(TableTrigger.SET_ASIDE)):
             assert model is not None
-            model.phase, model.copying, model.running, model.failures = Phase.SET_ASIDE, False, {}, 0
+            model.phase, model.copying, model.running, model.failures = TablePhase.SET_ASIDE, False, {}, 0
 
     @rule(name=names, off=late)
     def is_truncated(self, name: TableId, off: int) -> None:
         model = self.here(name, off)
-        self.put(Truncated(self.incarnation(name, off), self.log), model is not None and model.may(Turn.TRUNCATED))
+        self.put(Truncated(self.incarnation(name, off), self.log), model is not None and model.may(TableTrigger.TRUNCATED))
 
     @rule(name=names, off=late, schema=st.integers(1, 3))
     def is_reshaped(self, name: TableId, off: int, schema: int) -> None:
@@ -221,7 +221,9 @@ class TablesMachine(RuleBasedStateMachine):
     @rule(name=names, off=late)
     def is_read_again(self, name: TableId, off: int) -> None:
         model = self.here(name, off)
-        if self.put(Recopied(self.incarnation(name, off), self.log), model is not None and model.keyed and model.may(Turn.RECOPIED)):
+        if self.put(
+            Recopied(self.incarnation(name, off), self.log), model is not None and model.keyed and model.may(TableTrigger.RECOPIED)
+        ):
             assert model is not None
             model.copy_anew(replaces=True)
             model.since = self.log
@@ -235,16 +237,16 @@ class TablesMachine(RuleBasedStateMachine):
         if complete and uppers and reaches:
             uppers = (*uppers[:-1], EXTENT.greatest)
         last = uppers[-1] if uppers else self.models[name].uppers[-1] if known else None
-        allowed = model is not None and model.phase is Phase.SPLITTING and gap == 0 and last is not None
+        allowed = model is not None and model.phase is TablePhase.SPLITTING and gap == 0 and last is not None
         allowed = allowed and (not complete or last == EXTENT.greatest)
         if self.put(Split(self.incarnation(name, off), known + 1 + gap, uppers, complete), allowed):
             assert model is not None
             model.uppers.extend(uppers)
             if complete:
-                model.complete, model.phase = True, Phase.SNAPSHOTTING
+                model.complete, model.phase = True, TablePhase.SNAPSHOTTING
                 model.finish()
 
-    def adopt(self, name: TableId, off: int, ordinal: int, high: int, extent: Extent | None) -> None:
+    def adopt(self, name: TableId, off: int, ordinal: int, high: int, extent: KeyEnds | None) -> None:
         model = self.here(name, off)
         state = model.chunk(ordinal) if model else None
         fact = Adopted(self.incarnation(name, off), ordinal, "n", high - 1, high, extent)
@@ -255,10 +257,10 @@ class TablesMachine(RuleBasedStateMachine):
             model.adopted.add(ordinal)
             model.adopted_in, model.high = self.epoch, max(model.high, high)
             if ordinal == OUTSIDE:
-                model.phase = Phase.SPLITTING
+                model.phase = TablePhase.SPLITTING
                 if extent is None:
-                    model.complete, model.phase = True, Phase.SNAPSHOTTING
-            if model.phase is Phase.SNAPSHOTTING:
+                    model.complete, model.phase = True, TablePhase.SNAPSHOTTING
+            if model.phase is TablePhase.SNAPSHOTTING:
                 model.finish()
 
     @rule(name=names, off=late, ordinal=st.integers(0, 9), ahead=st.integers(-3, 3), empty=st.sampled_from([False, False, True]))
@@ -289,20 +291,20 @@ class TablesMachine(RuleBasedStateMachine):
         if model is None:
             return self.find(name, True)
         match model.phase:
-            case Phase.DISCOVERED:
+            case TablePhase.DISCOVERED:
                 return self.adopt(name, 0, OUTSIDE, self.log, EXTENT)
-            case Phase.SPLITTING:
+            case TablePhase.SPLITTING:
                 return self.is_split(name, 0, 0, data.draw(st.integers(1, 6)), data.draw(st.booleans()), True)
-            case Phase.SNAPSHOTTING:
+            case TablePhase.SNAPSHOTTING:
                 missing = sorted(set(range(len(model.uppers) + 1)) - model.adopted)
                 return self.adopt(name, 0, data.draw(st.sampled_from(missing)), self.log, None)
-            case Phase.CATCHING_UP:
+            case TablePhase.CATCHING_UP:
                 return self.is_covered(data.draw(st.sampled_from([0, 0, 3])), data.draw(st.sampled_from([5, 5, -9])))
-            case Phase.STREAMING:
+            case TablePhase.STREAMING:
                 return self.is_let_go_of(name, 0)
-            case Phase.RELEASED:
+            case TablePhase.RELEASED:
                 return self.is_read_again(name, 0)
-            case Phase.GONE:
+            case TablePhase.GONE:
                 return self.is_let_go_of(name, 0)
 
     # ---- what a driver does
@@ -360,17 +362,17 @@ class TablesMachine(RuleBasedStateMachine):
         done, upto = self.epoch - ago, self.log + ahead
         self.put(Covered(done, upto), True)
         for model in self.models.values():
-            if model.phase is Phase.CATCHING_UP and done >= model.adopted_in and upto >= model.high:
-                model.phase = Phase.STREAMING
+            if model.phase is TablePhase.CATCHING_UP and done >= model.adopted_in and upto >= model.high:
+                model.phase = TablePhase.STREAMING
         self.epoch += 1
 
     @rule(name=names, off=late)
     def is_let_go_of(self, name: TableId, off: int) -> None:
         self.put(Released(self.incarnation(name, off)), True)
         model = self.here(name, off)
-        if model is not None and model.phase is Phase.STREAMING:
-            model.phase, model.copying = Phase.RELEASED, False
-        elif model is not None and model.phase is Phase.GONE:
+        if model is not None and model.phase is TablePhase.STREAMING:
+            model.phase, model.copying = TablePhase.RELEASED, False
+        elif model is not None and model.phase is TablePhase.GONE:
             del self.models[name]
 
     @rule()
@@ -406,8 +408,8 @@ class TablesMachine(RuleBasedStateMachine):
             assert (table.phase, table.since) == (model.phase, model.since)
             for ordinal in range(12):
                 assert self.tables.chunk_state(table.incarnation, ordinal) is model.chunk(ordinal)
-            if model.phase is not Phase.CATCHING_UP:
-                live = model.phase in (Phase.STREAMING, Phase.RELEASED) or (model.copying and model.replaces)
+            if model.phase is not TablePhase.CATCHING_UP:
+                live = model.phase in (TablePhase.STREAMING, TablePhase.RELEASED) or (model.copying and model.replaces)
                 assert table.live is live
             if table.copy is None:
                 assert not model.copying
@@ -450,7 +452,7 @@ class TablesMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_what_streams_or_is_gone_is_let_go_of(self) -> None:
-        over = (Phase.STREAMING, Phase.GONE)
+        over = (TablePhase.STREAMING, TablePhase.GONE)
         assert self.tables.releasable() == [Released(self.incarnation(name)) for name, model in self.models.items() if model.phase in over]
 
     @invariant()

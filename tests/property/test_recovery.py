@@ -28,7 +28,7 @@ from snowmelt.engine.tasks.rows import Sourced
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 from snowmelt.model import sequence
 from snowmelt.planning.epochs import Adopting, Rule, Span
-from snowmelt.planning.facts import Extent, Incarnation, Reported
+from snowmelt.planning.facts import Incarnation, KeyEnds, Reported
 from snowmelt.relay import retention
 from snowmelt.relay.limits import POOL_BYTES_MIN, PREFILTER_BYTES_MIN, Limits
 from snowmelt.relay.pool import Pool
@@ -289,7 +289,7 @@ def test_what_is_covered_is_dropped_though_a_chunk_needs_older_log(tmp_path: Pat
     rules = {}
     for table in TABLES:
         made = Incarnation(table, 1)
-        extent = Extent(pack_bound((ids[0],)), pack_bound((ids[-1],)))
+        extent = KeyEnds(pack_bound((ids[0],)), pack_bound((ids[-1],)))
         read = Reported(made, ordinal=2, job=1, nonce="n", high=0, exact=True, schema=1, files=(), extent=extent)
         span = Span(pack_bound((low,)), pack_bound((high,)))
         rules[table] = Rule(made, covered, live=True, adopting=(Adopting(read, visible=0, span=span, replaces=False),))

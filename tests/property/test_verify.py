@@ -9,7 +9,7 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.verify.rounds import Hashes, Held, Reading, Rows, find_wrong
+from snowmelt.verify.rounds import Hashes, LakeRows, RowHashes, SourceRows, find_wrong
 
 KEYS = 4
 Table = dict[int, int]
@@ -52,26 +52,26 @@ class Model:
             table[self.lie[0]] = self.lie[1]
         return {key: value for key, value in table.items() if value}
 
-    def _rows(self, table: Table) -> Rows:
+    def _rows(self, table: Table) -> RowHashes:
         keys = [key if self.keyed else value * 100 + key for key, value in table.items()]
         values = [value * 100 + key for key, value in table.items()]
-        return Rows.of(np.array(keys, np.uint64), np.array(values, np.uint64))
+        return RowHashes.of(np.array(keys, np.uint64), np.array(values, np.uint64))
 
-    def source(self, classes: npt.NDArray[np.int64]) -> Reading:
+    def source(self, classes: npt.NDArray[np.int64]) -> SourceRows:
         unsure = self._pass()
         high = len(self.happened)
         if self.exact:
-            return Reading(self._rows(self.truth(high)), high, high)
+            return SourceRows(self._rows(self.truth(high)), high, high)
         low = max(0, high - unsure)
-        return Reading(self._rows(self.truth((low + high) // 2)), low, high)
+        return SourceRows(self._rows(self.truth((low + high) // 2)), low, high)
 
-    def lake(self, classes: npt.NDArray[np.int64], after: int) -> Held:
+    def lake(self, classes: npt.NDArray[np.int64], after: int) -> LakeRows:
         behind = self._pass()
         place = max(after, len(self.happened) - behind)
         self.looks.append(place)
-        return Held(self._rows(self.held(place)), place)
+        return LakeRows(self._rows(self.held(place)), place)
 
-    def changes(self, after: int, upto: int) -> Rows:
+    def changes(self, after: int, upto: int) -> RowHashes:
         before, parts = self.truth(after), []
         touched: Table = {}
         for key, value in self.happened[after:upto]:
@@ -83,9 +83,9 @@ class Model:
         if self.keyed:
             keys = np.array(list(touched), np.uint64)
             rows = np.array([value * 100 + key for key, value in touched.items()], np.uint64)
-            return Rows(keys, rows, np.array([int(value > 0) for value in touched.values()], np.int64))
+            return RowHashes(keys, rows, np.array([int(value > 0) for value in touched.values()], np.int64))
         hashes = np.array([row for row, _ in parts], np.uint64)
-        return Rows(hashes, hashes, np.array([count for _, count in parts], np.int64))
+        return RowHashes(hashes, hashes, np.array([count for _, count in parts], np.int64))
 
     def classes(self, keys: Hashes, among: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return among

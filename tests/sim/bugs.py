@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from snowmelt.commit import cleaning, publish, watermarks
-from snowmelt.commit.cleaning import Standing
+from snowmelt.commit.cleaning import CleaningView
 from snowmelt.commit.coordinator import Coordinator, GenerationRead, PutIntent, ReadGeneration, Stage, Step
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, StagedName
@@ -21,7 +21,7 @@ from snowmelt.planning import epochs as planning
 from snowmelt.planning.emission import emits
 from snowmelt.planning.epochs import Adopting, EpochPlan, Rule
 from snowmelt.planning.facts import Adopted, Durable, GivenBack, Reported
-from snowmelt.planning.tables import Copy, Phase, Reading, Table, Tables
+from snowmelt.planning.tables import Copy, Reading, Table, TablePhase, Tables
 from snowmelt.relay.retention import Prepared, Relay
 from snowmelt.relay.takeover import Waiting
 from tests.sim import driver
@@ -93,12 +93,12 @@ def statements_share(tables: Tables, relay: Relay, after: int, bytes_max: int) -
     return after if first is None else max(first, relay.cut_at_or_below(after + bytes_max) or first)
 
 
-def chunk_files_go(name: StagedName, standing: Standing) -> bool:
+def chunk_files_go(name: StagedName, standing: CleaningView) -> bool:
     """A chunk's files are judged like an epoch's: an intent exists that does not name them."""
     return str(name) not in standing.named and (name.chunk or name.number <= standing.epoch)
 
 
-def open_files_go(name: StagedName, standing: Standing) -> bool:
+def open_files_go(name: StagedName, standing: CleaningView) -> bool:
     """What an older driver staged for the epoch that is open goes when a newer one takes over."""
     if not name.chunk and name.generation < standing.generation:
         return str(name) not in standing.named and name.number <= standing.epoch + 1
@@ -180,7 +180,7 @@ class AsksOnce(Driver):
     def commit_table(self, intent: Intent, entry: Entry) -> Steps[int]:
         world, lake = self.world, self.world.lakes[entry.target]
         view = yield from world.faulty.read(lambda: lake.view(entry.base, entry.files))
-        if isinstance(verdict := publish.judge(intent, entry, view), publish.There):
+        if isinstance(verdict := publish.judge(intent, entry, view), publish.EpochInLake):
             return verdict.snapshot
         while True:
             on = yield from world.faulty.read(lambda: lake.newest)
@@ -299,13 +299,13 @@ class ForgetsWhatIsSetAside(Driver):
     def load(self) -> Steps[Ledger]:
         ledger = yield from super().load()
         for table in ledger.tables:
-            if table.phase is Phase.SET_ASIDE:
-                table.phase, table.aside = Phase.RELEASED, None
+            if table.phase is TablePhase.SET_ASIDE:
+                table.phase, table.aside = TablePhase.RELEASED, None
         return ledger
 
 
 def lives_on(table: Table) -> bool:
-    return table.phase is Phase.SET_ASIDE or LIVE(table)
+    return table.phase is TablePhase.SET_ASIDE or LIVE(table)
 
 
 LIVE = Table.live.__get__

@@ -18,10 +18,10 @@ from snowmelt.tiering.leases import (
     Answer,
     Confirmed,
     Drop,
+    Endpoint,
     FilesRead,
     Listed,
     ListSnapshots,
-    Place,
     ReadFiles,
     Refused,
     Release,
@@ -109,7 +109,7 @@ class Coordinator:
         newest = {
             bucket: KvSnapshot(bucket, kept[-1], kept[-1] * 10) for bucket, kept in self.snapshots.items() if bucket.table == table and kept
         }
-        return Listed(Place(connection, EPOCH), table, newest)
+        return Listed(Endpoint(connection, EPOCH), table, newest)
 
     def acquired(self, name: str, duration_ms: int, snapshots: Mapping[Bucket, int], connection: int, now_ms: int) -> Answer:
         if not {bucket.table for bucket in snapshots} <= set(self.tables.values()):

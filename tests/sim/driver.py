@@ -38,9 +38,9 @@ from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Durable,
-    Extent,
     Found,
     Incarnation,
+    KeyEnds,
     Launched,
     Reborn,
     Recopied,
@@ -50,9 +50,9 @@ from snowmelt.planning.facts import (
     Split,
     Truncated,
 )
-from snowmelt.planning.tables import Phase
+from snowmelt.planning.tables import TablePhase
 from snowmelt.relay import retention, takeover
-from snowmelt.relay.retention import Cut, Decided, Ending, Prepared, Relay, Statement
+from snowmelt.relay.retention import Cut, Decided, Ending, Prepared, Relay, TableStatement
 from snowmelt.relay.takeover import Waiting
 from tests.sim.database import Change, Read, Transaction
 from tests.sim.lake import LakeTable, Row
@@ -95,7 +95,7 @@ class Driver:
         self.captured = 0
         """The number of the last transaction that is in the relay, as far as this driver knows."""
         self.jobs = 0
-        self.inbox: list[tuple[Launched, str, Position, Read | None, Extent | None, tuple[str, ...]]] = []
+        self.inbox: list[tuple[Launched, str, Position, Read | None, KeyEnds | None, tuple[str, ...]]] = []
         self.staged: tuple[Job, EpochPlan] | None = None
         self.busy = False
         """A log job is under way."""
@@ -114,7 +114,7 @@ class Driver:
         self.ledger = yield from self.load()
         self.troubles = Troubles(self.ledger.tables)
         if world.rng.random() < world.profile.ask:
-            self.requests = Requests(table.incarnation.table for table in self.ledger.tables if table.phase is Phase.SET_ASIDE)
+            self.requests = Requests(table.incarnation.table for table in self.ledger.tables if table.phase is TablePhase.SET_ASIDE)
         self.relay = yield from self.take_over(self.ledger)
         machine = Coordinator(self.generation, self.ledger)
         step = machine.next_step()
@@ -231,7 +231,7 @@ class Driver:
                     phases.append(Ending(f"x{transaction.decides}", offset, transaction.committed))
                 rows.append((offset, transaction, world.db.places[transaction.number][1]))
                 cuts.append(Cut(offset, transaction.stamp_ms))
-                statements.extend(Statement(offset, *statement) for statement in transaction.statements)
+                statements.extend(TableStatement(offset, *statement) for statement in transaction.statements)
             if not taken:
                 cuts.append(Cut(offset, world.db.log[-1].stamp_ms))
             name = f"{self.generation}-{world.nonce()}"
@@ -356,7 +356,7 @@ class Driver:
             copy = self.ledger.tables.copy_of(fact.incarnation)
             world.spawn(None, self.read_chunk(fact, planning.span_of(copy, fact.ordinal), copy.extent), "chunk")
 
-    def read_chunk(self, launch: Launched, span: Span | None, extent: Extent | None) -> Steps[None]:
+    def read_chunk(self, launch: Launched, span: Span | None, extent: KeyEnds | None) -> Steps[None]:
         """A task of the chunk lane. It knows nothing of the driver but where to report to."""
         world, db, rng = self.world, self.world.db, self.world.rng
         table, nonce = launch.incarnation.table, world.nonce()
@@ -376,7 +376,7 @@ class Driver:
             high, high_number, contains = db.end, db.log[-1].number if db.log else 0, frozenset(db.visible)
         rows = db.rows(table, contains)
         if launch.ordinal == OUTSIDE:
-            extent = Extent(packed(min(rows)), packed(max(rows))) if rows else None
+            extent = KeyEnds(packed(min(rows)), packed(max(rows))) if rows else None
             rows = {}
         else:
             rows = {key: value for key, value in rows.items() if world.within(key, span, extent)}
@@ -407,7 +407,7 @@ class Driver:
             yield from forget(tables, world.db.tables, self.ledger.upto)
         for name in world.db.tables:
             table = tables.get(name)
-            if table is None or table.phase is Phase.GONE:
+            if table is None or table.phase is TablePhase.GONE:
                 there, schema = world.as_of(name, self.ledger.upto)
                 if there and rng.random() < 0.7:
                     target = world.target_of(name)
@@ -415,7 +415,7 @@ class Driver:
                     yield Found(incarnation, target, world.lakes[target].keyed, schema, self.ledger.upto)
                     if rng.random() < world.profile.stuck:
                         yield SetAside(incarnation, self.ledger.upto, world.clock, "the lake can't take it")
-            elif table.phase is Phase.SPLITTING and table.copy is not None and table.copy.extent is not None:
+            elif table.phase is TablePhase.SPLITTING and table.copy is not None and table.copy.extent is not None:
                 first = table.copy.bounds.last + 1
                 at = int.from_bytes(table.copy.extent.least, "big") - 1
                 if first > 1:
@@ -427,7 +427,7 @@ class Driver:
                         at = min(greatest, at + rng.randint(1, 3))
                         uppers.append(packed(at))
                 yield Split(table.incarnation, first, tuple(uppers), at >= greatest)
-            elif table.phase is Phase.RELEASED and (world.truths[name].damaged or rng.random() < world.profile.recopy):
+            elif table.phase is TablePhase.RELEASED and (world.truths[name].damaged or rng.random() < world.profile.recopy):
                 yield Recopied(table.incarnation, self.ledger.upto)
 
     # ---- the log lane
@@ -654,7 +654,7 @@ class Driver:
         while True:
             view = yield from world.faulty.read(lambda: lake.view(entry.base, entry.files))
             verdict = publish.judge(intent, entry, view)
-            if isinstance(verdict, publish.There):
+            if isinstance(verdict, publish.EpochInLake):
                 snapshot = verdict.snapshot
                 break
             try:
@@ -702,18 +702,18 @@ class Driver:
         if self.world.rng.random() < self.world.profile.trim:
             yield from self.sum_up()
 
-    def standing(self) -> cleaning.Standing:
+    def standing(self) -> cleaning.CleaningView:
         ledger = self.ledger
         under_way = {reading.launch.job for reading in ledger.tables.readings()}
         named = self.coordinator.named if self.coordinator is not None else set()
-        return cleaning.Standing(self.generation, ledger.epoch, ledger.generation, self.jobs, under_way, named)
+        return cleaning.CleaningView(self.generation, ledger.epoch, ledger.generation, self.jobs, under_way, named)
 
     def discard(self, target: str, names: tuple[str, ...]) -> Steps[None]:
         yield
         for name in names:
             self.world.lakes[target].storage.pop(name, None)
 
-    def sweep(self, lake: LakeTable, standing: cleaning.Standing) -> Steps[None]:
+    def sweep(self, lake: LakeTable, standing: cleaning.CleaningView) -> Steps[None]:
         """A task, which may be late and may outlive the driver. What it lists first and deletes last is the same."""
         yield
         listed = list(lake.storage)

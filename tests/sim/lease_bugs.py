@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from snowmelt.tiering.leases import Acquire, Acquired, Answer, Confirmed, Drop, LeaseBook, Listed, Lost, Phase, Refused, Step, Turn, _Lease
+from snowmelt.tiering.leases import (
+    Acquire,
+    Acquired,
+    Answer,
+    Confirmed,
+    Drop,
+    LeaseBook,
+    LeasePhase,
+    LeaseTrigger,
+    Listed,
+    NoAnswer,
+    Refused,
+    Step,
+    _Lease,
+)
 from tests.sim.leasing import DURATION_MS
 
 
@@ -14,8 +28,8 @@ class TrustsTheServer(LeaseBook):
 
     def _acquired(self, one: _Lease, answer: Acquired) -> None:
         super()._acquired(one, answer)
-        if one.phase is Phase.CHECKING:
-            self._turn(one, Turn.NEWEST)
+        if one.phase is LeasePhase.CHECKING:
+            self._turn(one, LeaseTrigger.NEWEST)
 
 
 class ListsAnywhere(LeaseBook):
@@ -30,7 +44,7 @@ class BelievesLateRenewals(LeaseBook):
     """If the server says yes, the lease was never lost."""
 
     def _expire(self, now_ms: int) -> None:
-        kept = [one for one in self._leases.values() if one.phase is not Phase.ENDING]
+        kept = [one for one in self._leases.values() if one.phase is not LeasePhase.ENDING]
         covered = [one.covered_ms for one in kept]
         for one in kept:
             one.covered_ms = None
@@ -64,9 +78,9 @@ class NeverRenews(BelievesLateRenewals):
 class GoesOnUnprotected(LeaseBook):
     """A failure to acquire is told, and the round goes on without a lease."""
 
-    def _failed(self, one: _Lease, step: Step, answer: Lost | Refused, now_ms: int) -> None:
-        if isinstance(step, Acquire) and one.phase is Phase.ACQUIRING:
-            one.phase = Phase.LOOKING
+    def _failed(self, one: _Lease, step: Step, answer: NoAnswer | Refused, now_ms: int) -> None:
+        if isinstance(step, Acquire) and one.phase is LeasePhase.ACQUIRING:
+            one.phase = LeasePhase.LOOKING
         else:
             super()._failed(one, step, answer, now_ms)
 
@@ -83,9 +97,9 @@ class KeepsWhatItHad(LeaseBook):
 class ForgetsADropWithoutAnswer(LeaseBook):
     """The lease is forgotten when its drop was sent, and not when that was confirmed."""
 
-    def _failed(self, one: _Lease, step: Step, answer: Lost | Refused, now_ms: int) -> None:
+    def _failed(self, one: _Lease, step: Step, answer: NoAnswer | Refused, now_ms: int) -> None:
         super()._failed(one, step, answer, now_ms)
-        if isinstance(step, Drop) and one.phase is Phase.ENDING:
+        if isinstance(step, Drop) and one.phase is LeasePhase.ENDING:
             self._over(one)
 
 

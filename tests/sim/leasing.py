@@ -17,7 +17,7 @@ from random import Random
 
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import Acquire, Answer, LeaseBook, ListSnapshots, Lost, ReadFiles, Step
+from snowmelt.tiering.leases import Acquire, Answer, LeaseBook, ListSnapshots, NoAnswer, ReadFiles, Step
 from tests.sim.coordinator import Coordinator
 from tests.sim.lake import Violation
 
@@ -259,7 +259,7 @@ class LeaseWorld:
 
         def done() -> Answer:
             if lagging is not None and not isinstance(step, ListSnapshots | ReadFiles):
-                return Lost("not the coordinator")
+                return NoAnswer("not the coordinator")
             return self.coordinator.answer(step, connection, self.now_ms, lagging)
 
         def arrive() -> None:
@@ -267,7 +267,7 @@ class LeaseWorld:
             if lost or connection != self.connection:
                 if self.hostile and self.rng.random() < self.profile.late and isinstance(step, Acquire):
                     self.after(self.rng.randint(1, LATE_MS_MAX), late)
-                self.after(CALL_MS_MAX - there_ms, lambda: self.answer(book, step, Lost("no answer"), sent_ms))
+                self.after(CALL_MS_MAX - there_ms, lambda: self.answer(book, step, NoAnswer("no answer"), sent_ms))
                 return
             answer = done()
             if self.hostile and isinstance(step, Acquire) and self.rng.random() < self.profile.spite:
@@ -275,7 +275,7 @@ class LeaseWorld:
                 self.reachable_ms = self.now_ms + 2 * DURATION_MS
                 self.tell("spite")
             if self.hostile and self.rng.random() < self.profile.reply_lost:
-                answer = Lost("no answer")
+                answer = NoAnswer("no answer")
             self.after(back_ms, lambda: self.answer(book, step, answer, sent_ms))
 
         def late() -> None:
@@ -292,7 +292,7 @@ class LeaseWorld:
             self.after(self.stalled_ms - self.now_ms, lambda: self.answer(book, step, answer, sent_ms))
             return
         self.in_flight = None
-        if isinstance(answer, Lost):
+        if isinstance(answer, NoAnswer):
             self.connection = None
         self.tell(f"{type(answer).__name__}: {step.lease}")
         book.answer(step, answer, sent_ms, self.now_ms)

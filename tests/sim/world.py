@@ -23,8 +23,8 @@ from snowmelt.commit.records import Done, Entry, Intent, StagedName
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import Span
-from snowmelt.planning.facts import OUTSIDE, Adopted, Extent, Found, Gone, Reborn, Recopied, SetAside, Split, Truncated
-from snowmelt.planning.tables import Phase
+from snowmelt.planning.facts import OUTSIDE, Adopted, Found, Gone, KeyEnds, Reborn, Recopied, SetAside, Split, Truncated
+from snowmelt.planning.tables import TablePhase
 from snowmelt.relay.retention import Effect, Relay, Sealed
 from tests.sim.database import Database, Read, Transaction, rows_of
 from tests.sim.driver import Driver
@@ -123,7 +123,7 @@ class Truth:
 
     incarnation: int
     since: int = 0
-    extent: Extent | None = None
+    extent: KeyEnds | None = None
     uppers: list[int] = field(default_factory=list)
     adopted: dict[int, str | None] = field(default_factory=dict)
     """Which keys the lake has, and from which read; None: from the log alone."""
@@ -344,7 +344,7 @@ class World:
         """A table that is live is truncated, as soon as all who write have committed."""
         assert self.ripe is not None
         newest = self.newest_driver()
-        live = [table.incarnation.table for table in newest.ledger.tables if table.phase is Phase.RELEASED] if newest else []
+        live = [table.incarnation.table for table in newest.ledger.tables if table.phase is TablePhase.RELEASED] if newest else []
         if live:
             while self.db.hidden:
                 self.db.show()
@@ -403,7 +403,7 @@ class World:
             return False
         there = {table for table in self.db.tables if table not in self.db.gone}
         known = {table.incarnation.table: table for table in newest.ledger.tables}
-        return all(table in known and known[table].phase in (Phase.RELEASED, Phase.SET_ASIDE) for table in there)
+        return all(table in known and known[table].phase in (TablePhase.RELEASED, TablePhase.SET_ASIDE) for table in there)
 
     def where(self) -> str:
         newest = self.newest_driver()
@@ -431,7 +431,7 @@ class World:
     def target_of(self, table: TableId) -> str:
         return TARGETS[table]
 
-    def within(self, key: int, span: Span | None, extent: Extent | None) -> bool:
+    def within(self, key: int, span: Span | None, extent: KeyEnds | None) -> bool:
         """Whether a key lies in a span, or, for None, outside of the extent."""
         least, greatest = (int.from_bytes(end, "big") for end in (extent.least, extent.greatest)) if extent else (1, 0)
         inside = least <= key <= greatest
@@ -592,7 +592,7 @@ class World:
         rows = lake.merged().values() if lake.keyed else lake.rows()
         return sorted((row.key, row.sequence, row.origin) for row in rows if row.key[0] == str(table))
 
-    def adopt(self, truth: Truth, ordinal: int, nonce: str, extent: Extent | None) -> None:
+    def adopt(self, truth: Truth, ordinal: int, nonce: str, extent: KeyEnds | None) -> None:
         if truth.aside is not None:
             raise Violation(f"chunk {ordinal} is adopted of a table that is set aside")
         if ordinal == OUTSIDE:

@@ -10,43 +10,43 @@ from unittest import mock
 
 from snowmelt.model.fluss import Bucket
 from snowmelt.tiering import fence, rounds
-from snowmelt.tiering.fence import Base, Known, LakeView, Publish, Start, There, Tiered, Untold
+from snowmelt.tiering.fence import Base, KnownToFluss, LakeView, PublishRound, RoundInLake, Start, Tiered, Untold
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.rounds import BucketRead, Look, Looked, Outcome, Prepared, Round, State, Step, Told, Turn
+from snowmelt.tiering.rounds import BucketRead, CommitPrepared, Look, Looked, Outcome, Round, RoundState, RoundTrigger, Step, Told
 from tests.sim.store import Steps
 from tests.sim_tiering.service import Running, Service
 
 JUDGES, STARTS, STAGES, TAKES = fence.judge, fence.decide_start, Round._stage, Round.take
 
 
-def without_base(base: Base, path: str, lake: LakeView) -> Publish | There:
+def without_base(base: Base, path: str, lake: LakeView) -> PublishRound | RoundInLake:
     """Only its own snapshot is looked for; others of the tiering user are taken for nobody's business."""
     ours = [tiered for tiered in lake.tiered if tiered.path == path]
-    return There(ours[0].snapshot) if ours else Publish(lake.latest)
+    return RoundInLake(ours[0].snapshot) if ours else PublishRound(lake.latest)
 
 
-def without_a_look_back(base: Base, path: str, lake: LakeView) -> Publish | There:
+def without_a_look_back(base: Base, path: str, lake: LakeView) -> PublishRound | RoundInLake:
     """A lost answer is taken for a lost request."""
     ours = tuple(tiered for tiered in lake.tiered if tiered.path != path)
     return JUDGES(base, path, replace(lake, tiered=ours))
 
 
-def without_missing_snapshots(base: Base, path: str, lake: LakeView) -> Publish | There:
+def without_missing_snapshots(base: Base, path: str, lake: LakeView) -> PublishRound | RoundInLake:
     """What is not to be found is taken for not there."""
     return JUDGES(base, path, replace(lake, whole_from=1))
 
 
-def without_identity(base: Base, path: str, lake: LakeView) -> Publish | There:
+def without_identity(base: Base, path: str, lake: LakeView) -> PublishRound | RoundInLake:
     same = replace(lake, identity=base.identity, latest=max(lake.latest, base.snapshot), tiered=lake.tiered, schema=base.schema)
     verdict = JUDGES(base, path, same)
-    return Publish(lake.latest) if isinstance(verdict, Publish) else verdict
+    return PublishRound(lake.latest) if isinstance(verdict, PublishRound) else verdict
 
 
-def from_fluss(table_id: int, lake: LakeView, offsets: Offsets | None, known: Known | None) -> Start | Untold:
+def from_fluss(table_id: int, lake: LakeView, offsets: Offsets | None, known: KnownToFluss | None) -> Start | Untold:
     return Start(Base(lake.identity, lake.schema, lake.latest), Offsets(table_id, known.ends if known is not None else {}))
 
 
-def from_the_beginning(table_id: int, lake: LakeView, offsets: Offsets | None, known: Known | None) -> Start | Untold:
+def from_the_beginning(table_id: int, lake: LakeView, offsets: Offsets | None, known: KnownToFluss | None) -> Start | Untold:
     """A lake table without a tiered snapshot is taken for one that was never tiered."""
     return STARTS(table_id, replace(lake, rows=False), offsets, known if lake.newest is not None else None)
 
@@ -57,9 +57,9 @@ def moved_alone(machine: Round) -> Offsets:
 
 def believes(machine: Round, outcome: Outcome) -> None:
     """What Fluss wrote is not read back."""
-    if isinstance(outcome, Prepared) and machine.state is State.CHECKED:
+    if isinstance(outcome, CommitPrepared) and machine.state is RoundState.CHECKED:
         machine._path = outcome.path
-        machine._turn(Turn.PREPARED)
+        machine._turn(RoundTrigger.PREPARED)
     else:
         TAKES(machine, outcome)
 
@@ -75,7 +75,7 @@ class FailsLate(Service):
 
     def go(self, running: Running) -> Steps[None]:
         yield from super().go(running)
-        if running.round.state is State.FINISHED:
+        if running.round.state is RoundState.FINISHED:
             yield from self.report(running, False, False)
 
 
@@ -93,7 +93,7 @@ class LooksAtTheLakeFirst(Service):
 class JudgesOnce(Service):
     """Whether it may be published is asked before the first try, and not again."""
 
-    def judge(self, step: Any, running: Running) -> Publish | There:
+    def judge(self, step: Any, running: Running) -> PublishRound | RoundInLake:
         lake = self.world.lake(running.table)
         if running.owner in self.world.judged:
             return without_base(step.base, step.path, lake.view())

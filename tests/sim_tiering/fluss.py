@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from snowmelt.model.fluss import Bucket, KvSnapshot
-from snowmelt.tiering.fence import Known, Tiered
+from snowmelt.tiering.fence import KnownToFluss, Tiered
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.splits import Log
+from snowmelt.tiering.splits import BucketLog
 
 TIMEOUT_MS = 120_000
 FENCED_EPOCH, NO_TABLE, UNKNOWN = 50, 7, -1
@@ -101,11 +101,11 @@ class Fluss:
     def by_id(self, table_id: int) -> Table | None:
         return next((table for table in self.tables.values() if table.table_id == table_id), None)
 
-    def logs(self, table_id: int) -> list[Log]:
+    def logs(self, table_id: int) -> list[BucketLog]:
         table = self.by_id(table_id)
         if table is None:
             raise Refused(NO_TABLE)
-        return [Log(bucket, table.earliest[bucket], len(log), table.copies.get(bucket)) for bucket, log in table.logs.items()]
+        return [BucketLog(bucket, table.earliest[bucket], len(log), table.copies.get(bucket)) for bucket, log in table.logs.items()]
 
     def trim(self, table: Table) -> None:
         """The log goes below what Fluss was told that the lake has."""
@@ -169,9 +169,9 @@ class Fluss:
 
     # ---- what it knows of the lake
 
-    def known(self, table_id: int) -> Known | None:
+    def known(self, table_id: int) -> KnownToFluss | None:
         tiered = self.told.get(table_id)
-        return None if tiered is None else Known(tiered.snapshot, self.read(tiered.path).ends)
+        return None if tiered is None else KnownToFluss(tiered.snapshot, self.read(tiered.path).ends)
 
     def read(self, path: str) -> Offsets:
         """What it keeps of a lake snapshot is the name of the file alone."""

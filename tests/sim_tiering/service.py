@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from snowmelt.errors import Fenced, OutcomeUnknown, SourceDrift, Unavailable
 from snowmelt.model.fluss import Bucket
 from snowmelt.tiering import fence
-from snowmelt.tiering.fence import Known, Tiered
+from snowmelt.tiering.fence import KnownToFluss, Tiered
 from snowmelt.tiering.offsets import Offsets
 from snowmelt.tiering.rounds import (
     ENDS,
@@ -19,27 +19,27 @@ from snowmelt.tiering.rounds import (
     Clean,
     Cleaned,
     Commit,
-    Committed,
+    CommitPrepared,
     Confirm,
-    Confirmed,
     Failed,
-    Lease,
-    Leased,
+    LakeCommitted,
+    LeaseSnapshots,
     ListBuckets,
-    Listed,
+    LogsListed,
     Look,
     LookBack,
     Looked,
+    NewestConfirmed,
     Outcome,
     Overtaken,
     Prepare,
-    Prepared,
     ReadSplits,
     Report,
-    Reported,
     Round,
+    RoundReported,
+    RoundState,
+    SnapshotsLeased,
     SplitsRead,
-    State,
     Step,
     TableSeen,
     Tell,
@@ -130,11 +130,11 @@ class Service:
         while machine.state not in ENDS:
             step = machine.next_step(self.world.now_ms)
             self.world.counts[type(step).__name__] += 1
-            self.world.counts["Repair"] += machine.state is State.UNTOLD
+            self.world.counts["Repair"] += machine.state is RoundState.UNTOLD
             try:
                 outcome = yield from self.perform(running, step)
                 self.world.spite(self)
-                if machine.state not in ENDS or isinstance(outcome, Reported):
+                if machine.state not in ENDS or isinstance(outcome, RoundReported):
                     machine.take(outcome)
             except (Refused, Unavailable, OutcomeUnknown):
                 machine.take(Failed())
@@ -157,10 +157,10 @@ class Service:
                 offsets = None if lake.newest is None else world.offsets(running.table, lake.newest)
                 return Looked(lake, offsets, known)
             case ListBuckets():
-                return Listed((yield from faulty.read(lambda: fluss.logs(table_id))))
-            case Lease(wanted):
+                return LogsListed((yield from faulty.read(lambda: fluss.logs(table_id))))
+            case LeaseSnapshots(wanted):
                 newer = {log.bucket: log.snapshot for log in (yield from faulty.read(lambda: fluss.logs(table_id)))}
-                return Leased({bucket: newer.get(bucket) or wanted[bucket] for bucket in wanted})
+                return SnapshotsLeased({bucket: newer.get(bucket) or wanted[bucket] for bucket in wanted})
             case ReadSplits(splits):
                 return (yield from self.read(running, splits))
             case CheckTable():
@@ -168,11 +168,11 @@ class Service:
                 return TableSeen(None, 0) if table is None else TableSeen(table.table_id, table.schema_id)
             case Prepare(offsets):
                 path = yield from faulty.call(lambda: fluss.prepare(offsets))
-                return Prepared(path, fluss.files[path])
+                return CommitPrepared(path, fluss.files[path])
             case Commit() | LookBack():
                 return (yield from self.commit(running, step))
             case Confirm():
-                return Confirmed((yield from faulty.read(lambda: world.lake(running.table).newest())))
+                return NewestConfirmed((yield from faulty.read(lambda: world.lake(running.table).newest())))
             case Tell(tiered, _, keep_from):
                 return (yield from self.tell(running, tiered, keep_from))
             case Clean(messages):
@@ -187,7 +187,7 @@ class Service:
             case Report(finished, more):
                 return (yield from self.report(running, finished, more))
 
-    def known(self, table_id: int) -> Known | None:
+    def known(self, table_id: int) -> KnownToFluss | None:
         """What it has no file of any more, by a late word, it is told anew like what it never heard of."""
         try:
             return self.world.fluss.known(table_id)
@@ -229,7 +229,7 @@ class Service:
             reads.append(BucketRead(bucket, reached, messages))
         return SplitsRead(reads)
 
-    def judge(self, step: Commit | LookBack, running: Running) -> fence.Publish | fence.There:
+    def judge(self, step: Commit | LookBack, running: Running) -> fence.PublishRound | fence.RoundInLake:
         return fence.judge(step.base, step.path, self.world.lake(running.table).view())
 
     def commit(self, running: Running, step: Commit | LookBack) -> Steps[Outcome]:
@@ -240,8 +240,8 @@ class Service:
                 verdict = self.judge(step, running)
             except Fenced:
                 return Overtaken()
-            if isinstance(verdict, fence.There):
-                return Committed(verdict.snapshot)
+            if isinstance(verdict, fence.RoundInLake):
+                return LakeCommitted(verdict.snapshot)
             if isinstance(step, LookBack):
                 return Absent()
             world.spite(self)
@@ -250,7 +250,7 @@ class Service:
             act = partial(world.publish, world.lake(running.table), running.table, verdict.on, step.path, files)
             try:
                 if (yield from world.faulty.call(act)):
-                    return Committed(verdict.on + 1)
+                    return LakeCommitted(verdict.on + 1)
             except (Unavailable, OutcomeUnknown):
                 running.unclear = True
                 return Unclear()
@@ -266,15 +266,15 @@ class Service:
             return Told(True)
         return Told(True)
 
-    def report(self, running: Running, finished: bool, more: bool) -> Steps[Reported]:
+    def report(self, running: Running, finished: bool, more: bool) -> Steps[RoundReported]:
         world, table_id = self.world, running.round.table_id
         running.reporting = True
         while True:
             try:
                 yield from world.faulty.call(lambda: world.report(running, table_id, finished, more))
-                return Reported()
+                return RoundReported()
             except Refused:
-                return Reported()
+                return RoundReported()
             except (Unavailable, OutcomeUnknown):
                 continue
 

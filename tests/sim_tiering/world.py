@@ -18,7 +18,7 @@ from snowmelt.errors import InvariantBroken, SnowmeltError
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.tiering.fence import Tiered
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.rounds import RoundState
 from tests.sim.lake import Violation
 from tests.sim.store import Faulty
 from tests.sim_tiering.fluss import Fluss, Refused, Table
@@ -321,7 +321,7 @@ class World:
         machine = running.round
         self.counts[machine.state.value] += 1
         self.say(f"round {running.owner} of {running.table} is {machine.state.value}")
-        if machine.state in (State.FAILED, State.FENCED) and not running.unclear:
+        if machine.state in (RoundState.FAILED, RoundState.FENCED) and not running.unclear:
             for lake in self.lakes_by_identity.values():
                 left = running.staged & lake.storage.keys() - lake.referenced()
                 if left:

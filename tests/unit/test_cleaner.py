@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from snowmelt.commit.cleaning import Standing
+from snowmelt.commit.cleaning import CleaningView
 from snowmelt.commit.records import Staged
 from snowmelt.engine.driver.cleaning import Cleaner, sweep
 
 TARGET = "ods.orders"
-STANDING = Standing(generation=5, epoch=7, intent_generation=5, named={"sm-5-e7-won-f"}, jobs=20, under_way={18})
+STANDING = CleaningView(generation=5, epoch=7, intent_generation=5, named={"sm-5-e7-won-f"}, jobs=20, under_way={18})
 
 
 class Lake:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from snowmelt.commit.cleaning import Leftovers, Standing, deletable, sweep_due
+from snowmelt.commit.cleaning import CleaningView, Leftovers, deletable, sweep_due
 from snowmelt.commit.records import Entry, Intent, Staged, StagedName
 
-STANDING = Standing(generation=5, epoch=7, intent_generation=5, named=frozenset(), jobs=20, under_way=frozenset({18, 20}))
+STANDING = CleaningView(generation=5, epoch=7, intent_generation=5, named=frozenset(), jobs=20, under_way=frozenset({18, 20}))
 
 
 def log(epoch: int, generation: int = 5) -> StagedName:
@@ -18,7 +18,7 @@ def chunk(job: int, generation: int = 5) -> StagedName:
     return StagedName(generation, True, job, "n", "f")
 
 
-def naming(*names: StagedName) -> Standing:
+def naming(*names: StagedName) -> CleaningView:
     return replace(STANDING, named={str(name) for name in names})
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from snowmelt.cli import run
 from snowmelt.config.document import FILE_BYTES_MAX
-from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, Sink, Source, read_pipeline
+from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, SinkSection, Source, read_pipeline
 from snowmelt.credentials import Secret
 from snowmelt.databases.contract.patterns import match_tables
 from snowmelt.databases.mysql.connect import Tls
@@ -22,10 +22,10 @@ from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget, Login
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import Incarnation
-from snowmelt.planning.tables import Phase, Table
+from snowmelt.planning.tables import Table, TablePhase
 from snowmelt.relay.limits import Limits
 from snowmelt.sinks.warehouse import Warehouse
-from snowmelt.store.objects import Bucket
+from snowmelt.store.objects import BucketAddress
 
 LEAST = """\
 source:
@@ -502,10 +502,10 @@ def test_a_table_is_captured_and_goes_to_its_target_for_as_long_as_its_state_liv
         check(Route("shop.orders", "ods.orders", Mode.CHANGELOG))
     with pytest.raises(InvalidConfig, match=r"not captured any more: shop\.names"):
         check(Route("shop.others", "ods.elsewhere"), "shop.names")
-    tables[1].phase = Phase.GONE
+    tables[1].phase = TablePhase.GONE
     check(Route("shop.others", "ods.elsewhere"), "shop.names")
     # Of one that is set aside nothing is captured anyway.
-    tables[0].phase = Phase.SET_ASIDE
+    tables[0].phase = TablePhase.SET_ASIDE
     check(Route("shop.others", "ods.elsewhere"), "shop.orders")
 
 
@@ -526,7 +526,7 @@ def test_a_state_in_a_bucket_has_its_secrets_by_reference(tmp_path: Path, monkey
     config = read(tmp_path, LEAST.partition("pipeline:\n")[0] + "relay:\n  spool: spool\n" + example)
     settings = config.to_settings()
     options = (("region", "eu-central-1"), ("access_key_id", Secret("${S3_KEY}")), ("secret_access_key", Secret("${S3_SECRET}")))
-    assert settings.state == Bucket("s3://lake/_snowmelt/shop", options)
+    assert settings.state == BucketAddress("s3://lake/_snowmelt/shop", options)
     assert (settings.log_folder, settings.spool) == (None, tmp_path / "spool")
     assert pickle.loads(pickle.dumps(settings)) == settings
     for address in ("gs://bucket/state", "az://container/state"):
@@ -539,7 +539,7 @@ def test_the_guide_has_every_key_and_its_example_and_that_of_the_help_are_right(
     assert read(tmp_path, example).source.tables == ("shop.*", "crm.customers")
     helped = inspect.cleandoc(run.__doc__ or "").partition("\b\n")[2]
     assert read(tmp_path, helped).pipeline.name == "shop-to-lake"
-    for name, section in {"source": Source, "sink": Sink, "routes": RouteConfig, "pipeline": Run}.items():
+    for name, section in {"source": Source, "sink": SinkSection, "routes": RouteConfig, "pipeline": Run}.items():
         told = guide.partition(f"### {name}\n")[2].partition("\n##")[0]
         assert [key for key in section.model_fields if f"`{key}`" not in told] == [], name
 

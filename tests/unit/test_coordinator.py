@@ -26,15 +26,15 @@ from snowmelt.commit.coordinator import (
     ReadIntent,
     RunListeners,
     Stage,
+    StageTrigger,
     TableCommitted,
-    Turn,
 )
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Committed, Done, Entry, Intent
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import OUTSIDE, Adopted, Found, Incarnation
-from snowmelt.planning.tables import ChunkState, Phase
+from snowmelt.planning.tables import ChunkState, TablePhase
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 FOUND = Found(ORDERS, "ods.orders", True, 1)
@@ -139,10 +139,10 @@ class TestOneEpoch:
         whole = replace(MINE, facts=(FOUND, Adopted(ORDERS, OUTSIDE, "n", 1, 1, None)))
         machine = offered(*TO_CLOSING, offer=whole)
         assert machine.released == ()
-        assert machine.ledger.tables.known(ORDERS).phase is Phase.CATCHING_UP
+        assert machine.ledger.tables.known(ORDERS).phase is TablePhase.CATCHING_UP
         machine.apply(DonePut(machine.ledger.decide_done((Committed("ods.orders", 5),), "heard 1")))
         assert machine.released == (ORDERS,)
-        assert machine.ledger.tables.known(ORDERS).phase is Phase.RELEASED
+        assert machine.ledger.tables.known(ORDERS).phase is TablePhase.RELEASED
 
     def test_whoever_wrote_done_first_is_believed(self) -> None:
         """Two drivers roll one intent forward; the later one finds the record of the first."""
@@ -336,24 +336,24 @@ class TestRepeatedAndStale:
         Stage.CLOSING: offered(*TO_CLOSING),
         Stage.FENCED: offered(IntentPut(True), GenerationRead(4)),
     }
-    OUTCOMES: ClassVar[dict[Turn, Outcome]] = {
-        Turn.WON: IntentPut(True),
-        Turn.UNSURE: IntentPut(None),
-        Turn.ABSENT: IntentRead(None),
-        Turn.OURS: IntentRead(MINE),
-        Turn.OLDER: IntentRead(OLDER),
-        Turn.NEWER: GenerationRead(4),
-        Turn.STILL_OURS: GenerationRead(3),
-        Turn.HEARD: ListenersRan("x"),
-        Turn.CLOSED: DonePut(DONE),
+    OUTCOMES: ClassVar[dict[StageTrigger, Outcome]] = {
+        StageTrigger.WON: IntentPut(True),
+        StageTrigger.UNSURE: IntentPut(None),
+        StageTrigger.ABSENT: IntentRead(None),
+        StageTrigger.OURS: IntentRead(MINE),
+        StageTrigger.OLDER: IntentRead(OLDER),
+        StageTrigger.NEWER: GenerationRead(4),
+        StageTrigger.STILL_OURS: GenerationRead(3),
+        StageTrigger.HEARD: ListenersRan("x"),
+        StageTrigger.CLOSED: DonePut(DONE),
     }
 
     @pytest.mark.parametrize("turn", OUTCOMES)
     @pytest.mark.parametrize("stage", Stage)
-    def test_an_outcome_that_no_step_of_this_stage_has_is_refused(self, stage: Stage, turn: Turn) -> None:
+    def test_an_outcome_that_no_step_of_this_stage_has_is_refused(self, stage: Stage, turn: StageTrigger) -> None:
         machine = copy.deepcopy(self.STAGED[stage])
         assert machine.stage is stage
-        if (stage, turn) in STAGES or (stage, turn) == (Stage.READING_BACK, Turn.NEWER):
+        if (stage, turn) in STAGES or (stage, turn) == (Stage.READING_BACK, StageTrigger.NEWER):
             return
         with refused(machine):
             machine.apply(self.OUTCOMES[turn])
@@ -402,7 +402,7 @@ class TestRepeatedAndStale:
 def test_every_stage_is_reached_and_all_but_the_end_can_be_left() -> None:
     assert set(STAGES.values()) | {Stage.STARTING} == set(Stage)
     assert {before for before, _ in STAGES} | {Stage.FENCED} == set(Stage)
-    assert {turn for _, turn in STAGES} == set(Turn)
+    assert {turn for _, turn in STAGES} == set(StageTrigger)
 
 
 def test_files_of_an_intent_that_may_be_won_are_named() -> None:

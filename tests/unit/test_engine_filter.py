@@ -17,10 +17,10 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.emission import emits
 from snowmelt.planning.epochs import Adopting, Rule, Span
-from snowmelt.planning.facts import Extent, Incarnation, Reported
+from snowmelt.planning.facts import Incarnation, KeyEnds, Reported
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
-EXTENT = Extent(pack_bound((2,)), pack_bound((9,)))
+EXTENT = KeyEnds(pack_bound((2,)), pack_bound((9,)))
 SPANS = (Span(None, pack_bound((3,))), Span(pack_bound((3,)), pack_bound((6,))), Span(pack_bound((6,)), pack_bound((9,))))
 
 

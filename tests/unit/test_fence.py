@@ -8,7 +8,7 @@ import pytest
 
 from snowmelt.errors import Fenced, SourceDrift
 from snowmelt.model.fluss import Bucket
-from snowmelt.tiering.fence import Base, Known, LakeView, Publish, Start, There, Tiered, Untold, decide_start, judge
+from snowmelt.tiering.fence import Base, KnownToFluss, LakeView, PublishRound, RoundInLake, Start, Tiered, Untold, decide_start, judge
 from snowmelt.tiering.offsets import Offsets
 
 TABLE = 5
@@ -22,10 +22,10 @@ BASE = Base("u", 1, 9)
 
 class TestBeginning:
     def test_it_begins_where_the_lakes_newest_tiered_snapshot_ends(self) -> None:
-        assert decide_start(TABLE, LAKE, OFFSETS, Known(8, {Bucket(TABLE, 0): 1})) == Start(BASE, OFFSETS)
+        assert decide_start(TABLE, LAKE, OFFSETS, KnownToFluss(8, {Bucket(TABLE, 0): 1})) == Start(BASE, OFFSETS)
 
-    @pytest.mark.parametrize("known", [None, Known(7, ENDS)])
-    def test_fluss_is_told_first_of_what_it_never_learned_of(self, known: Known | None) -> None:
+    @pytest.mark.parametrize("known", [None, KnownToFluss(7, ENDS)])
+    def test_fluss_is_told_first_of_what_it_never_learned_of(self, known: KnownToFluss | None) -> None:
         """T3: whoever tiered it died between the lake's commit and Fluss'."""
         assert decide_start(TABLE, LAKE, OFFSETS, known) == Untold(NEWEST)
 
@@ -43,27 +43,27 @@ class TestBeginning:
 
     def test_a_lake_that_went_back_stops(self) -> None:
         with pytest.raises(SourceDrift, match="does not have what Fluss says"):
-            decide_start(TABLE, LAKE, OFFSETS, Known(9, ENDS))
+            decide_start(TABLE, LAKE, OFFSETS, KnownToFluss(9, ENDS))
 
     def test_a_snapshot_that_is_missing_behind_the_newest_tiered_one_may_have_been_a_round(self) -> None:
         with pytest.raises(SourceDrift, match="lacks snapshots behind its newest tiered one"):
-            decide_start(TABLE, replace(LAKE, whole_from=9), OFFSETS, Known(8, ENDS))
+            decide_start(TABLE, replace(LAKE, whole_from=9), OFFSETS, KnownToFluss(8, ENDS))
 
     def test_where_it_is_expired_fluss_is_believed_if_nothing_can_be_hidden(self) -> None:
         expired = replace(LAKE, tiered=())
         for snapshot in (2, 8, 9):
-            assert decide_start(TABLE, expired, None, Known(snapshot, ENDS)) == Start(BASE, OFFSETS)
+            assert decide_start(TABLE, expired, None, KnownToFluss(snapshot, ENDS)) == Start(BASE, OFFSETS)
         for snapshot in (1, 10):
             with pytest.raises(SourceDrift, match="does not have what Fluss says"):
-                decide_start(TABLE, expired, None, Known(snapshot, ENDS))
+                decide_start(TABLE, expired, None, KnownToFluss(snapshot, ENDS))
 
 
 class TestFence:
     def test_a_round_is_published_on_what_it_was_judged_by(self) -> None:
-        assert judge(BASE, "mine", LAKE) == Publish(9)
+        assert judge(BASE, "mine", LAKE) == PublishRound(9)
 
     def test_a_compaction_in_between_is_no_hindrance(self) -> None:
-        assert judge(BASE, "mine", replace(LAKE, latest=12, tiered=())) == Publish(12)
+        assert judge(BASE, "mine", replace(LAKE, latest=12, tiered=())) == PublishRound(12)
 
     def test_a_round_that_came_first_fences(self) -> None:
         """T1: the table was handed out again while we slept."""
@@ -72,12 +72,12 @@ class TestFence:
 
     def test_a_lost_answer_is_not_a_lost_request(self) -> None:
         there = replace(LAKE, latest=12, tiered=(Tiered(12, "theirs"), Tiered(10, "mine"), NEWEST))
-        assert judge(BASE, "mine", there) == There(10)
+        assert judge(BASE, "mine", there) == RoundInLake(10)
 
     def test_what_somebody_removed_may_have_been_a_round(self) -> None:
         with pytest.raises(Fenced, match="snapshots were removed"):
             judge(BASE, "mine", replace(LAKE, latest=14, whole_from=11, tiered=()))
-        assert judge(BASE, "mine", replace(LAKE, latest=14, whole_from=10, tiered=())) == Publish(14)
+        assert judge(BASE, "mine", replace(LAKE, latest=14, whole_from=10, tiered=())) == PublishRound(14)
 
     @pytest.mark.parametrize(
         ("change", "said"), [({"identity": "v"}, "made anew"), ({"latest": 8}, "lost snapshots"), ({"schema": 2}, "schema was changed")]

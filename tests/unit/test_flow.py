@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from snowmelt.model.position import Position
-from snowmelt.relay.flow import Flow, Held, Need, decide_flow
+from snowmelt.relay.flow import Backlog, Flow, Need, decide_flow
 
 SOFT, HARD = 100, 400
 END = Position(1, 50)
 
 
 def flow(size: int, need: Need, *, sealed: int = 1_000, end: Position | None = END) -> Flow:
-    return decide_flow(Held(size, sealed, end), need, soft=SOFT, hard=HARD)
+    return decide_flow(Backlog(size, sealed, end), need, soft=SOFT, hard=HARD)
 
 
 def test_below_its_cap_capture_reads_whatever_is_needed() -> None:

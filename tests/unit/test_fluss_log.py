@@ -12,10 +12,10 @@ import pytest
 from obstore.store import S3Store
 
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, SourceDrift, Unavailable
-from snowmelt.fluss.client import Fetched, FetchFrom, RemoteLog, RemoteSegment
+from snowmelt.fluss.client import FetchedBucket, FetchFrom, RemoteLog, RemoteSegment
 from snowmelt.fluss.formats.batches import OFFSET
 from snowmelt.fluss.formats.types import FlussType, Root, Versions
-from snowmelt.fluss.log import LogReader
+from snowmelt.fluss.log import BucketReader
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.model.fluss import Bucket
 from tests.kit.fluss_bytes import arrow_body, log_batch, schema_of
@@ -23,7 +23,7 @@ from tests.kit.s3 import BUCKET, PASSWORD, S3Server, s3_server
 
 BUCKET_ID = Bucket(7, 1)
 SCHEMA = schema_of(FlussType(Root.BIGINT))
-Answer = Fetched | list[Fetched] | Exception
+Answer = FetchedBucket | list[FetchedBucket] | Exception
 
 
 def stretch(base: int, rows: int, *, schema_id: int = 1) -> bytes:
@@ -31,8 +31,8 @@ def stretch(base: int, rows: int, *, schema_id: int = 1) -> bytes:
     return log_batch(arrow_body(batch), base=base, rows=rows, schema_id=schema_id)
 
 
-def answered(data: bytes = b"", *, remote: RemoteLog | None = None, error: Any = None, bucket: Bucket = BUCKET_ID) -> Fetched:
-    return Fetched(bucket, 100, data, remote, error)
+def answered(data: bytes = b"", *, remote: RemoteLog | None = None, error: Any = None, bucket: Bucket = BUCKET_ID) -> FetchedBucket:
+    return FetchedBucket(bucket, 100, data, remote, error)
 
 
 class Leader:
@@ -42,7 +42,7 @@ class Leader:
         self.answers = list(answers)
         self.asked: list[int] = []
 
-    def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[Fetched]:
+    def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[FetchedBucket]:
         (one,) = wanted
         self.asked.append(one.offset)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -51,12 +51,12 @@ class Leader:
         return answer if isinstance(answer, list) else [answer]
 
 
-def reader(leader: Leader, start: int, end: int, **options: Any) -> LogReader:
+def reader(leader: Leader, start: int, end: int, **options: Any) -> BucketReader:
     options = {"remote": RemoteFiles(), "pause": lambda seconds: None} | options
-    return LogReader(BUCKET_ID, start, end, source=leader, versions=Versions.one(SCHEMA), **options)
+    return BucketReader(BUCKET_ID, start, end, source=leader, versions=Versions.one(SCHEMA), **options)
 
 
-def offsets(reading: LogReader) -> list[int]:
+def offsets(reading: BucketReader) -> list[int]:
     return [offset for batch in reading.read() for offset in batch.column(OFFSET).to_pylist()]
 
 

@@ -13,7 +13,7 @@ import pytest
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.messages import message
-from snowmelt.fluss.rpc import NO_TABLE, Call, Connection, Gone, error_of
+from snowmelt.fluss.rpc import NO_TABLE, Call, FlussConnection, GoneFromFluss, error_of
 from snowmelt.fluss.target import parse_bootstrap
 
 VERSIONS = message("ApiVersionsResponse")(api_versions=[{"api_key": call, "min_version": 0, "max_version": 0} for call in Call])
@@ -58,7 +58,7 @@ def listener() -> Iterator[Listener]:
 
 
 def outcome(listener: Listener, *, call: Call = Call.METADATA, changes: bool = False, timeout_s: float = 5.0) -> SnowmeltError:
-    with Connection("127.0.0.1", listener.port, timeout_s=timeout_s, frame_bytes_max=1000) as one:
+    with FlussConnection("127.0.0.1", listener.port, timeout_s=timeout_s, frame_bytes_max=1000) as one:
         with pytest.raises(SnowmeltError) as caught:
             one.call(call, changes=changes)
         assert not one.open, "what comes later could be taken for another call's answer"
@@ -107,7 +107,7 @@ def test_a_failure_of_the_whole_connection_ends_it(listener: Listener) -> None:
 
 def test_a_connection_that_was_closed_says_so() -> None:
     listener = Listener()
-    connection = Connection("127.0.0.1", listener.port)
+    connection = FlussConnection("127.0.0.1", listener.port)
     for _ in range(2):
         connection.close()
     with pytest.raises(Unavailable, match="was closed"):
@@ -118,7 +118,7 @@ def test_a_connection_that_was_closed_says_so() -> None:
 @pytest.mark.parametrize(
     ("code", "changes", "kind"),
     [
-        (NO_TABLE, False, Gone),
+        (NO_TABLE, False, GoneFromFluss),
         (50, False, Fenced),
         (44, True, Unavailable),
         (25, False, Unavailable),

@@ -13,7 +13,7 @@ from snowmelt.errors import InvariantBroken
 from snowmelt.fluss.formats.buckets import Bucketing
 from snowmelt.fluss.formats.compacted import RowDecoder
 from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema, Versions
-from snowmelt.fluss.formats.upserts import Run, UpsertEncoder, kv_batch
+from snowmelt.fluss.formats.upserts import UpsertEncoder, UpsertRun, kv_batch
 from tests.kit import fluss_raw
 from tests.kit.fluss_bytes import compacted_row, stored_row
 
@@ -43,7 +43,7 @@ def rows_of(seed: int, count: int) -> list[list[Any]]:
     return [[chance.choice(values) for _, values in VALUES] for _ in range(count)]
 
 
-def encoded(rows: list[list[Any]], deleted: list[bool], *, lake: str | None, buckets: int = 3, bytes_max: int = 1 << 20) -> list[Run]:
+def encoded(rows: list[list[Any]], deleted: list[bool], *, lake: str | None, buckets: int = 3, bytes_max: int = 1 << 20) -> list[UpsertRun]:
     stored = [stored_row(SCHEMA, row) for row in rows]
     ends = np.cumsum([len(row) for row in stored])
     starts = ends - np.array([len(row) for row in stored])

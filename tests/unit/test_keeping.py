@@ -28,10 +28,10 @@ from snowmelt.model.position import Position
 from snowmelt.relay.retention import Cut, Relay, Sealed
 from snowmelt.store.generations import take_generation
 from snowmelt.store.memory import MemoryStore
-from snowmelt.store.objects import Bucket, Store
+from snowmelt.store.objects import BucketAddress, Store
 from tests.unit.test_segments import segment, three, write
 
-BUCKET = Bucket("s3://bucket/prefix")
+BUCKET = BucketAddress("s3://bucket/prefix")
 
 
 @pytest.fixture(autouse=True)
@@ -331,7 +331,7 @@ def test_a_place_is_a_folder_without_links_or_the_address_of_a_bucket(tmp_path: 
     (tmp_path / "link").symlink_to(tmp_path / "state")
     plain = Settings(name="p", state=tmp_path / "state", warehouse="", source=MySqlOptions(), tables=())
     assert plain.place == replace(plain, state=tmp_path / "link").place == str((tmp_path / "state").resolve())
-    assert replace(plain, state=BUCKET).place == replace(plain, state=Bucket("s3://bucket/prefix/")).place == "s3://bucket/prefix"
+    assert replace(plain, state=BUCKET).place == replace(plain, state=BucketAddress("s3://bucket/prefix/")).place == "s3://bucket/prefix"
 
 
 def test_a_spool_is_its_owners_and_those_of_the_dead_are_removed(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from snowmelt.tiering.leases import (
     Answer,
     Confirmed,
     Drop,
+    Endpoint,
     FilesRead,
     LeaseBook,
+    LeasePhase,
     LeaseStatus,
     Listed,
     ListSnapshots,
-    Lost,
-    Phase,
-    Place,
+    NoAnswer,
     ReadFiles,
     Refused,
     Release,
@@ -33,14 +33,14 @@ from snowmelt.tiering.leases import (
 PATH = TableId("shop", "orders")
 A, B, C = (Bucket(7, number) for number in range(3))
 DURATION_MS = 1200
-HERE = Place(1, 0)
+HERE = Endpoint(1, 0)
 
 
 def at(bucket: Bucket, snapshot: int) -> KvSnapshot:
     return KvSnapshot(bucket, snapshot, snapshot * 10)
 
 
-def listed(snapshots: Mapping[Bucket, int], *, place: Place = HERE, table: int = 7) -> Listed:
+def listed(snapshots: Mapping[Bucket, int], *, place: Endpoint = HERE, table: int = 7) -> Listed:
     return Listed(place, table, {bucket: at(bucket, snapshot) for bucket, snapshot in snapshots.items()})
 
 
@@ -116,7 +116,7 @@ class TestAcquiring:
         assert desk.step() == Acquire("r1", DURATION_MS, {A: 3, B: 0})
 
     def test_a_list_of_another_connection_or_epoch_proves_nothing(self, desk: Desk) -> None:
-        for elsewhere in (Place(2, 0), Place(1, 1)):
+        for elsewhere in (Endpoint(2, 0), Endpoint(1, 1)):
             desk.answer(listed({A: 3, B: 5}))
             desk.answer(Acquired(1))
             desk.answer(listed({A: 3, B: 5}, place=elsewhere))
@@ -168,7 +168,7 @@ class TestAcquiring:
         assert "made anew" in desk.failure
 
     @pytest.mark.parametrize("how_far", range(5))
-    @pytest.mark.parametrize("failure", [Lost("no answer"), Refused("no such table")])
+    @pytest.mark.parametrize("failure", [NoAnswer("no answer"), Refused("no such table")])
     def test_whatever_goes_wrong_before_it_is_held_fails_the_round(self, desk: Desk, how_far: int, failure: Answer) -> None:
         chosen = {A: 3, B: 5}
         well: list[Answer] = [listed(chosen), Acquired(1), listed(chosen), FilesRead(SnapshotFiles(0, ()))]
@@ -222,7 +222,7 @@ class TestRenewing:
             assert due_ms is not None
             desk.now_ms = due_ms
             if not desk.failure:
-                desk.answer(Lost("no answer"))
+                desk.answer(NoAnswer("no answer"))
                 tried.append(due_ms)
         assert len(tried) >= 10
         pauses = [later - sooner for sooner, later in pairwise(tried)]
@@ -234,11 +234,11 @@ class TestRenewing:
         desk.hold()
         desk.now_ms = 400
         for _ in range(5):
-            desk.answer(Lost("no answer"))
+            desk.answer(NoAnswer("no answer"))
             desk.now_ms = desk.book.due_ms() or 0
         desk.answer(Acquired(1))
         desk.now_ms = desk.book.due_ms() or 0
-        desk.answer(Lost("no answer"))
+        desk.answer(NoAnswer("no answer"))
         assert desk.book.due_ms() == desk.now_ms + DURATION_MS // 120
 
     @pytest.mark.parametrize("answer", [Refused("no such table"), Acquired(1, frozenset({B}))])
@@ -274,7 +274,7 @@ class TestLettingGo:
     def test_a_release_is_kept_until_the_server_confirms_it(self, desk: Desk) -> None:
         desk.hold()
         desk.book.release("r1", frozenset({A}), desk.now_ms)
-        desk.answer(Lost("no answer"))
+        desk.answer(NoAnswer("no answer"))
         assert desk.step() is None
         desk.now_ms = desk.book.due_ms() or 0
         assert desk.step() == Release("r1", frozenset({A}))
@@ -285,7 +285,7 @@ class TestLettingGo:
     def test_a_release_is_forgotten_when_the_lease_has_expired_by_itself(self, desk: Desk) -> None:
         desk.hold()
         desk.book.release("r1", frozenset({A, B}), desk.now_ms)
-        desk.answer(Lost("no answer"))
+        desk.answer(NoAnswer("no answer"))
         desk.now_ms = DURATION_MS + 1
         assert desk.step() is None
         assert not desk.failure, "nothing was read any more"
@@ -320,7 +320,7 @@ class TestLettingGo:
     def test_a_drop_is_repeated_until_it_is_confirmed_and_nothing_is_sent_behind_it(self, desk: Desk) -> None:
         desk.hold()
         desk.book.end("r1")
-        for answer in (Lost("no answer"), Refused("not allowed"), Lost("no answer")):
+        for answer in (NoAnswer("no answer"), Refused("not allowed"), NoAnswer("no answer")):
             assert not desk.book.empty
             desk.answer(answer)
             desk.now_ms = desk.book.due_ms() or 0
@@ -337,7 +337,7 @@ class TestLettingGo:
         desk.now_ms = 2 * DURATION_MS
         desk.book.standing("r1", desk.now_ms)
         assert not desk.book.empty, "while it is said it is not forgotten"
-        desk.book.answer(step, Lost("no answer"), 0, desk.now_ms)
+        desk.book.answer(step, NoAnswer("no answer"), 0, desk.now_ms)
         assert desk.book.empty
 
     def test_a_round_that_ends_while_a_call_is_under_way_is_dropped_behind_it(self, desk: Desk) -> None:
@@ -349,7 +349,7 @@ class TestLettingGo:
         desk.book.answer(step, Acquired(1), 0, 0)
         assert desk.step() == Drop("r1")
 
-    @pytest.mark.parametrize("answer", [listed({A: 3}), Lost("no answer")])
+    @pytest.mark.parametrize("answer", [listed({A: 3}), NoAnswer("no answer")])
     def test_one_that_ends_while_it_is_only_listed_needs_no_drop(self, desk: Desk, answer: Answer) -> None:
         step = desk.step()
         assert isinstance(step, ListSnapshots)
@@ -417,14 +417,16 @@ class TestTelling:
         assert desk.book.take_lost() == []
 
     def test_a_lease_tells_its_snapshots_since_when_and_how_long_they_are_safe(self, desk: Desk) -> None:
-        assert [(one.phase, one.buckets, one.held_ms, one.covered_ms) for one in desk.book.statuses()] == [(Phase.LISTING, 0, None, None)]
+        assert [(one.phase, one.buckets, one.held_ms, one.covered_ms) for one in desk.book.statuses()] == [
+            (LeasePhase.LISTING, 0, None, None)
+        ]
         desk.now_ms = 50
         desk.hold()
-        assert desk.book.statuses() == [LeaseStatus("r1", PATH, Phase.HELD, 2, 50, 50 + DURATION_MS)]
+        assert desk.book.statuses() == [LeaseStatus("r1", PATH, LeasePhase.HELD, 2, 50, 50 + DURATION_MS)]
         desk.now_ms = 450
         desk.answer(Acquired(1))
         desk.book.release("r1", frozenset({A}), desk.now_ms)
-        assert desk.book.statuses() == [LeaseStatus("r1", PATH, Phase.HELD, 1, 50, 450 + DURATION_MS)]
+        assert desk.book.statuses() == [LeaseStatus("r1", PATH, LeasePhase.HELD, 1, 50, 450 + DURATION_MS)]
         desk.book.end("r1")
         desk.answer(Confirmed())
         assert desk.book.statuses() == []
@@ -432,7 +434,7 @@ class TestTelling:
     def test_what_the_server_may_have_is_known_until_it_has_confirmed_its_end(self, desk: Desk) -> None:
         assert desk.book.untold == ()
         desk.answer(listed({A: 3, B: 5}))
-        desk.answer(Lost("no answer"))
+        desk.answer(NoAnswer("no answer"))
         assert desk.book.untold == ("r1",), "it may have been acquired"
         desk.now_ms = desk.book.due_ms() or 0
         desk.answer(Confirmed())

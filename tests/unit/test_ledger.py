@@ -17,10 +17,10 @@ from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Durable,
-    Extent,
     Found,
     Gone,
     Incarnation,
+    KeyEnds,
     Launched,
     Reborn,
     Recopied,
@@ -28,19 +28,19 @@ from snowmelt.planning.facts import (
     SetAside,
     Split,
 )
-from snowmelt.planning.tables import ChunkState, Phase
+from snowmelt.planning.tables import ChunkState, TablePhase
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 SHARD = Incarnation(TableId("shop", "orders_2"), 1)
 ITEMS = Incarnation(TableId("shop", "items"), 1)
-EXTENT = Extent(b"\x01", b"\x09")
+EXTENT = KeyEnds(b"\x01", b"\x09")
 
 
 def found(incarnation: Incarnation = ORDERS, target: str = "ods.orders") -> Found:
     return Found(incarnation, target, True, 1)
 
 
-def adopted(ordinal: int, incarnation: Incarnation = ORDERS, *, high: int = 0, extent: Extent | None = None) -> Adopted:
+def adopted(ordinal: int, incarnation: Incarnation = ORDERS, *, high: int = 0, extent: KeyEnds | None = None) -> Adopted:
     return Adopted(incarnation, ordinal, f"n{ordinal}", 0, high, extent)
 
 
@@ -162,11 +162,11 @@ class TestDone:
     def test_nothing_is_let_go_of_before_done(self) -> None:
         ledger = Ledger()
         win(ledger, found(), adopted(OUTSIDE, high=5))
-        assert ledger.tables.known(ORDERS).phase is Phase.CATCHING_UP
+        assert ledger.tables.known(ORDERS).phase is TablePhase.CATCHING_UP
         assert (ledger.done_epoch, ledger.done_upto, ledger.done_segment) == (0, 0, 0)
         assert ledger.tables.copy_of(ORDERS).high == 5
         assert close(ledger) == [ORDERS]
-        assert ledger.tables.known(ORDERS).phase is Phase.RELEASED
+        assert ledger.tables.known(ORDERS).phase is TablePhase.RELEASED
         assert (ledger.done_epoch, ledger.done_upto, ledger.done_segment) == (1, 10, 1)
 
     def test_nothing_is_let_go_of_by_an_epoch_that_leaves_a_chunk_to_read(self) -> None:
@@ -195,7 +195,7 @@ class TestDone:
         ledger = Ledger()
         win(ledger, found(), adopted(OUTSIDE), found(ITEMS, "ods.items"))
         assert close(ledger) == [ORDERS]
-        assert ledger.tables.known(ITEMS).phase is Phase.DISCOVERED
+        assert ledger.tables.known(ITEMS).phase is TablePhase.DISCOVERED
 
     def test_a_record_of_another_epoch_or_intent_closes_nothing(self) -> None:
         ledger = Ledger()

@@ -12,7 +12,7 @@ import pytest
 
 from snowmelt.cli import main
 from snowmelt.commit.records import Intent, Watermark
-from snowmelt.engine.driver.signs import Doing, Sign
+from snowmelt.engine.driver.signs import DriverActivity, Sign
 from snowmelt.engine.driver.state import INTENT
 from snowmelt.errors import Corrupt, InvariantBroken
 from snowmelt.model.moment import TIME_MS_MAX
@@ -22,7 +22,7 @@ from snowmelt.relay.retention import Cut
 from snowmelt.store.codec import decode, encode
 from snowmelt.store.contract import numbered
 from snowmelt.store.objects import open_store
-from snowmelt.store.records import Kind, settle_record
+from snowmelt.store.records import RecordKind, settle_record
 
 TABLE = Incarnation(TableId("shop", "orders"), 1)
 ASIDE = SetAside(TABLE, 0, 5, "why")
@@ -45,7 +45,7 @@ def test_nor_is_it_written() -> None:
 
 @pytest.mark.parametrize("name", [b"at_ms", b"error_ms"])
 def test_a_sign_of_life_has_times_too(name: bytes) -> None:
-    sign = Sign(pipeline="p", generation=1, nonce="n", at_ms=5, every_ms=1, host="h", process="p", doing=Doing.RUNS, error_ms=5)
+    sign = Sign(pipeline="p", generation=1, nonce="n", at_ms=5, every_ms=1, host="h", process="p", doing=DriverActivity.RUNS, error_ms=5)
     with pytest.raises(Corrupt, match=f"at {name.decode()} an int from 0 to"):
         decode(Sign, encode(sign).replace(b'"%s":5' % name, b'"%s":%d' % (name, 10**30)))
 
@@ -63,7 +63,7 @@ def test_status_of_a_forged_intent_is_one_line(tmp_path: Path, capfd: pytest.Cap
     forged = make_dataclass("Forged", fields, frozen=True)
     values = {name: getattr(INTENT_5, name) for name, _ in fields} | {"time_ms": 10**30, "facts": (*INTENT_5.facts, ASIDE)}
     store = open_store(tmp_path / "state")
-    settle_record(store, numbered("intent", 1), Kind(INTENT.name, INTENT.version, forged), forged(**values))
+    settle_record(store, numbered("intent", 1), RecordKind(INTENT.name, INTENT.version, forged), forged(**values))
     monkeypatch.setattr(sys, "argv", ["snowmelt", "status", str(file)])
     with pytest.raises(SystemExit) as ended:
         main()

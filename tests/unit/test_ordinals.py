@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from snowmelt.errors import InvariantBroken
-from snowmelt.planning.ordinals import Bounds, Ordinals
+from snowmelt.planning.ordinals import Bounds, RangeSet
 
 
-def of(*added: int) -> Ordinals:
-    ordinals = Ordinals()
+def of(*added: int) -> RangeSet:
+    ordinals = RangeSet()
     for ordinal in added:
         ordinals.add(ordinal)
     return ordinals
@@ -39,9 +39,9 @@ class TestOrdinals:
         assert [ordinals.count for ordinals in (of(), of(5), of(0, 1, 3, 4, 9))] == [0, 1, 5]
 
     def test_an_empty_set_has_nothing(self) -> None:
-        assert 0 not in Ordinals()
-        assert list(Ordinals()) == []
-        assert Ordinals().first_missing(7) == 7
+        assert 0 not in RangeSet()
+        assert list(RangeSet()) == []
+        assert RangeSet().first_missing(7) == 7
 
 
 class TestBounds:

@@ -31,12 +31,12 @@ from snowmelt.planning.facts import (
     Adopted,
     Covered,
     Durable,
-    Extent,
     Fact,
     Found,
     GivenBack,
     Gone,
     Incarnation,
+    KeyEnds,
     Launched,
     Reborn,
     Recopied,
@@ -47,13 +47,13 @@ from snowmelt.planning.facts import (
     Split,
     Truncated,
 )
-from snowmelt.planning.tables import Phase, Tables
-from snowmelt.relay.retention import Cut, Effect, Relay, Statement
+from snowmelt.planning.tables import TablePhase, Tables
+from snowmelt.relay.retention import Cut, Effect, Relay, TableStatement
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 ITEMS = Incarnation(TableId("shop", "items"), 1)
 AGAIN = Incarnation(ORDERS.table, 2)
-EXTENT = Extent(b"\x01", b"\x09")
+EXTENT = KeyEnds(b"\x01", b"\x09")
 
 FOUND = Found(ORDERS, "ods.orders", True, 1)
 OUTER = Adopted(ORDERS, OUTSIDE, "n0", 0, 0, EXTENT)
@@ -73,7 +73,7 @@ def book(*facts: Fact) -> Tables:
     return tables
 
 
-def captured(*statements: Statement, end: int = 100, era: int = 0) -> Relay:
+def captured(*statements: TableStatement, end: int = 100, era: int = 0) -> Relay:
     """A log with a transaction every ten bytes."""
     relay = Relay()
     cuts = tuple(Cut(offset, offset) for offset in range(10, end + 1, 10))
@@ -97,7 +97,7 @@ def reported(
     exact: bool = True,
     schema: int = 1,
     incarnation: Incarnation = ORDERS,
-    extent: Extent | None = None,
+    extent: KeyEnds | None = None,
 ) -> Reported:
     return Reported(incarnation, ordinal, job, f"n{job}", high, exact, schema, (f"f{job}",), extent)
 
@@ -268,8 +268,8 @@ class TestReadingAgain:
 
 
 class TestStatements:
-    EMPTIES = Statement(30, ORDERS.table, Effect.EMPTIES, 1)
-    RESHAPES = Statement(30, ORDERS.table, Effect.RESHAPES, 2)
+    EMPTIES = TableStatement(30, ORDERS.table, Effect.EMPTIES, 1)
+    RESHAPES = TableStatement(30, ORDERS.table, Effect.RESHAPES, 2)
 
     def test_a_statement_behind_the_visible_cut_gives_the_chunk_back(self) -> None:
         """L6, L14, A12: it may have been read before the statement, behind it, or in another shape."""
@@ -281,7 +281,7 @@ class TestStatements:
 
     def test_a_statement_of_another_table_gives_nothing_back(self) -> None:
         tables = book(*COPYING, launched(1, 1, 20), reported(1, 1, 25))
-        found = plan(tables, captured(Statement(30, ITEMS.table, Effect.EMPTIES, 1)), 20, 60)
+        found = plan(tables, captured(TableStatement(30, ITEMS.table, Effect.EMPTIES, 1)), 20, 60)
         assert adoptions(found) == [1]
         assert found.facts == (Adopted(ORDERS, 1, "n1", 20, 25),)
 
@@ -342,7 +342,7 @@ class TestStatements:
     def test_what_a_statement_makes_of_a_table(self, facts: tuple[Fact, ...], effect: Effect, turn: Durable | None) -> None:
         tables = book(*facts)
         table = tables.known(ORDERS)
-        fact = turn_of(ORDERS, table.phase, Statement(30, ORDERS.table, effect, 7), 2, keyed=table.keyed)
+        fact = turn_of(ORDERS, table.phase, TableStatement(30, ORDERS.table, effect, 7), 2, keyed=table.keyed)
         assert fact == turn
         if fact is not None:
             tables.apply(fact, 2)
@@ -351,7 +351,8 @@ class TestStatements:
         """DROP and CREATE, or two renames, in one place of the log."""
         tables = book(*LIVE)
         statements = [
-            Statement(30, ORDERS.table, effect, schema) for effect, schema in ((Effect.DROPS, 1), (Effect.MAKES, 5), (Effect.RESHAPES, 6))
+            TableStatement(30, ORDERS.table, effect, schema)
+            for effect, schema in ((Effect.DROPS, 1), (Effect.MAKES, 5), (Effect.RESHAPES, 6))
         ]
         found = plan(tables, captured(*statements), 20, 30)
         assert found.facts == (Gone(ORDERS, 30), Reborn(AGAIN, 30, 5), Reshaped(AGAIN, 30, 6))
@@ -360,19 +361,19 @@ class TestStatements:
             tables.apply(fact, 2)
 
     def test_the_second_of_two_drops_in_one_transaction_is_nothing(self) -> None:
-        drops = Statement(30, ORDERS.table, Effect.DROPS, 1)
+        drops = TableStatement(30, ORDERS.table, Effect.DROPS, 1)
         assert plan(book(*LIVE), captured(drops, drops), 20, 30).facts == (Gone(ORDERS, 30),)
 
     def test_a_table_that_is_gone_is_found_anew_and_not_by_a_statement(self) -> None:
         """It is forgotten when the epoch that dropped it is done, which is before the intent of this one."""
         tables = book(FOUND, Gone(ORDERS, 5))
         again = Found(AGAIN, "ods.orders", True, 7)
-        assert plan(tables, captured(Statement(30, ORDERS.table, Effect.MAKES, 7)), 20, 60).facts == ()
+        assert plan(tables, captured(TableStatement(30, ORDERS.table, Effect.MAKES, 7)), 20, 60).facts == ()
         assert plan(tables, captured(), 60, 70, again).facts == (again,)
 
     def test_changes_behind_a_truncate_of_their_own_transaction_are_kept(self) -> None:
         """A12: PostgreSQL has insert, TRUNCATE and insert in one transaction, which is one place."""
-        statement = Statement(30, ORDERS.table, Effect.EMPTIES, 1, event=4)
+        statement = TableStatement(30, ORDERS.table, Effect.EMPTIES, 1, event=4)
         rule = plan(book(*LIVE), captured(statement), 20, 60).rules[ORDERS.table]
         assert rule == Rule(ORDERS, 30, live=True, event=4)
         kept = [event for event in (3, 4, 5) if appends(rule, offset=30, event=event, adopted=False, adopting=None, covered=upto(0, 0))]
@@ -382,7 +383,7 @@ class TestStatements:
     def test_a_second_drop_of_a_table_does_not_bring_it_back(self) -> None:
         """DROP TABLE IF EXISTS is logged whether there is one or not. Nothing of this name can be read."""
         tables = book(FOUND, Gone(ORDERS, 5))
-        found = plan(tables, captured(Statement(30, ORDERS.table, Effect.DROPS, 1)), 20, 60)
+        found = plan(tables, captured(TableStatement(30, ORDERS.table, Effect.DROPS, 1)), 20, 60)
         assert not any(isinstance(fact, Reborn) for fact in found.facts)
 
     def test_a_statement_of_a_table_that_is_not_captured_changes_nothing(self) -> None:
@@ -415,7 +416,7 @@ class TestSetAside:
     """One table's trouble is one table's trouble: B2 to B6."""
 
     WHY = SetAside(ORDERS, 20, 20, "its key has another type")
-    BREAKS = Statement(30, ORDERS.table, Effect.BREAKS, 0, why="rows were changed as text")
+    BREAKS = TableStatement(30, ORDERS.table, Effect.BREAKS, 0, why="rows were changed as text")
     AT_REST = (*LIVE, SetAside(ORDERS, 20, 20, "its key has another type"))
 
     def test_an_epoch_that_sets_a_table_aside_emits_nothing_of_it_and_everything_of_the_others(self) -> None:
@@ -449,12 +450,12 @@ class TestSetAside:
 
     def test_a_shape_that_the_lake_cant_take_is_known_all_the_same(self) -> None:
         """What is copied when the table is asked for is the table as it is then."""
-        found = plan(book(*LIVE), captured(Statement(30, ORDERS.table, Effect.RESHAPES, 7)), 20, 30, self.WHY)
+        found = plan(book(*LIVE), captured(TableStatement(30, ORDERS.table, Effect.RESHAPES, 7)), 20, 30, self.WHY)
         assert found.facts == (Reshaped(ORDERS, 30, 7), self.WHY)
         assert not found.rules[ORDERS.table].live
 
     def test_a_table_that_is_swapped_for_one_the_lake_cant_take_is_set_aside_as_what_it_is_now(self) -> None:
-        swap = (Statement(30, ORDERS.table, Effect.DROPS, 0), Statement(30, ORDERS.table, Effect.MAKES, 7))
+        swap = (TableStatement(30, ORDERS.table, Effect.DROPS, 0), TableStatement(30, ORDERS.table, Effect.MAKES, 7))
         found = plan(book(*LIVE), captured(*swap), 20, 60, self.WHY)
         assert found.facts == (Gone(ORDERS, 30), Reborn(AGAIN, 30, 7), SetAside(AGAIN, 20, 20, self.WHY.why))
 
@@ -468,7 +469,7 @@ class TestSetAside:
         assert plan(book(*known), captured(), 20, 60, self.WHY).facts == ()
 
     def test_one_that_is_dropped_by_the_epoch_needs_it_no_more(self) -> None:
-        found = plan(book(*LIVE), captured(Statement(30, ORDERS.table, Effect.DROPS, 0)), 20, 60, self.WHY)
+        found = plan(book(*LIVE), captured(TableStatement(30, ORDERS.table, Effect.DROPS, 0)), 20, 60, self.WHY)
         assert found.facts == (Gone(ORDERS, 30),)
 
     @pytest.mark.parametrize(
@@ -483,7 +484,7 @@ class TestSetAside:
         ],
     )
     def test_no_statement_but_a_drop_moves_a_table_that_is_set_aside(self, effect: Effect, fact: Fact | None) -> None:
-        found = plan(book(*self.AT_REST), captured(Statement(30, ORDERS.table, effect, 7)), 20, 60)
+        found = plan(book(*self.AT_REST), captured(TableStatement(30, ORDERS.table, effect, 7)), 20, 60)
         assert found.facts == (() if fact is None else (fact,))
         assert not found.rules[ORDERS.table].live
 
@@ -502,7 +503,7 @@ class TestSetAside:
         again = Reborn(AGAIN, 20, 1, asked=True)
         for known in ((), (*LIVE, Gone(ORDERS, 20)), (*LIVE, again)):
             assert plan(book(*known), captured(), 20, 60, again).facts == ()
-        waits = plan(book(*self.AT_REST), captured(Statement(30, ORDERS.table, Effect.RESHAPES, 7)), 20, 60, again)
+        waits = plan(book(*self.AT_REST), captured(TableStatement(30, ORDERS.table, Effect.RESHAPES, 7)), 20, 60, again)
         assert waits.facts == (Reshaped(ORDERS, 30, 7),), "its shape changes in this epoch, so it is copied from the next on"
 
     def test_who_asks_for_a_table_that_is_excluded_is_not_heard(self) -> None:
@@ -527,7 +528,7 @@ class TestSetAside:
 
     def test_the_lake_table_of_one_that_is_set_aside_or_dropped_is_left_as_it_is(self) -> None:
         """Also where the same epoch changes its shape: a lake that can't take the shape is not asked to."""
-        reshapes = captured(Statement(30, ORDERS.table, Effect.RESHAPES, 7))
+        reshapes = captured(TableStatement(30, ORDERS.table, Effect.RESHAPES, 7))
         live, at_rest = book(*LIVE), book(*self.AT_REST)
         assert plan(live, reshapes, 20, 30).untouched(live) == set()
         assert plan(live, reshapes, 20, 30, self.WHY).untouched(live) == {ORDERS.table}
@@ -626,75 +627,75 @@ class TestEnds:
         assert choose_end(BOTH, Relay(), 0, 50) == 0
 
     def test_a_table_wide_statement_begins_an_epoch(self) -> None:
-        relay = captured(Statement(50, ORDERS.table, Effect.EMPTIES, 1))
+        relay = captured(TableStatement(50, ORDERS.table, Effect.EMPTIES, 1))
         assert choose_end(BOTH, relay, 20, 999) == 40
         assert choose_end(BOTH, relay, 40, 999) == 100
 
     def test_a_change_of_schema_ends_an_epoch(self) -> None:
-        relay = captured(Statement(50, ORDERS.table, Effect.RESHAPES, 2))
+        relay = captured(TableStatement(50, ORDERS.table, Effect.RESHAPES, 2))
         assert choose_end(BOTH, relay, 20, 999) == 50
         assert choose_end(BOTH, relay, 50, 999) == 100
         assert choose_end(BOTH, relay, 40, 0) == 50
 
     @pytest.mark.parametrize("effect", [Effect.EMPTIES, Effect.DROPS, Effect.MAKES, Effect.REWRITES, Effect.BREAKS])
     def test_a_table_wide_statement_behind_rows_waits_for_the_next_epoch(self, effect: Effect) -> None:
-        relay = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(60, ITEMS.table, effect, 2))
+        relay = captured(TableStatement(30, ORDERS.table, Effect.EMPTIES, 1), TableStatement(60, ITEMS.table, effect, 2))
         assert choose_end(BOTH, relay, 20, 999) == 50
-        relay = captured(Statement(30, ORDERS.table, Effect.RESHAPES, 1), Statement(60, ITEMS.table, effect, 2))
+        relay = captured(TableStatement(30, ORDERS.table, Effect.RESHAPES, 1), TableStatement(60, ITEMS.table, effect, 2))
         assert choose_end(BOTH, relay, 20, 999) == 30
 
     def test_an_epoch_that_empties_one_table_may_end_with_another_that_changes_its_schema(self) -> None:
-        relay = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(60, ITEMS.table, Effect.RESHAPES, 2))
+        relay = captured(TableStatement(30, ORDERS.table, Effect.EMPTIES, 1), TableStatement(60, ITEMS.table, Effect.RESHAPES, 2))
         assert choose_end(BOTH, relay, 20, 999) == 60
-        relay = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(60, ORDERS.table, Effect.RESHAPES, 2))
+        relay = captured(TableStatement(30, ORDERS.table, Effect.EMPTIES, 1), TableStatement(60, ORDERS.table, Effect.RESHAPES, 2))
         assert choose_end(BOTH, relay, 20, 999) == 50, "a table has statements of one transaction"
 
     @pytest.mark.parametrize("second", [Effect.EMPTIES, Effect.DROPS])
     def test_table_wide_statements_that_follow_each_other_begin_one_epoch_together(self, second: Effect) -> None:
-        relay = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(40, ITEMS.table, second, 2))
+        relay = captured(TableStatement(30, ORDERS.table, Effect.EMPTIES, 1), TableStatement(40, ITEMS.table, second, 2))
         assert choose_end(BOTH, relay, 20, 999) == 100
         facts = plan(BOTH, relay, 20, 100).facts
         assert facts == (Truncated(ORDERS, 30), Truncated(ITEMS, 40) if second is Effect.EMPTIES else Gone(ITEMS, 40))
-        again = captured(Statement(30, ORDERS.table, Effect.EMPTIES, 1), Statement(40, ORDERS.table, second, 2))
+        again = captured(TableStatement(30, ORDERS.table, Effect.EMPTIES, 1), TableStatement(40, ORDERS.table, second, 2))
         assert choose_end(BOTH, again, 20, 999) == 30, "a table has statements of one transaction"
 
     def test_changes_of_schema_that_follow_each_other_end_one_epoch_together(self) -> None:
-        two = (Statement(50, ORDERS.table, Effect.RESHAPES, 2), Statement(60, ITEMS.table, Effect.RESHAPES, 3))
+        two = (TableStatement(50, ORDERS.table, Effect.RESHAPES, 2), TableStatement(60, ITEMS.table, Effect.RESHAPES, 3))
         assert choose_end(BOTH, captured(*two), 20, 999) == 60
         assert choose_end(BOTH, captured(*two), 20, 30) == 50, "within its limit"
-        assert choose_end(BOTH, captured(*two, Statement(70, ORDERS.table, Effect.RESHAPES, 4)), 20, 999) == 60
-        assert choose_end(BOTH, captured(*two, Statement(70, ORDERS.table, Effect.EMPTIES, 4)), 20, 999) == 60
+        assert choose_end(BOTH, captured(*two, TableStatement(70, ORDERS.table, Effect.RESHAPES, 4)), 20, 999) == 60
+        assert choose_end(BOTH, captured(*two, TableStatement(70, ORDERS.table, Effect.EMPTIES, 4)), 20, 999) == 60
 
     def test_statements_about_tables_that_nobody_knows_end_nothing(self) -> None:
         """A scratch table that was made and dropped before it was found."""
         made = [
-            Statement(10 * number, TableId("shop", f"tmp{number // 2}"), Effect.MAKES if number % 2 else Effect.DROPS, 1)
+            TableStatement(10 * number, TableId("shop", f"tmp{number // 2}"), Effect.MAKES if number % 2 else Effect.DROPS, 1)
             for number in range(3, 9)
         ]
         assert choose_end(BOTH, captured(*made), 20, 999) == 100
         assert not statements_wait(BOTH, captured(*made), 20)
         # They may lie before a table-wide one, and behind a change of schema: they have no rows of others.
-        wide = Statement(90, ORDERS.table, Effect.EMPTIES, 1)
+        wide = TableStatement(90, ORDERS.table, Effect.EMPTIES, 1)
         assert choose_end(BOTH, captured(*made, wide), 20, 999) == 100
-        last = Statement(30, ORDERS.table, Effect.RESHAPES, 2)
+        last = TableStatement(30, ORDERS.table, Effect.RESHAPES, 2)
         assert choose_end(BOTH, captured(last, *made[1:]), 20, 999) == 80
         gone = book(*LIVE, Gone(ORDERS, 20))
         assert choose_end(gone, captured(wide), 20, 999) == 100, "it is found anew"
 
     def test_a_transaction_that_empties_one_table_and_reshapes_another_is_an_epoch_of_its_own(self) -> None:
-        relay = captured(Statement(50, ORDERS.table, Effect.EMPTIES, 1), Statement(50, ITEMS.table, Effect.RESHAPES, 2))
+        relay = captured(TableStatement(50, ORDERS.table, Effect.EMPTIES, 1), TableStatement(50, ITEMS.table, Effect.RESHAPES, 2))
         assert choose_end(BOTH, relay, 20, 999) == 40
         assert choose_end(BOTH, relay, 40, 999) == 50
 
     def test_statements_that_end_epochs_are_told_of_while_they_lie_ahead(self) -> None:
-        relay = captured(Statement(50, ORDERS.table, Effect.RESHAPES, 2))
+        relay = captured(TableStatement(50, ORDERS.table, Effect.RESHAPES, 2))
         assert statements_wait(BOTH, relay, 20)
         assert not statements_wait(BOTH, relay, 50)
 
     @pytest.mark.parametrize("after", [20, 40])
     def test_one_statement_that_changes_two_tables_as_a_whole_stops_nobody(self, after: int) -> None:
         """DROP TABLE a, b and RENAME TABLE a TO b are one transaction, and change two tables at one place."""
-        relay = captured(Statement(50, ORDERS.table, Effect.DROPS, 1), Statement(50, ITEMS.table, Effect.MAKES, 2))
+        relay = captured(TableStatement(50, ORDERS.table, Effect.DROPS, 1), TableStatement(50, ITEMS.table, Effect.MAKES, 2))
         end = choose_end(BOTH, relay, after, 999)
         assert end == (40 if after == 20 else 100)
         tables = book(*LIVE, Found(ITEMS, "ods.items", True, 1))
@@ -722,7 +723,7 @@ def test_a_snapshot_and_its_log_meet_without_a_gap() -> None:
     assert adoptions(found) == [1, 2, 3]
     for fact in found.facts:
         tables.apply(fact, 4)
-    assert tables.known(ORDERS).phase is Phase.CATCHING_UP
+    assert tables.known(ORDERS).phase is TablePhase.CATCHING_UP
     tables.apply(Covered(4, 60))
     assert relay.decide_floor(60, tables.lowest_visible()) == 60
     assert plan(tables, relay, 60, 100).rules == {}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from snowmelt.commit.publish import Files, Marker, Publish, There, View, check_start, judge, judge_schema
+from snowmelt.commit.publish import EpochInLake, Files, Marker, PublishEpoch, View, check_start, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent
 from snowmelt.errors import BEGIN_ANEW, Fenced, SourceDrift
 
@@ -22,8 +22,8 @@ def marked(marker: Marker) -> View:
 
 class TestOnce:
     def test_an_epoch_that_is_not_there_is_published_on_the_snapshot_that_was_asked(self) -> None:
-        assert judge(INTENT, ENTRY, VIEW) == Publish(12)
-        assert judge(INTENT, replace(ENTRY, previous="3-m"), marked(Marker(8, "3-m", 11))) == Publish(12)
+        assert judge(INTENT, ENTRY, VIEW) == PublishEpoch(12)
+        assert judge(INTENT, replace(ENTRY, previous="3-m"), marked(Marker(8, "3-m", 11))) == PublishEpoch(12)
 
     def test_a_table_whose_last_commit_of_ours_is_not_the_stores_stops(self) -> None:
         """A store that was lost or restored, a table that was rolled back, a commit that somebody's overwrote."""
@@ -37,24 +37,24 @@ class TestOnce:
 
     def test_a_schema_change_alone_that_was_made_is_there(self) -> None:
         entry = replace(ENTRY, files=(), new_schema=2)
-        assert judge(INTENT, entry, replace(VIEW, schema=2, whole=False)) == There(12)
-        assert judge(INTENT, entry, VIEW) == Publish(12)
+        assert judge(INTENT, entry, replace(VIEW, schema=2, whole=False)) == EpochInLake(12)
+        assert judge(INTENT, entry, VIEW) == PublishEpoch(12)
 
     def test_a_lost_reply_is_not_a_lost_request(self) -> None:
         """Seed 004: the same question after an unknown outcome finds our own marker."""
-        assert judge(INTENT, ENTRY, marked(OURS)) == There(11)
-        assert judge(INTENT, ENTRY, replace(marked(OURS), files=Files.REFERENCED)) == There(11)
+        assert judge(INTENT, ENTRY, marked(OURS)) == EpochInLake(11)
+        assert judge(INTENT, ENTRY, replace(marked(OURS), files=Files.REFERENCED)) == EpochInLake(11)
 
     def test_a_slow_driver_does_not_commit_again_what_a_newer_one_did(self) -> None:
         """L15, C4: it found that 9 was absent, paused, and 9 and 10 were committed. It asks again on the snapshot of its next try."""
-        assert judge(INTENT, ENTRY, VIEW) == Publish(12)
-        assert judge(INTENT, ENTRY, replace(marked(replace(OURS, snapshot=12)), snapshot=12)) == There(12)
+        assert judge(INTENT, ENTRY, VIEW) == PublishEpoch(12)
+        assert judge(INTENT, ENTRY, replace(marked(replace(OURS, snapshot=12)), snapshot=12)) == EpochInLake(12)
         with pytest.raises(Fenced, match="the lake is ahead"):
             judge(INTENT, ENTRY, replace(marked(Marker(10, "4-x", 13)), snapshot=13))
 
     def test_others_may_commit_in_between(self) -> None:
-        assert judge(INTENT, ENTRY, replace(VIEW, snapshot=99)) == Publish(99)
-        assert judge(INTENT, ENTRY, replace(marked(OURS), snapshot=99)) == There(11)
+        assert judge(INTENT, ENTRY, replace(VIEW, snapshot=99)) == PublishEpoch(99)
+        assert judge(INTENT, ENTRY, replace(marked(OURS), snapshot=99)) == EpochInLake(11)
 
     def test_another_intent_of_this_number_is_never_taken_for_ours(self) -> None:
         """L10: the numbers began anew; skipped as there already, every epoch would be lost."""
@@ -73,10 +73,10 @@ class TestRemovedSnapshots:
     GONE = replace(VIEW, whole=False)
 
     def test_files_in_the_manifests_tell_that_it_happened(self) -> None:
-        assert judge(INTENT, ENTRY, replace(self.GONE, files=Files.REFERENCED)) == There(12)
+        assert judge(INTENT, ENTRY, replace(self.GONE, files=Files.REFERENCED)) == EpochInLake(12)
 
     def test_files_that_are_staged_and_nowhere_else_tell_that_it_did_not(self) -> None:
-        assert judge(INTENT, ENTRY, self.GONE) == Publish(12)
+        assert judge(INTENT, ENTRY, self.GONE) == PublishEpoch(12)
 
     def test_files_that_are_gone_tell_nothing(self) -> None:
         """A16: an orphan cleaner leaves the same picture as a compaction behind our commit."""
@@ -88,11 +88,11 @@ class TestRemovedSnapshots:
         emptying = replace(ENTRY, files=(), empties=("shop.orders",))
         with pytest.raises(SourceDrift, match="snapshots were removed, and an emptying leaves no files"):
             judge(INTENT, emptying, self.GONE)
-        assert judge(INTENT, emptying, VIEW) == Publish(12)
-        assert judge(INTENT, replace(ENTRY, empties=("shop.orders",)), self.GONE) == Publish(12)
+        assert judge(INTENT, emptying, VIEW) == PublishEpoch(12)
+        assert judge(INTENT, replace(ENTRY, empties=("shop.orders",)), self.GONE) == PublishEpoch(12)
 
     def test_a_marker_that_is_still_there_needs_no_files(self) -> None:
-        assert judge(INTENT, ENTRY, replace(self.GONE, marker=OURS, files=Files.MISSING)) == There(11)
+        assert judge(INTENT, ENTRY, replace(self.GONE, marker=OURS, files=Files.MISSING)) == EpochInLake(11)
 
 
 class TestTheTableItself:
@@ -120,7 +120,7 @@ class TestTheTableItself:
     def test_our_own_change_of_schema_does_not_hide_that_the_epoch_is_there(self) -> None:
         """A crash between the schema and done."""
         reshaping = replace(ENTRY, new_schema=2)
-        assert judge(INTENT, reshaping, replace(marked(OURS), schema=2)) == There(11)
+        assert judge(INTENT, reshaping, replace(marked(OURS), schema=2)) == EpochInLake(11)
 
 
 class TestSchema:

@@ -15,12 +15,14 @@ from snowmelt.model.gtid import MariaDbGtidSet
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay import retention
-from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, Statement, needs_before, take_over
+from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, TableStatement, needs_before, take_over
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
 
 
-def segment(number: int, *, size: int = 10, file: int = 1, era: int = 0, name: str = "", statements: tuple[Statement, ...] = ()) -> Sealed:
+def segment(
+    number: int, *, size: int = 10, file: int = 1, era: int = 0, name: str = "", statements: tuple[TableStatement, ...] = ()
+) -> Sealed:
     """Segments of ten bytes, each with a cut in its middle and one at its end."""
     first = 10 * (number - 1)
     cuts = (Cut(first + 5, first + 5), Cut(first + 10, first + 10))
@@ -102,7 +104,7 @@ class TestChain:
             (replace(segment(3), cuts=(Cut(31, 1),)), "the cuts of a segment are out of place"),
             (replace(segment(3), cuts=(Cut(25, 1), Cut(25, 2))), "the cuts of a segment are out of place"),
             (replace(segment(3), cuts=(Cut(26, 1), Cut(25, 2))), "the cuts of a segment are out of place"),
-            (replace(segment(3), statements=(Statement(26, ORDERS, Effect.DROPS, 1),)), "a statement of a segment is no cut"),
+            (replace(segment(3), statements=(TableStatement(26, ORDERS, Effect.DROPS, 1),)), "a statement of a segment is no cut"),
             (replace(segment(3), decided=(Decided(group(22), 26, True, False),)), "a second phase in a segment is out of place"),
             (replace(segment(3), decided=(Decided(group(25), 25, True, False),)), "a second phase in a segment is out of place"),
             (replace(segment(3), prepared=(group(31),)), "a transaction is prepared behind its segment"),
@@ -146,7 +148,7 @@ class TestChain:
 class TestTwoPhases:
     """L3: the place of a change is that of its COMMIT, and what is prepared is held aside until then."""
 
-    def seal(self, relay: Relay, *phases: Prepared | Ending, statements: tuple[Statement, ...] = (), **more: int) -> Sealed:
+    def seal(self, relay: Relay, *phases: Prepared | Ending, statements: tuple[TableStatement, ...] = (), **more: int) -> Sealed:
         """Ten more bytes with a cut at each."""
         first = relay.end
         cuts = tuple(Cut(first + step, first + step) for step in range(1, 11))
@@ -199,15 +201,15 @@ class TestTwoPhases:
         """Also those that have their names by then; not those that others concern, and not if it is rolled back."""
         relay, other = Relay(), TableId("shop", "other")
         named = replace(group(3), tables=(ORDERS,))
-        before = Statement(2, ORDERS, Effect.EMPTIES, 1)
-        swap = (Statement(6, ORDERS, Effect.DROPS, 0), Statement(6, ITEMS, Effect.MAKES, 2))
-        self.seal(relay, named, statements=(before, *swap, Statement(8, other, Effect.EMPTIES, 3)))
+        before = TableStatement(2, ORDERS, Effect.EMPTIES, 1)
+        swap = (TableStatement(6, ORDERS, Effect.DROPS, 0), TableStatement(6, ITEMS, Effect.MAKES, 2))
+        self.seal(relay, named, statements=(before, *swap, TableStatement(8, other, Effect.EMPTIES, 3)))
         assert relay.prepared == (replace(named, moved=(ITEMS, ORDERS)),)
-        breaks, late = Statement(12, other, Effect.BREAKS, 0), Statement(18, other, Effect.DROPS, 0)
+        breaks, late = TableStatement(12, other, Effect.BREAKS, 0), TableStatement(18, other, Effect.DROPS, 0)
         again = take_over(relay.segments, intent_upto=10)
         sealed = self.seal(again, Ending("x", 15, True), statements=(breaks, late))
         assert again.committed(10, 20) == [Decided(replace(named, moved=(ITEMS, ORDERS)), 15, True, True)]
-        gone = [Statement(15, table, Effect.DROPS, 0) for table in (ITEMS, ORDERS)]
+        gone = [TableStatement(15, table, Effect.DROPS, 0) for table in (ITEMS, ORDERS)]
         assert sealed.statements == (breaks, *gone, late)
         self.seal(relay, Ending("x", 15, False), statements=(breaks,))
         assert relay.statements(10, 20) == [breaks]
@@ -311,7 +313,7 @@ class TestAnswers:
         assert relay.next_cut(5) == 10
 
     def test_statements_of_one_table_or_of_all(self) -> None:
-        first, second = Statement(5, ORDERS, Effect.EMPTIES, 1), Statement(10, ITEMS, Effect.DROPS, 1)
+        first, second = TableStatement(5, ORDERS, Effect.EMPTIES, 1), TableStatement(10, ITEMS, Effect.DROPS, 1)
         relay = relay_of(segment(1, statements=(first, second)))
         assert relay.statements(0, 10) == [first, second]
         assert relay.statements(5, 10) == [second]
@@ -417,7 +419,9 @@ class TestLettingGo:
         assert relay.deletable(3) == []
 
     def test_cuts_and_statements_below_the_floor_are_forgotten_but_for_the_one_that_an_epoch_may_begin_at(self) -> None:
-        relay = relay_of(segment(1, statements=(Statement(5, ORDERS, Effect.DROPS, 1), Statement(10, ORDERS, Effect.MAKES, 1))), segment(2))
+        relay = relay_of(
+            segment(1, statements=(TableStatement(5, ORDERS, Effect.DROPS, 1), TableStatement(10, ORDERS, Effect.MAKES, 1))), segment(2)
+        )
         relay.raise_floor(7)
         assert (relay.cut_at_or_below(7), relay.next_cut(0)) == (5, 5)
         assert [statement.offset for statement in relay.statements(0, 99)] == [10]

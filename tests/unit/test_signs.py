@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from snowmelt.engine.driver import signs
-from snowmelt.engine.driver.signs import EVERY_S, MISSED_MAX, Doing, Sign, Signs, is_alive, last_words, read_sign
+from snowmelt.engine.driver.signs import EVERY_S, MISSED_MAX, DriverActivity, Sign, Signs, is_alive, last_words, read_sign
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift, Unavailable
 from snowmelt.store.contract import Store
 from snowmelt.store.generations import Generation
@@ -57,15 +57,15 @@ def test_signs_come_when_they_are_due_and_do_not_pile_up() -> None:
 @pytest.mark.parametrize(
     ("error", "doing", "told"),
     [
-        (None, Doing.ENDED, ""),
-        (KeyboardInterrupt(), Doing.ENDED, ""),
-        (SourceDrift("a column is gone", detail="\x1b[2Jv"), Doing.FAILED, r"a column is gone: \u001b[2Jv"),
-        (Unavailable("the server can't be reached"), Doing.RETRIES, "the server can't be reached"),
+        (None, DriverActivity.ENDED, ""),
+        (KeyboardInterrupt(), DriverActivity.ENDED, ""),
+        (SourceDrift("a column is gone", detail="\x1b[2Jv"), DriverActivity.FAILED, r"a column is gone: \u001b[2Jv"),
+        (Unavailable("the server can't be reached"), DriverActivity.RETRIES, "the server can't be reached"),
         # Its text may hold anything, a password too.
-        (ValueError("hunter2"), Doing.FAILED, "ValueError"),
+        (ValueError("hunter2"), DriverActivity.FAILED, "ValueError"),
     ],
 )
-def test_the_last_word_tells_why(error: BaseException | None, doing: Doing, told: str) -> None:
+def test_the_last_word_tells_why(error: BaseException | None, doing: DriverActivity, told: str) -> None:
     store = MemoryStore()
     driver(store, Clock()).end(error)
     assert (last(store).doing, last(store).error) == (doing, told)
@@ -76,7 +76,7 @@ def test_the_last_error_is_remembered_by_the_next_driver() -> None:
     driver(store, clock).end(InvalidConfig("wrong", detail="x" * 5000))
     clock.now += 60
     driver(store, clock, 2)
-    assert last(store).doing is Doing.RUNS
+    assert last(store).doing is DriverActivity.RUNS
     assert last(store).error.startswith("wrong: xxx")
     assert len(last(store).error) <= 1000
     assert last(store).error_ms == 1_000_000
@@ -90,7 +90,7 @@ def test_a_driver_that_was_overtaken_does_not_speak_over_the_newer_one() -> None
         older.beat({})
         older.end(Unavailable("away"))
         assert last(store).generation == 2
-        assert last(store).doing is Doing.RUNS
+        assert last(store).doing is DriverActivity.RUNS
     older.end(Fenced("a newer driver runs"))
     newer.beat({})
     assert (last(store).generation, last(store).error) == (2, "")
@@ -103,12 +103,12 @@ def test_a_start_that_fails_before_it_takes_over_is_told_where_no_other_driver_i
     assert store.numbers(signs.PREFIX) == [], "a state was begun by a mistake"
     running = driver(store, clock)
     driver(store, clock, 0).end(InvalidConfig("wrong server"))
-    assert last(store).doing is Doing.RUNS, "the driver that is at work was declared dead"
+    assert last(store).doing is DriverActivity.RUNS, "the driver that is at work was declared dead"
     running.end()
     driver(store, clock, 0, pipeline="another").end(InvalidConfig("the state is another's"))
-    assert last(store).doing is Doing.ENDED
+    assert last(store).doing is DriverActivity.ENDED
     driver(store, clock, 0).end(InvalidConfig("wrong server"))
-    assert (last(store).doing, last(store).error) == (Doing.FAILED, "wrong server")
+    assert (last(store).doing, last(store).error) == (DriverActivity.FAILED, "wrong server")
 
 
 def test_a_process_of_this_machine_is_looked_at_and_one_elsewhere_is_waited_for() -> None:
@@ -138,9 +138,9 @@ def test_one_that_waits_to_try_again_and_is_gone_was_stopped_by_its_error() -> N
     store, clock = MemoryStore(), Clock()
     driver(store, clock).end(Unavailable("away"))
     waits = last(store)
-    assert last_words(waits, clock.now) is Doing.RETRIES
-    assert last_words(replace(waits, host="elsewhere"), clock.now + 1000) is Doing.FAILED
-    assert last_words(replace(waits, doing=Doing.ENDED), clock.now) is Doing.ENDED
+    assert last_words(waits, clock.now) is DriverActivity.RETRIES
+    assert last_words(replace(waits, host="elsewhere"), clock.now + 1000) is DriverActivity.FAILED
+    assert last_words(replace(waits, doing=DriverActivity.ENDED), clock.now) is DriverActivity.ENDED
 
 
 def test_tables_that_are_left_out_are_told_at_once_and_bounded() -> None:
@@ -164,4 +164,4 @@ def test_a_store_that_is_away_ends_no_driver(monkeypatch: pytest.MonkeyPatch) ->
     clock.now += EVERY_S
     life.beat({})
     life.end(SourceDrift("gone"))
-    assert last(store).doing is Doing.RUNS
+    assert last(store).doing is DriverActivity.RUNS

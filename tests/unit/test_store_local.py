@@ -18,10 +18,10 @@ from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, OutcomeUnkn
 from snowmelt.store.contract import key_of_part, numbered
 from snowmelt.store.local import LocalStore
 from snowmelt.store.numbered import Won, newest, settle
-from snowmelt.store.records import Kind, read_record
+from snowmelt.store.records import RecordKind, read_record
 from tests.kit.values import Book
 
-BOOK = Kind("book", 1, Book)
+BOOK = RecordKind("book", 1, Book)
 TITLE = "x" * 20_000
 
 # Writes books from a number on for ever, and says which are written.
@@ -29,10 +29,10 @@ WRITER = """
 import sys
 from snowmelt.store.local import LocalStore
 from snowmelt.store.contract import numbered
-from snowmelt.store.records import Kind, settle_record
+from snowmelt.store.records import RecordKind, settle_record
 from tests.kit.values import Book
 root, number = sys.argv[1], int(sys.argv[2])
-store, kind = LocalStore(root), Kind("book", 1, Book)
+store, kind = LocalStore(root), RecordKind("book", 1, Book)
 while True:
     settle_record(store, numbered("book", number), kind, Book(f"{number} {'x' * 20_000}", ()))
     print(number, flush=True)

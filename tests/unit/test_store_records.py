@@ -11,13 +11,13 @@ from snowmelt.errors import Corrupt, InvariantBroken
 from snowmelt.store import records
 from snowmelt.store.codec import decode
 from snowmelt.store.memory import MemoryStore
-from snowmelt.store.records import Kind, delete_records, get_record, pack, read_record, settle_record, unpack
+from snowmelt.store.records import RecordKind, delete_records, get_record, pack, read_record, settle_record, unpack
 from tests.kit.values import Book, Empty
 
-BOOK = Kind("book", 2, Book, older={1: lambda body: Book(decode(Book, body).title + " (old)", ())})
-FIRST = Kind("book", 1, Book)
-THIRD = Kind("book", 3, Book)
-PAPER = Kind("paper", 2, Book)
+BOOK = RecordKind("book", 2, Book, older={1: lambda body: Book(decode(Book, body).title + " (old)", ())})
+FIRST = RecordKind("book", 1, Book)
+THIRD = RecordKind("book", 3, Book)
+PAPER = RecordKind("paper", 2, Book)
 WHOLE = Book("hunter2", (b"page", b"\0" * 50))
 RAW = pack(BOOK, WHOLE)
 
@@ -48,7 +48,7 @@ def test_an_older_version_is_read_as_its_kind_says() -> None:
         (RAW.replace(b'"snowmelt":1', b'"snowmelt":2'), r"it has format 2, known is 1 \(hint: was it written by a newer snowmelt"),
         (pack(PAPER, WHOLE), "it is of kind paper, not book"),
         (pack(THIRD, WHOLE), r"book has version 3, known up to 2 \(hint: was it written by a newer snowmelt"),
-        (pack(Kind("book", 2, Empty), Empty()), "not a Book"),
+        (pack(RecordKind("book", 2, Empty), Empty()), "not a Book"),
     ],
 )
 def test_anything_else_is_corrupt_and_said_so_by_key_without_content(raw: bytes, found: str) -> None:
@@ -90,12 +90,12 @@ def test_bytes_from_elsewhere_are_corrupt(raw: bytes) -> None:
 @pytest.mark.parametrize("name", ["", "Book", "a b", "a\n", "7", "x" * 41])
 def test_a_kind_has_a_plain_name(name: str) -> None:
     with pytest.raises(InvariantBroken, match="forbidden name"):
-        Kind(name, 1, Book)
+        RecordKind(name, 1, Book)
 
 
 def test_a_kind_is_newer_than_what_it_reads() -> None:
     with pytest.raises(InvariantBroken, match="older"):
-        Kind("book", 1, Book, older={1: lambda _: WHOLE})
+        RecordKind("book", 1, Book, older={1: lambda _: WHOLE})
 
 
 # ---- in parts

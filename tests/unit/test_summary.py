@@ -11,14 +11,27 @@ from snowmelt.errors import InvariantBroken
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import decide_launches, plan_epoch
-from snowmelt.planning.facts import OUTSIDE, Adopted, Durable, Extent, Found, Gone, Incarnation, Launched, Reborn, Recopied, SetAside, Split
-from snowmelt.planning.tables import Phase
+from snowmelt.planning.facts import (
+    OUTSIDE,
+    Adopted,
+    Durable,
+    Found,
+    Gone,
+    Incarnation,
+    KeyEnds,
+    Launched,
+    Reborn,
+    Recopied,
+    SetAside,
+    Split,
+)
+from snowmelt.planning.tables import TablePhase
 from snowmelt.relay.retention import Cut, Relay
 from snowmelt.store.codec import decode, encode
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 ITEMS = Incarnation(TableId("shop", "items"), 1)
-EXTENT = Extent(b"\x01", b"\x09")
+EXTENT = KeyEnds(b"\x01", b"\x09")
 BIG = Split(ORDERS, 1, tuple(bytes([n]) for n in (1, 2, 3, 4, 5, 6, 7, 9)), True)
 
 STORY: list[tuple[Durable, ...]] = [
@@ -97,7 +110,7 @@ class TestReleased:
 
     def released(self) -> Ledger:
         ledger, _ = told(6)
-        assert [table.phase for table in ledger.tables] == [Phase.RELEASED, Phase.CATCHING_UP]
+        assert [table.phase for table in ledger.tables] == [TablePhase.RELEASED, TablePhase.CATCHING_UP]
         return ledger
 
     def test_what_is_let_go_of_is_not_in_the_summary(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from snowmelt.engine.log.standby import Doing, Standing
+from snowmelt.engine.log.standby import RelayActivity, RelayStatus
 from snowmelt.engine.loop.driver import Progress
 from snowmelt.engine.tasks.jobs import SparkGone
 from snowmelt.engine.tiering.ends import RoundEnd
@@ -37,7 +37,7 @@ from snowmelt.supervise import (
     start_compiling,
     supervise,
 )
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.rounds import RoundState
 
 COPYING = Progress(
     epoch=3,
@@ -267,11 +267,11 @@ def test_a_relay_tells_what_it_does_when_that_changes_and_now_and_then_how_far_i
     lines: list[str] = []
     tell = relay_teller(lines.append, as_json=False)
     for standing in (
-        Standing(Doing.STANDS_BY, None, 0),
-        Standing(Doing.STANDS_BY, None, 0),
-        Standing(Doing.CAPTURES, Position(3, 4), 0),
-        Standing(Doing.CAPTURES, Position(3, 500), 496),
-        Standing(Doing.PAUSED, Position(3, 900), 1_000_000),
+        RelayStatus(RelayActivity.STANDS_BY, None, 0),
+        RelayStatus(RelayActivity.STANDS_BY, None, 0),
+        RelayStatus(RelayActivity.CAPTURES, Position(3, 4), 0),
+        RelayStatus(RelayActivity.CAPTURES, Position(3, 500), 496),
+        RelayStatus(RelayActivity.PAUSED, Position(3, 900), 1_000_000),
     ):
         tell(standing)
     assert lines == [
@@ -360,7 +360,7 @@ def test_an_error_of_compiling_is_raised_and_a_user_does_not_wait_for_it(monkeyp
 
 def test_a_round_tells_the_lease_that_it_read_under() -> None:
     told: list[str] = []
-    end = RoundEnd(TableId("shop", "orders"), State.FINISHED, 3, 1.0, 7, None, "shop-1-x", 2)
+    end = RoundEnd(TableId("shop", "orders"), RoundState.FINISHED, 3, 1.0, 7, None, "shop-1-x", 2)
     round_teller(told.append, as_json=True)(end)
     found = json.loads(told[0])
     assert (found["lease"], found["leased"]) == ("shop-1-x", 2)

@@ -16,12 +16,12 @@ from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Covered,
-    Extent,
     Fact,
     Found,
     GivenBack,
     Gone,
     Incarnation,
+    KeyEnds,
     Launched,
     Reborn,
     Recopied,
@@ -32,11 +32,11 @@ from snowmelt.planning.facts import (
     Split,
     Truncated,
 )
-from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTurn, Copy, Phase, Table, Tables, Turn, covers
+from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTurn, Copy, Table, TablePhase, Tables, TableTrigger, covers
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 ITEMS = Incarnation(TableId("shop", "items"), 1)
-EXTENT = Extent(b"\x01", b"\x09")
+EXTENT = KeyEnds(b"\x01", b"\x09")
 
 
 def book(*facts: Fact, epoch: int = 1) -> Tables:
@@ -50,7 +50,7 @@ def found(incarnation: Incarnation = ORDERS, *, keyed: bool = True) -> Found:
     return Found(incarnation, f"ods.{incarnation.table.name}", keyed, 1)
 
 
-def outside(incarnation: Incarnation = ORDERS, *, high: int = 10, extent: Extent | None = EXTENT) -> Adopted:
+def outside(incarnation: Incarnation = ORDERS, *, high: int = 10, extent: KeyEnds | None = EXTENT) -> Adopted:
     return Adopted(incarnation, OUTSIDE, "n0", 10, high, extent)
 
 
@@ -73,7 +73,7 @@ def reported(ordinal: int, job: int, *, nonce: str = "n", high: int = 12, incarn
 TO_CATCHING_UP = (found(), outside(), split(b"\x04", b"\x09"), adopted(1), adopted(2, high=30))
 
 
-def phase(tables: Tables, incarnation: Incarnation = ORDERS) -> Phase:
+def phase(tables: Tables, incarnation: Incarnation = ORDERS) -> TablePhase:
     return tables.known(incarnation).phase
 
 
@@ -92,16 +92,16 @@ class TestRelease:
     def test_metadata_is_let_go_of_when_every_chunk_is_adopted_and_an_epoch_is_done_that_covers_them(self) -> None:
         tables = book(*TO_CATCHING_UP)
         tables.apply(Covered(1, 30))
-        assert phase(tables) is Phase.STREAMING
+        assert phase(tables) is TablePhase.STREAMING
         assert tables.releasable() == [Released(ORDERS)]
         tables.apply(Released(ORDERS))
-        assert phase(tables) is Phase.RELEASED
+        assert phase(tables) is TablePhase.RELEASED
         assert tables.known(ORDERS).copy is None
         assert tables.known(ORDERS).live
 
     def test_before_an_epoch_is_done_nothing_is_let_go_of(self) -> None:
         tables = book(*TO_CATCHING_UP)
-        assert phase(tables) is Phase.CATCHING_UP
+        assert phase(tables) is TablePhase.CATCHING_UP
         assert tables.releasable() == []
         tables.apply(Released(ORDERS))
         assert tables.copy_of(ORDERS).finished
@@ -111,10 +111,10 @@ class TestRelease:
         """It ends before the greatest `h`, or is older than the one that adopted the last chunk."""
         tables = book(*TO_CATCHING_UP)
         tables.apply(Covered(done, upto))
-        assert phase(tables) is Phase.CATCHING_UP
+        assert phase(tables) is TablePhase.CATCHING_UP
         assert tables.releasable() == []
         tables.apply(Covered(1, 30))
-        assert phase(tables) is Phase.STREAMING
+        assert phase(tables) is TablePhase.STREAMING
 
     def test_the_greatest_high_end_counts_and_not_that_of_the_last_chunk(self) -> None:
         copied = book(found(), outside(high=50), split(b"\x09"), adopted(1, high=20)).copy_of(ORDERS)
@@ -123,7 +123,7 @@ class TestRelease:
     def test_while_a_chunk_is_missing_nothing_is_let_go_of(self) -> None:
         tables = book(found(), outside(), split(b"\x04", b"\x09"), adopted(1))
         tables.apply(Covered(9, 999))
-        assert phase(tables) is Phase.SNAPSHOTTING
+        assert phase(tables) is TablePhase.SNAPSHOTTING
         assert tables.releasable() == []
 
     def test_how_far_a_copy_is_has_an_end_once_all_bounds_are_found(self) -> None:
@@ -135,7 +135,7 @@ class TestRelease:
         """Everything that has a bound is adopted, and yet it is not the whole table."""
         tables = book(found(), outside(), split(b"\x04", complete=False), adopted(1))
         tables.apply(Covered(9, 999))
-        assert phase(tables) is Phase.SPLITTING
+        assert phase(tables) is TablePhase.SPLITTING
         assert not tables.copy_of(ORDERS).finished
 
     def test_to_ask_for_what_was_let_go_of_is_an_error_and_never_an_empty_answer(self) -> None:
@@ -163,13 +163,13 @@ class TestRelease:
         tables.apply(Covered(1, 30))
         assert tables.releasable() == [Released(ORDERS)]
         tables.apply(Released(ORDERS))
-        assert phase(tables, ITEMS) is Phase.SPLITTING
+        assert phase(tables, ITEMS) is TablePhase.SPLITTING
         tables.apply(split(b"\x09", incarnation=ITEMS), 2)
         assert tables.copy_of(ITEMS).bounds.last == 1
 
     def test_a_released_table_is_neither_found_again_nor_read_again(self) -> None:
         tables = Tables()
-        tables.restore(Table(ORDERS, "ods.orders", True, 1, Phase.RELEASED, None))
+        tables.restore(Table(ORDERS, "ods.orders", True, 1, TablePhase.RELEASED, None))
         assert tables.known(ORDERS).live
         assert tables.releasable() == []
         assert tables.chunk_state(ORDERS, OUTSIDE) is None
@@ -178,16 +178,16 @@ class TestRelease:
 
     def test_a_table_without_rows_needs_no_bounds(self) -> None:
         tables = book(found(), outside(extent=None))
-        assert phase(tables) is Phase.CATCHING_UP
+        assert phase(tables) is TablePhase.CATCHING_UP
         tables.apply(Covered(1, 10))
-        assert phase(tables) is Phase.STREAMING
+        assert phase(tables) is TablePhase.STREAMING
 
     def test_a_restored_table_that_catches_up_is_still_covered_by_a_done_epoch(self) -> None:
         before = book(*TO_CATCHING_UP).known(ORDERS)
         tables = Tables()
         tables.restore(before)
         tables.apply(Covered(1, 30))
-        assert phase(tables) is Phase.STREAMING
+        assert phase(tables) is TablePhase.STREAMING
         with refused(tables, "a table is restored twice"):
             tables.restore(before)
 
@@ -267,7 +267,7 @@ class TestReads:
             assert tables.chunk_state(ORDERS, 1) is ChunkState.ADOPTED
             assert list(tables.readings()) == []
             assert tables.decide_report(reported(1, 1, nonce="mine")) == []
-            assert phase(tables) is Phase.CATCHING_UP
+            assert phase(tables) is TablePhase.CATCHING_UP
 
     def test_a_chunk_is_adopted_once(self) -> None:
         tables = book(found(), outside(), split(b"\x04", b"\x09"), adopted(1))
@@ -315,18 +315,18 @@ class TestBounds:
 
     def test_chunks_may_be_adopted_while_others_are_still_being_found(self) -> None:
         tables = book(found(), outside(), split(b"\x04", complete=False), adopted(1), split(b"\x09", first=2))
-        assert phase(tables) is Phase.SNAPSHOTTING
+        assert phase(tables) is TablePhase.SNAPSHOTTING
         tables.apply(adopted(2))
-        assert phase(tables) is Phase.CATCHING_UP
+        assert phase(tables) is TablePhase.CATCHING_UP
 
     def test_the_last_bounds_finish_a_table_whose_chunks_are_all_adopted(self) -> None:
         tables = book(found(), outside(), split(b"\x09", complete=False), adopted(1), split(first=2))
-        assert phase(tables) is Phase.CATCHING_UP
+        assert phase(tables) is TablePhase.CATCHING_UP
 
     def test_a_copy_is_as_large_as_what_is_unfinished(self) -> None:
         count = 1000
         uppers = [n.to_bytes(8, "big") for n in range(count)]
-        tables = book(found(), outside(extent=Extent(uppers[0], uppers[-1])), split(*uppers))
+        tables = book(found(), outside(extent=KeyEnds(uppers[0], uppers[-1])), split(*uppers))
         for ordinal in range(1, count):
             tables.apply(adopted(ordinal))
         copied = tables.copy_of(ORDERS)
@@ -344,7 +344,7 @@ class TestStatements:
         )
         tables.apply(Reborn(again, 40, 3), 2)
         table = tables.known(again)
-        assert (table.phase, table.since, table.schema, table.copy) == (Phase.DISCOVERED, 40, 3, Copy())
+        assert (table.phase, table.since, table.schema, table.copy) == (TablePhase.DISCOVERED, 40, 3, Copy())
         assert [reading.launch.incarnation for reading in tables.readings()] == [ITEMS]
         for late in (adopted(2), outside(), split(b"\x04")):
             with refused(tables, "a fact is of an incarnation that is over"):
@@ -360,7 +360,7 @@ class TestStatements:
         tables.apply(Reborn(Incarnation(shard.table, 2), 40, 1), 2)
         assert tables.known(ORDERS) == before
         tables.apply(Covered(2, 40))
-        assert phase(tables) is Phase.STREAMING
+        assert phase(tables) is TablePhase.STREAMING
 
     @pytest.mark.parametrize("number", [0, 1])
     def test_an_incarnation_that_does_not_follow_is_refused(self, number: int) -> None:
@@ -389,7 +389,7 @@ class TestStatements:
 
     def test_a_dropped_table_has_nothing_under_way_and_comes_back_as_another(self) -> None:
         tables = book(found(), launched(OUTSIDE, 1), Gone(ORDERS, 40))
-        assert (phase(tables), tables.known(ORDERS).copy, list(tables.readings())) == (Phase.GONE, None, [])
+        assert (phase(tables), tables.known(ORDERS).copy, list(tables.readings())) == (TablePhase.GONE, None, [])
         assert not tables.known(ORDERS).live
         with refused(tables, "a table can't go on like this"):
             tables.apply(Gone(ORDERS, 41))
@@ -409,7 +409,7 @@ class TestStatements:
     def test_a_dropped_table_that_was_catching_up_is_not_covered_any_more(self) -> None:
         tables = book(*TO_CATCHING_UP, Gone(ORDERS, 40))
         tables.apply(Covered(1, 99))
-        assert phase(tables) is Phase.GONE
+        assert phase(tables) is TablePhase.GONE
 
     def test_a_change_of_schema_voids_no_read_by_itself(self) -> None:
         tables = book(found(), launched(OUTSIDE, 1), Reshaped(ORDERS, 40, 2))
@@ -419,7 +419,7 @@ class TestStatements:
     def test_a_live_table_that_is_read_again_stays_live(self) -> None:
         """A7, L13: the log lane goes on, or a give-back would freeze the range."""
         tables = book(*TO_CATCHING_UP, Covered(1, 30), Released(ORDERS), Recopied(ORDERS, 35))
-        assert phase(tables) is Phase.DISCOVERED
+        assert phase(tables) is TablePhase.DISCOVERED
         assert tables.known(ORDERS).live
         assert tables.copy_of(ORDERS) == Copy(replaces=True)
         assert tables.known(ORDERS).since == 35, "a read must show what it is for"
@@ -437,38 +437,38 @@ class TestStatements:
 
 
 class TestLives:
-    LIVES: ClassVar[dict[Phase, tuple[Fact, ...]]] = {
-        Phase.DISCOVERED: (found(),),
-        Phase.SPLITTING: TO_CATCHING_UP[:2],
-        Phase.SNAPSHOTTING: TO_CATCHING_UP[:3],
-        Phase.CATCHING_UP: TO_CATCHING_UP,
-        Phase.STREAMING: (*TO_CATCHING_UP, Covered(1, 30)),
-        Phase.RELEASED: (*TO_CATCHING_UP, Covered(1, 30), Released(ORDERS)),
-        Phase.SET_ASIDE: (found(), SetAside(ORDERS, 40, 4, "a column is named _op")),
-        Phase.GONE: (found(), Gone(ORDERS, 40)),
+    LIVES: ClassVar[dict[TablePhase, tuple[Fact, ...]]] = {
+        TablePhase.DISCOVERED: (found(),),
+        TablePhase.SPLITTING: TO_CATCHING_UP[:2],
+        TablePhase.SNAPSHOTTING: TO_CATCHING_UP[:3],
+        TablePhase.CATCHING_UP: TO_CATCHING_UP,
+        TablePhase.STREAMING: (*TO_CATCHING_UP, Covered(1, 30)),
+        TablePhase.RELEASED: (*TO_CATCHING_UP, Covered(1, 30), Released(ORDERS)),
+        TablePhase.SET_ASIDE: (found(), SetAside(ORDERS, 40, 4, "a column is named _op")),
+        TablePhase.GONE: (found(), Gone(ORDERS, 40)),
     }
-    TURNS: ClassVar[dict[Turn, Fact]] = {
-        Turn.OUTSIDE_ADOPTED: outside(),
-        Turn.SPLIT_COMPLETE: split(first=99),
-        Turn.ALL_ADOPTED: adopted(99),
-        Turn.TRUNCATED: Truncated(ORDERS, 50),
-        Turn.REBORN: Reborn(Incarnation(ORDERS.table, 2), 50, 1),
-        Turn.RECOPIED: Recopied(ORDERS, 35),
-        Turn.SET_ASIDE: SetAside(ORDERS, 50, 5, "its key has another type"),
-        Turn.DROPPED: Gone(ORDERS, 50),
+    TURNS: ClassVar[dict[TableTrigger, Fact]] = {
+        TableTrigger.OUTSIDE_ADOPTED: outside(),
+        TableTrigger.SPLIT_COMPLETE: split(first=99),
+        TableTrigger.ALL_ADOPTED: adopted(99),
+        TableTrigger.TRUNCATED: Truncated(ORDERS, 50),
+        TableTrigger.REBORN: Reborn(Incarnation(ORDERS.table, 2), 50, 1),
+        TableTrigger.RECOPIED: Recopied(ORDERS, 35),
+        TableTrigger.SET_ASIDE: SetAside(ORDERS, 50, 5, "its key has another type"),
+        TableTrigger.DROPPED: Gone(ORDERS, 50),
     }
 
-    @pytest.mark.parametrize("at", Phase)
+    @pytest.mark.parametrize("at", TablePhase)
     @pytest.mark.parametrize("turn", TURNS)
-    def test_a_turn_that_the_table_does_not_hold_is_refused(self, at: Phase, turn: Turn) -> None:
+    def test_a_turn_that_the_table_does_not_hold_is_refused(self, at: TablePhase, turn: TableTrigger) -> None:
         tables = book(*self.LIVES[at])
         assert phase(tables) is at
         if (at, turn) not in TABLE_LIFE:
             with refused(tables):
                 tables.apply(self.TURNS[turn], 2)
 
-    @pytest.mark.parametrize("at", [phase for phase in Phase if phase not in (Phase.SET_ASIDE, Phase.GONE)])
-    def test_a_table_that_is_set_aside_keeps_its_name_its_shape_and_the_reason_and_nothing_else(self, at: Phase) -> None:
+    @pytest.mark.parametrize("at", [phase for phase in TablePhase if phase not in (TablePhase.SET_ASIDE, TablePhase.GONE)])
+    def test_a_table_that_is_set_aside_keeps_its_name_its_shape_and_the_reason_and_nothing_else(self, at: TablePhase) -> None:
         """B2: what one table can't do must not be what all of them can't do, and what it had read is nobody's to adopt."""
         aside = SetAside(ORDERS, 50, 5, "its key has another type")
         tables = book(*self.LIVES[at])
@@ -476,7 +476,7 @@ class TestLives:
             tables.apply(launched(2, 7))
         tables.apply(aside, 2)
         table = tables.known(ORDERS)
-        assert (table.phase, table.aside, table.copy, table.live) == (Phase.SET_ASIDE, aside, None, False)
+        assert (table.phase, table.aside, table.copy, table.live) == (TablePhase.SET_ASIDE, aside, None, False)
         assert (table.target, table.schema) == ("ods.orders", 1)
         assert list(tables.readings()) == []
         assert tables.lowest_visible() is None
@@ -485,18 +485,18 @@ class TestLives:
         assert tables.known(ORDERS).schema == 9, "its shape is followed, so that it can be copied again"
 
     def test_a_table_that_was_set_aside_comes_back_with_a_new_copy_or_is_dropped(self) -> None:
-        aside = self.LIVES[Phase.SET_ASIDE]
+        aside = self.LIVES[TablePhase.SET_ASIDE]
         again = Incarnation(ORDERS.table, 5)
         tables = book(*aside, Reborn(again, 70, 3, asked=True))
         table = tables.known(again)
-        assert (table.phase, table.aside, table.copy, table.since) == (Phase.DISCOVERED, None, Copy(), 70)
+        assert (table.phase, table.aside, table.copy, table.since) == (TablePhase.DISCOVERED, None, Copy(), 70)
         tables = book(*aside, Gone(ORDERS, 70))
-        assert (phase(tables), tables.known(ORDERS).aside) == (Phase.GONE, None)
+        assert (phase(tables), tables.known(ORDERS).aside) == (TablePhase.GONE, None)
 
     def test_every_phase_but_the_first_is_reached_and_every_one_can_be_left(self) -> None:
-        assert set(TABLE_LIFE.values()) == set(Phase)
-        assert {before for before, _ in TABLE_LIFE} == set(Phase)
-        assert {turn for _, turn in TABLE_LIFE} == set(Turn)
+        assert set(TABLE_LIFE.values()) == set(TablePhase)
+        assert {before for before, _ in TABLE_LIFE} == set(TablePhase)
+        assert {turn for _, turn in TABLE_LIFE} == set(TableTrigger)
 
     @pytest.mark.parametrize("turn", ChunkTurn)
     @pytest.mark.parametrize("state", ChunkState)

@@ -15,7 +15,7 @@ from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvariantBroken, Unavailable
 from snowmelt.fluss.client import HandedOut, HeartbeatAnswer
 from snowmelt.model.table import TableId
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.rounds import RoundState
 
 TABLE = HandedOut(7, TableId("shop", "orders"), 3)
 
@@ -73,6 +73,6 @@ def test_a_round_that_ends_by_a_bug_is_one_that_failed(service: Tiering) -> None
     ended: Future[RoundEnd] = Future()
     ended.set_exception(ValueError("a value"))
     end = _end_of(ended, running)
-    assert (end.path, end.state) == (TABLE.path, State.FAILED)
+    assert (end.path, end.state) == (TABLE.path, RoundState.FAILED)
     assert isinstance(end.error, InvariantBroken)
     assert "a value" not in str(end.error), "its text may hold anything"

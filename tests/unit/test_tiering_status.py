@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from snowmelt.cli import app
-from snowmelt.engine.driver.signs import Doing
+from snowmelt.engine.driver.signs import DriverActivity
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.status import StatusFile, read_statuses, status_folder
 from snowmelt.errors import InvalidConfig, Unavailable
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import LeaseStatus, Phase
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.leases import LeasePhase, LeaseStatus
+from snowmelt.tiering.rounds import RoundState
 
 NAME, BOOTSTRAP = "shop", "fluss.example.com:9123"
 PATH = TableId("shop", "orders")
@@ -47,7 +47,7 @@ def beat(service: StatusFile, *leases: LeaseStatus, now_ms: int = 1000) -> None:
     service.beat([str(PATH)], leases, now_ms)
 
 
-def ended(state: State, error: Unavailable | None = None) -> RoundEnd:
+def ended(state: RoundState, error: Unavailable | None = None) -> RoundEnd:
     return RoundEnd(PATH, state, 10, 0.5, 3, error)
 
 
@@ -58,10 +58,10 @@ def test_a_service_that_never_ran_here_is_told(described: str) -> None:
 def test_a_running_service_shows_its_rounds_and_its_leases(described: str) -> None:
     service = StatusFile(NAME, BOOTSTRAP)
     service.begin()
-    service.count(ended(State.FINISHED))
-    service.count(ended(State.FAILED, Unavailable("the lake is away")))
+    service.count(ended(RoundState.FINISHED))
+    service.count(ended(RoundState.FAILED, Unavailable("the lake is away")))
     # The clock of leases is not the wall's: this one is held for 4 s and covered for 7 s more.
-    beat(service, LeaseStatus("shop-5-abc", PATH, Phase.HELD, 2, 6_000, 17_000), now_ms=10_000)
+    beat(service, LeaseStatus("shop-5-abc", PATH, LeasePhase.HELD, 2, 6_000, 17_000), now_ms=10_000)
     code, text = ask(described)
     lines = text.splitlines()
     assert code == 0
@@ -113,7 +113,7 @@ def test_one_that_died_is_told_and_forgotten_when_the_next_ones_have_run(describ
     assert len(list(folder.glob("*.json"))) == 2
     StatusFile(NAME, BOOTSTRAP).begin()
     assert len(list(folder.glob("*.json"))) == 2, "of those that died the newest is kept"
-    assert [found.life for found in read_statuses(NAME, BOOTSTRAP)] == [Doing.RUNS], "a running one is shown instead"
+    assert [found.life for found in read_statuses(NAME, BOOTSTRAP)] == [DriverActivity.RUNS], "a running one is shown instead"
 
 
 def test_services_of_other_names_and_clusters_are_not_mixed() -> None:
@@ -130,7 +130,7 @@ def test_a_file_that_can_not_be_read_hides_no_other_and_stops_no_service(
     (folder / "1.json").write_bytes(content)
     StatusFile(NAME, BOOTSTRAP).begin()
     caplog.clear()
-    assert [found.life for found in read_statuses(NAME, BOOTSTRAP)] == [Doing.RUNS]
+    assert [found.life for found in read_statuses(NAME, BOOTSTRAP)] == [DriverActivity.RUNS]
     assert caplog.messages == ["a status file can't be read"] * 2
 
 

@@ -10,10 +10,10 @@ from snowmelt.errors import InvalidConfig, InvariantBroken, SourceDrift
 from snowmelt.fluss.target import Login
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
-from snowmelt.tiering.fence import Known, LakeView, Tiered
+from snowmelt.tiering.fence import KnownToFluss, LakeView, Tiered
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.splits import Log
-from snowmelt.tiering.union import BucketPart, Pair, decide_pair, plan_union
+from snowmelt.tiering.splits import BucketLog
+from snowmelt.tiering.union import BucketPart, LakeOffsets, decide_pair, plan_union
 
 TABLE = 7
 ONE, TWO = (Bucket(TABLE, number) for number in range(2))
@@ -26,19 +26,19 @@ def lake(latest: int = 0, *tiered: int, whole_from: int = 1, rows: bool = False)
 
 class TestWhatTheLakeHas:
     def test_rows_and_offsets_are_those_of_one_snapshot_though_a_compaction_came_behind_it(self) -> None:
-        assert decide_pair(TABLE, lake(6, 5, rows=True), OFFSETS, Known(5, {ONE: 10})) == Pair(5, OFFSETS)
+        assert decide_pair(TABLE, lake(6, 5, rows=True), OFFSETS, KnownToFluss(5, {ONE: 10})) == LakeOffsets(5, OFFSETS)
 
-    @pytest.mark.parametrize("known", [None, Known(4, {ONE: 3})])
-    def test_a_snapshot_that_fluss_never_heard_of_counts_with_its_own_offsets(self, known: Known | None) -> None:
-        assert decide_pair(TABLE, lake(5, 5, rows=True), OFFSETS, known) == Pair(5, OFFSETS)
+    @pytest.mark.parametrize("known", [None, KnownToFluss(4, {ONE: 3})])
+    def test_a_snapshot_that_fluss_never_heard_of_counts_with_its_own_offsets(self, known: KnownToFluss | None) -> None:
+        assert decide_pair(TABLE, lake(5, 5, rows=True), OFFSETS, known) == LakeOffsets(5, OFFSETS)
 
     def test_where_the_tiered_snapshot_is_expired_what_came_behind_it_has_its_rows(self) -> None:
-        assert decide_pair(TABLE, lake(7, whole_from=6, rows=True), None, Known(5, {ONE: 10})) == Pair(7, OFFSETS)
+        assert decide_pair(TABLE, lake(7, whole_from=6, rows=True), None, KnownToFluss(5, {ONE: 10})) == LakeOffsets(7, OFFSETS)
 
     def test_a_table_that_was_never_tiered_has_nothing_in_the_lake(self) -> None:
-        assert decide_pair(TABLE, lake(), None, None) == Pair(0, Offsets(TABLE, {}))
+        assert decide_pair(TABLE, lake(), None, None) == LakeOffsets(0, Offsets(TABLE, {}))
         # Somebody compacted nothing.
-        assert decide_pair(TABLE, lake(1), None, None) == Pair(0, Offsets(TABLE, {}))
+        assert decide_pair(TABLE, lake(1), None, None) == LakeOffsets(0, Offsets(TABLE, {}))
 
     def test_a_lake_of_which_nobody_knows_what_it_has_is_not_read(self) -> None:
         with pytest.raises(SourceDrift, match="nobody knows"):
@@ -49,30 +49,30 @@ class TestWhatTheLakeHas:
 
 class TestWhatIsReadOfABucket:
     def test_behind_the_lake_the_log_up_to_its_end(self) -> None:
-        assert plan_union(keyed=True, starts={ONE: 10}, logs=[Log(ONE, 4, 30, KvSnapshot(ONE, 1, 20))]) == (
+        assert plan_union(keyed=True, starts={ONE: 10}, logs=[BucketLog(ONE, 4, 30, KvSnapshot(ONE, 1, 20))]) == (
             BucketPart(ONE, True, None, 10, 30),
         )
 
     def test_without_an_offset_the_kv_snapshot_and_the_log_behind_it(self) -> None:
         copy = KvSnapshot(TWO, 1, 20)
-        logs = [Log(ONE, 0, 30), Log(TWO, 4, 30, copy)]
+        logs = [BucketLog(ONE, 0, 30), BucketLog(TWO, 4, 30, copy)]
         assert plan_union(keyed=True, starts={}, logs=logs) == (BucketPart(ONE, False, None, 0, 30), BucketPart(TWO, False, copy, 20, 30))
 
     def test_a_kv_snapshot_made_behind_the_end_that_was_asked_for_is_the_end(self) -> None:
         copy = KvSnapshot(ONE, 1, 40)
-        assert plan_union(keyed=True, starts={}, logs=[Log(ONE, 0, 30, copy)]) == (BucketPart(ONE, False, copy, 40, 40),)
+        assert plan_union(keyed=True, starts={}, logs=[BucketLog(ONE, 0, 30, copy)]) == (BucketPart(ONE, False, copy, 40, 40),)
 
     def test_a_log_table_is_read_from_what_is_left_of_it(self) -> None:
-        assert plan_union(keyed=False, starts={}, logs=[Log(ONE, 5, 30)]) == (BucketPart(ONE, False, None, 5, 30),)
+        assert plan_union(keyed=False, starts={}, logs=[BucketLog(ONE, 5, 30)]) == (BucketPart(ONE, False, None, 5, 30),)
 
     @pytest.mark.parametrize("keyed", [True, False])
     def test_a_log_that_does_not_reach_back_to_the_lake_stops_loudly(self, keyed: bool) -> None:
         with pytest.raises(SourceDrift, match="lost rows"):
-            plan_union(keyed=keyed, starts={ONE: 10}, logs=[Log(ONE, 11, 30)])
+            plan_union(keyed=keyed, starts={ONE: 10}, logs=[BucketLog(ONE, 11, 30)])
 
     def test_a_bucket_is_read_once(self) -> None:
         with pytest.raises(InvariantBroken, match="listed twice"):
-            plan_union(keyed=True, starts={}, logs=[Log(ONE, 0, 1), Log(ONE, 0, 1)])
+            plan_union(keyed=True, starts={}, logs=[BucketLog(ONE, 0, 1), BucketLog(ONE, 0, 1)])
 
 
 GIVEN = {"table": "shop.orders", "bootstrap": "one:9123,two:9123", "warehouse": "/lake"}

@@ -72,7 +72,7 @@ class Layout:
         self.size = at + _TAIL
 
 
-class _Lease:
+class _Loan:
     """Held by every buffer of a batch; when the last one goes, the arena returns to its pool."""
 
     __slots__ = ("_memory", "_pool")
@@ -137,7 +137,7 @@ class Arena:
             if storage.heap:
                 at = int(layout.fixed_at[index])
                 self.memory[at : at + 4] = 0
-        self._lease = _Lease(pool, self.memory)
+        self._lease = _Loan(pool, self.memory)
 
     def _buffer(self, at: int, size: int) -> pa.Buffer:
         return pa.foreign_buffer(self.memory.ctypes.data + at, size, self._lease)

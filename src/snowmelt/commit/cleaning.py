@@ -24,7 +24,7 @@ from snowmelt.commit.records import Intent, Staged, StagedName
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CleaningView:
     """What a driver knows. A sweep takes it in this order: the driver's own state at one instant, then what the lake refers to. What
     happens later makes none of the answers wrong; a file that was committed between the two is in `named` and not yet of a past epoch."""
 
@@ -43,7 +43,7 @@ class Standing:
     that a snapshot, tag or branch of the lake refers to, which are read last."""
 
 
-def deletable(name: StagedName, standing: Standing) -> bool:
+def deletable(name: StagedName, standing: CleaningView) -> bool:
     """Whether a staged file can be named by no later intent."""
     if str(name) in standing.named:
         return False
@@ -77,7 +77,7 @@ class Leftovers:
             for name in entry.files:
                 self._held.pop(name, None)
 
-    def take(self, standing: Standing) -> list[tuple[str, Staged]]:
+    def take(self, standing: CleaningView) -> list[tuple[str, Staged]]:
         """What is to be deleted now, by lake table. It is not given out twice: what is not deleted after all a sweep finds."""
         held = self._held.items()
         over = [first for first, (_, staged) in held if all(deletable(StagedName.parse(name), standing) for name in staged.files)]

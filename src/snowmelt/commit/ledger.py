@@ -17,7 +17,7 @@ from snowmelt.commit.records import Committed, Done, Intent
 from snowmelt.commit.watermarks import advance
 from snowmelt.errors import check
 from snowmelt.planning.facts import Covered, Incarnation
-from snowmelt.planning.tables import Phase, Tables
+from snowmelt.planning.tables import TablePhase, Tables
 
 
 class Ledger:
@@ -95,10 +95,10 @@ class Ledger:
         time_ms = self.open.time_ms if self.open is not None else None
         sources: dict[str, list[int | None]] = {}
         for table in self.tables:
-            if table.phase is not Phase.GONE:
+            if table.phase is not TablePhase.GONE:
                 before = self.watermarks.get(table.target)
                 # A table that is set aside stays as it is in the lake, and so does what is promised of it.
-                moves = time_ms is not None and table.phase is not Phase.SET_ASIDE
+                moves = time_ms is not None and table.phase is not TablePhase.SET_ASIDE
                 known = time_ms if moves else before
                 sources.setdefault(table.target, []).append(known if table.complete else None)
         moved = {target: advance(self.watermarks.get(target), times_ms) for target, times_ms in sources.items()}

@@ -50,26 +50,26 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class PublishEpoch:
     """Publish as the snapshot behind this one."""
 
     on: int
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class EpochInLake:
     """It is in the lake already."""
 
     snapshot: int
 
 
-def judge(intent: Intent, entry: Entry, view: View) -> Publish | There:
+def judge(intent: Intent, entry: Entry, view: View) -> PublishEpoch | EpochInLake:
     """What to do with `entry` of `intent`, given what the lake table is now."""
     _same_table(entry, view)
     marker = view.marker
     if marker is not None and marker.epoch == intent.epoch:
         if marker.identity == intent.identity:
-            return There(marker.snapshot)
+            return EpochInLake(marker.snapshot)
         raise Fenced("another epoch of this number is in the lake", detail=f"{entry.target}: epoch {intent.epoch}")
     if marker is not None and marker.epoch > intent.epoch:
         raise Fenced("the lake is ahead", detail=f"{entry.target} has epoch {marker.epoch}, not {intent.epoch}")
@@ -83,18 +83,18 @@ def judge(intent: Intent, entry: Entry, view: View) -> Publish | There:
     if not view.whole:
         # Whether it happened is not written anywhere any more. Files tell, unless somebody removed them.
         if view.files is Files.REFERENCED:
-            return There(view.snapshot)
+            return EpochInLake(view.snapshot)
         if entry.empties and not entry.files:
             raise _unknown(intent, entry, "snapshots were removed, and an emptying leaves no files")
     if view.files is Files.REFERENCED:
         raise _unknown(intent, entry, "its files are in the table, and no commit of ours says so")
     if entry.new_schema == view.schema and not entry.files and not entry.empties:
-        return There(view.snapshot)
+        return EpochInLake(view.snapshot)
     if view.files is Files.MISSING:
         raise _unknown(intent, entry, "staged files are gone")
     if entry.schema != view.schema:
         raise _reshaped(entry, view.schema)
-    return Publish(view.snapshot)
+    return PublishEpoch(view.snapshot)
 
 
 def judge_schema(entry: Entry, schema: int, shape: bytes) -> bool:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Committed, Watermark
 from snowmelt.errors import check
-from snowmelt.planning.facts import Extent, Incarnation, SetAside
-from snowmelt.planning.ordinals import Bounds, Ordinals
-from snowmelt.planning.tables import Copy, Phase, Table
+from snowmelt.planning.facts import Incarnation, KeyEnds, SetAside
+from snowmelt.planning.ordinals import Bounds, RangeSet
+from snowmelt.planning.tables import Copy, Table, TablePhase
 
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
     replaces: bool
-    extent: Extent | None
+    extent: KeyEnds | None
     complete: bool
     first: int
     """The ordinal of the first of `uppers`."""
@@ -31,7 +31,7 @@ class TableState:
     target: str
     keyed: bool
     schema: int
-    phase: Phase
+    phase: TablePhase
     since: int
     copy: CopyState | None
     aside: SetAside | None = None
@@ -104,5 +104,5 @@ def _table(state: TableState) -> Table:
 def _copy(state: CopyState) -> Copy:
     bounds = Bounds(first=state.first)
     bounds.extend(state.uppers)
-    adopted = Ordinals([first for first, _ in state.adopted], [last for _, last in state.adopted])
+    adopted = RangeSet([first for first, _ in state.adopted], [last for _, last in state.adopted])
     return Copy(state.replaces, bounds, state.extent, state.complete, adopted, state.adopted_in, state.high)

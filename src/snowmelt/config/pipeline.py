@@ -43,7 +43,7 @@ from snowmelt.fluss.target import FlussTarget, make_login
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.sinks.warehouse import Warehouse, warehouse_of
-from snowmelt.store.objects import Bucket, check_options
+from snowmelt.store.objects import BucketAddress, check_options
 
 
 def read_pipeline(path: Path | str) -> PipelineConfig:
@@ -122,7 +122,7 @@ _ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness", "username", "password"
 _ONLY_PAIMON: Final = ("options", "warehouse")
 
 
-class Sink(Section):
+class SinkSection(Section):
     """The lake, or Fluss in front of it."""
 
     type: Annotated[SinkType, one_of(SinkType)]
@@ -139,7 +139,7 @@ class Sink(Section):
     freshness: Annotated[float, amount(SECONDS, "1s", "24h", "10s or 3m")] | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Sink:
+    def _fits(self) -> SinkSection:
         needed, given = _NEEDED[self.type], self.model_fields_set
         if needed not in given:
             raise PydanticCustomError("config", "{text}", {"text": f"needs {needed}, because its type is {self.type}"})
@@ -204,8 +204,8 @@ class Run(Section):
             raise from_error(error) from None
         return self
 
-    def place(self) -> Path | Bucket:
-        return self.state if isinstance(self.state, Path) else Bucket(self.state, tuple(self.state_options.items()))
+    def place(self) -> Path | BucketAddress:
+        return self.state if isinstance(self.state, Path) else BucketAddress(self.state, tuple(self.state_options.items()))
 
 
 class RelayConfig(Section):
@@ -237,7 +237,7 @@ class PipelineConfig(Section):
     """A pipeline as its file describes it. Secrets are in it by reference only."""
 
     source: Source
-    sink: Sink
+    sink: SinkSection
     routes: tuple[RouteConfig, ...] = ()
     relay: RelayConfig = RelayConfig()
     spark: SparkEntries = Field(default_factory=dict)

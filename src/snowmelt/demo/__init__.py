@@ -39,9 +39,9 @@ from snowmelt.demo.shop import (
     USER,
     WRITERS,
     Shop,
+    ShopStatement,
+    ShopWriter,
     Sizes,
-    Statement,
-    Writer,
     at_work,
     create,
 )
@@ -51,7 +51,7 @@ from snowmelt.engine.driver.state import State
 from snowmelt.errors import InvariantBroken, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.planning.tables import Phase
+from snowmelt.planning.tables import TablePhase
 from snowmelt.status import read_status
 from snowmelt.store.objects import open_store
 from snowmelt.verify.standing import Standings
@@ -136,7 +136,7 @@ class _Demo:
         self._seconds = seconds
         self._file = folder / _FILE
         self._story = _Story()
-        self._writers: list[Writer] = []
+        self._writers: list[ShopWriter] = []
         self._doing = ""
         self._load_began = 0.0
         self._heard = 0
@@ -177,7 +177,7 @@ class _Demo:
     def _carry(self, root: MySqlOptions) -> Position:
         """The load, the kill and what follows; the end of the log that the lake has then."""
         story, times = self._story, self._show.times
-        self._writers = [Writer(self._shop, number) for number in range(WRITERS)]
+        self._writers = [ShopWriter(self._shop, number) for number in range(WRITERS)]
         self._load_began = time.monotonic()
         with contextlib.ExitStack() as stack:
             with at_work(self._writers):
@@ -245,7 +245,7 @@ class _Demo:
         self._statement(NEW_COLUMN_FILLED)
         self._load_until(1.0, second)
 
-    def _statement(self, statement: Statement) -> None:
+    def _statement(self, statement: ShopStatement) -> None:
         self._shop.run(statement)
         self._show.note(f"{statement.sql}   (the writers go on)")
 
@@ -358,7 +358,7 @@ def _is_current(standings: Standings, end: Position) -> bool:
     standing = standings.look()
     if standing.place is None or standing.place < end:
         return False
-    return all(table.phase is Phase.RELEASED and table.copy is None for table in standing.ledger.tables)
+    return all(table.phase is TablePhase.RELEASED and table.copy is None for table in standing.ledger.tables)
 
 
 def _pipeline(port: int, sizes: Sizes) -> str:

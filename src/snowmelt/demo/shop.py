@@ -231,17 +231,17 @@ def _columns_of(session: Session) -> dict[str, _Typed]:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ShopStatement:
     """One of those that change a table as a whole, while the writers are at work."""
 
     sql: str
     table: str
 
 
-NEW_COLUMN = Statement("ALTER TABLE orders ADD COLUMN channel VARCHAR(20) NULL", "orders")
-NEW_COLUMN_FILLED = Statement("ALTER TABLE customers ADD COLUMN points INT NOT NULL DEFAULT 10", "customers")
-EMPTIED = Statement("TRUNCATE TABLE carts", "carts")
-LARGE = Statement("UPDATE order_lines SET qty = qty + 1", "order_lines")
+NEW_COLUMN = ShopStatement("ALTER TABLE orders ADD COLUMN channel VARCHAR(20) NULL", "orders")
+NEW_COLUMN_FILLED = ShopStatement("ALTER TABLE customers ADD COLUMN points INT NOT NULL DEFAULT 10", "customers")
+EMPTIED = ShopStatement("TRUNCATE TABLE carts", "carts")
+LARGE = ShopStatement("UPDATE order_lines SET qty = qty + 1", "order_lines")
 
 
 class Shop:
@@ -256,7 +256,7 @@ class Shop:
         self.committed = self.rolled_back = 0
         self._lock = threading.Lock()
 
-    def run(self, statement: Statement) -> None:
+    def run(self, statement: ShopStatement) -> None:
         """Whoever writes knows of it from now on."""
         with Session(self.options) as session:
             session.execute(f"USE {DATABASE}")
@@ -275,7 +275,7 @@ class Shop:
             self.rolled_back += 1
 
 
-class Writer(threading.Thread):
+class ShopWriter(threading.Thread):
     """Somebody who never stops to ask: inserts, updates, deletes, key changes and roll-backs, in transactions of a few statements.
 
     Of rows that are there from the beginning each writer has its own, so that few meet.
@@ -390,7 +390,7 @@ class Writer(threading.Thread):
 
 
 @contextlib.contextmanager
-def at_work(writers: Sequence[Writer]) -> Iterator[None]:
+def at_work(writers: Sequence[ShopWriter]) -> Iterator[None]:
     """Writers that work while the block runs; the error of one of them is raised behind it."""
     for writer in writers:
         writer.start()

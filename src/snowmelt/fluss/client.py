@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from snowmelt.errors import Corrupt, OutcomeUnknown, SnowmeltError, Unavailable, present
 from snowmelt.fluss.messages import message
-from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, Connection, Gone, error_of
+from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, FlussConnection, GoneFromFluss, error_of
 from snowmelt.fluss.target import Login, parse_bootstrap
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFile, SnapshotFiles
 from snowmelt.model.table import TableId
@@ -152,7 +152,7 @@ class RemoteLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedBucket:
     """Of one bucket: record batches as Fluss stores them, or where to read them; or the error of this bucket alone."""
 
     bucket: Bucket
@@ -165,7 +165,7 @@ class Fetched:
 class FlussClient:
     """Calls over one connection. Its errors, its time-outs, and its one thread are those of `rpc`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: FlussConnection) -> None:
         self.connection = connection
 
     # ---- either server
@@ -236,7 +236,7 @@ class FlussClient:
         return LatestSnapshots(answer.table_id, partition, found)
 
     def snapshot_files(self, bucket: Bucket, snapshot: int) -> SnapshotFiles:
-        """`Gone` if the snapshot is not there any more."""
+        """`GoneFromFluss` if the snapshot is not there any more."""
         answer = self.connection.call(
             Call.GET_KV_SNAPSHOT_METADATA,
             table_id=bucket.table,
@@ -272,7 +272,7 @@ class FlussClient:
         *,
         bytes_max: int,
         wait_ms: int = 0,
-    ) -> list[Fetched]:
+    ) -> list[FetchedBucket]:
         """What follows the offsets, up to the high watermark. The server waits up to `wait_ms` for the first of it. A first batch comes
         whole even if it is larger than what was asked for."""
         tables: dict[int, list[Any]] = {}
@@ -299,7 +299,7 @@ class FlussClient:
         )
         return [self._fetched(of_table.table_id, one) for of_table in answer.tables_resp for one in of_table.buckets_resp]
 
-    def _fetched(self, table: int, one: Any) -> Fetched:
+    def _fetched(self, table: int, one: Any) -> FetchedBucket:
         bucket = Bucket(table, one.bucket_id, one.partition_id if one.HasField("partition_id") else None)
         remote = None
         if one.HasField("remote_log_fetch_info"):
@@ -318,7 +318,7 @@ class FlussClient:
                     for segment in told.remote_log_segments
                 ),
             )
-        return Fetched(
+        return FetchedBucket(
             bucket,
             one.high_watermark if one.HasField("high_watermark") else None,
             one.records,
@@ -543,7 +543,7 @@ class FlussClient:
         """The newest that Fluss was told of, or that readers are to take. None: it was told of none."""
         try:
             answer = self.connection.call(Call.GET_LAKE_SNAPSHOT, table_path=_path(path), readable=readable)
-        except Gone as gone:
+        except GoneFromFluss as gone:
             if gone.code == NO_LAKE_SNAPSHOT:
                 return None
             raise
@@ -583,11 +583,11 @@ def connect_coordinator(bootstrap: str, login: Login | None = None, *, timeout_s
     refused: Unavailable | None = None
     for host, port in parse_bootstrap(bootstrap):
         try:
-            with Connection(host, port, login=login, timeout_s=timeout_s) as connection:
+            with FlussConnection(host, port, login=login, timeout_s=timeout_s) as connection:
                 found = FlussClient(connection).cluster().coordinator
             if found is None:
                 raise Unavailable("Fluss has no coordinator at the moment", detail=f"{host}:{port}")
-            return FlussClient(Connection(found.host, found.port, login=login, timeout_s=timeout_s))
+            return FlussClient(FlussConnection(found.host, found.port, login=login, timeout_s=timeout_s))
         except (Unavailable, OutcomeUnknown) as error:
             # Nothing but questions were asked; a server that is starting may have no better answer yet.
             refused = Unavailable(error.fact, detail=error.detail, hint=error.hint)

@@ -26,7 +26,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from snowmelt.errors import Corrupt, SourceDrift, Unavailable, check
-from snowmelt.fluss.client import Fetched, FetchFrom, RemoteLog, RemoteSegment
+from snowmelt.fluss.client import FetchedBucket, FetchFrom, RemoteLog, RemoteSegment
 from snowmelt.fluss.formats.batches import BatchDecoder, LogBatch, log_batches
 from snowmelt.fluss.formats.types import Versions
 from snowmelt.fluss.remote import RemoteFiles
@@ -44,10 +44,10 @@ class LogSource(Protocol):
     """Whoever has a bucket's log: `FlussClient` at its leader, or `BucketLeader`, which finds it. Asking twice is harmless. After
     `Unavailable` the next call may find another server, or the same one well again."""
 
-    def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[Fetched]: ...
+    def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[FetchedBucket]: ...
 
 
-class LogReader:
+class BucketReader:
     """Reads one bucket from `offset` up to `end`. After `Unavailable` another one may go on where this one stood.
 
     What a server refuses is asked for again `retries_max` times in a row. 0.9 hangs up when it deletes a file that it is just sending,
@@ -102,7 +102,7 @@ class LogReader:
                     detail=f"{self.bucket}: at {self.offset} of {self._end}, its high watermark is {fetched.high_watermark}",
                 )
 
-    def _fetch(self) -> Fetched:
+    def _fetch(self) -> FetchedBucket:
         for tried in range(self._retries_max):
             try:
                 return self._ask()
@@ -110,7 +110,7 @@ class LogReader:
                 self._pause(min(_PAUSE_S * 2**tried, _PAUSE_S_MAX))
         return self._ask()
 
-    def _ask(self) -> Fetched:
+    def _ask(self) -> FetchedBucket:
         wanted = FetchFrom(self.bucket, self.offset, self._bytes_max)
         answers = self._source.fetch_log([wanted], bytes_max=self._bytes_max, wait_ms=_WAIT_MS)
         if len(answers) != 1 or answers[0].bucket != self.bucket:

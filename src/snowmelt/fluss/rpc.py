@@ -70,7 +70,7 @@ class Call(IntEnum):
         return self.name.title().replace("_", "")
 
 
-class Gone(SourceDrift):
+class GoneFromFluss(SourceDrift):
     """What was asked for does not exist, or not any more. `code` is the server's and says what: see `GONE`."""
 
     def __init__(self, fact: str, *, detail: str = "", hint: str = "", code: int = 0) -> None:
@@ -81,8 +81,8 @@ class Gone(SourceDrift):
         return _rebuild_gone, (self.fact, self.detail, self.hint, self.code)
 
 
-def _rebuild_gone(fact: str, detail: str, hint: str, code: int) -> Gone:
-    return Gone(fact, detail=detail, hint=hint, code=code)
+def _rebuild_gone(fact: str, detail: str, hint: str, code: int) -> GoneFromFluss:
+    return GoneFromFluss(fact, detail=detail, hint=hint, code=code)
 
 
 NO_TABLE: Final = 7
@@ -143,7 +143,7 @@ def error_of(code: int, said: str, where: str, *, changes: bool) -> SnowmeltErro
     reason = (said.strip().splitlines() or [""])[0][:_REASON_CHARS_MAX]
     detail = f"{where}, error {code}: {reason}"
     if code in GONE:
-        return Gone(GONE[code], detail=detail, code=code)
+        return GoneFromFluss(GONE[code], detail=detail, code=code)
     if code in _FENCED:
         return Fenced(_FENCED[code], detail=detail)
     if code in _PASSING:
@@ -161,7 +161,7 @@ def error_of(code: int, said: str, where: str, *, changes: bool) -> SnowmeltErro
     return InvalidConfig("Fluss refuses the call", detail=detail)
 
 
-class Connection:
+class FlussConnection:
     """Open from the start; closed by `close`, and by whatever went wrong in a frame."""
 
     def __init__(

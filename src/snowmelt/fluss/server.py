@@ -2,7 +2,7 @@
 
     server = FlussServer.make(folder, FlussSettings(kv_snapshot_interval_s=2))
     server.start()                        # returns when tables can be made
-    server.kill(Part.COORDINATOR)
+    server.kill(ServerProcess.COORDINATOR)
     server.start()                        # starts what does not run; same data, same ports
     server.stop()
 
@@ -33,7 +33,7 @@ from typing import Final
 from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable
 from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.jars import fetch_jars
-from snowmelt.fluss.rpc import Connection
+from snowmelt.fluss.rpc import FlussConnection
 
 HOST: Final = "127.0.0.1"
 START_S_MAX: Final = 120.0
@@ -43,7 +43,7 @@ _LOG_CHARS: Final = 1500
 _DESCRIPTION: Final = "fluss.json"
 
 
-class Part(Enum):
+class ServerProcess(Enum):
     """The processes, in the order of their start."""
 
     ZOOKEEPER = "zookeeper"
@@ -52,11 +52,11 @@ class Part(Enum):
 
 
 _MAIN: Final = {
-    Part.ZOOKEEPER: "org.apache.fluss.shaded.zookeeper3.org.apache.zookeeper.server.quorum.QuorumPeerMain",
-    Part.COORDINATOR: "org.apache.fluss.server.coordinator.CoordinatorServer",
-    Part.TABLET: "org.apache.fluss.server.tablet.TabletServer",
+    ServerProcess.ZOOKEEPER: "org.apache.fluss.shaded.zookeeper3.org.apache.zookeeper.server.quorum.QuorumPeerMain",
+    ServerProcess.COORDINATOR: "org.apache.fluss.server.coordinator.CoordinatorServer",
+    ServerProcess.TABLET: "org.apache.fluss.server.tablet.TabletServer",
 }
-_HEAP_MB: Final = {Part.ZOOKEEPER: 128, Part.COORDINATOR: 256, Part.TABLET: 512}
+_HEAP_MB: Final = {ServerProcess.ZOOKEEPER: 128, ServerProcess.COORDINATOR: 256, ServerProcess.TABLET: 512}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +80,13 @@ class FlussSettings:
 class FlussServer:
     """One folder's server. Several processes may look at it; one at a time starts and stops it."""
 
-    def __init__(self, folder: Path, settings: FlussSettings, ports: dict[Part, int], *, before: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, settings: FlussSettings, ports: dict[ServerProcess, int], *, before: Sequence[str] = ()) -> None:
         """`make` and `open` are the ways to have one. `before` stands in front of each command line."""
         self.folder = folder
         self.settings = settings
         self._ports = ports
         self._before = before
-        self._children: dict[Part, subprocess.Popen[bytes]] = {}
+        self._children: dict[ServerProcess, subprocess.Popen[bytes]] = {}
 
     @classmethod
     def make(cls, folder: Path, settings: FlussSettings | None = None, *, before: Sequence[str] = ()) -> FlussServer:
@@ -95,7 +95,7 @@ class FlussServer:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InvalidConfig("the folder for a Fluss server is not empty, and none of Fluss'", detail=str(folder))
         settings = settings or FlussSettings()
-        ports = dict(zip(Part, _free_ports(len(Part)), strict=True))
+        ports = dict(zip(ServerProcess, _free_ports(len(ServerProcess)), strict=True))
         for name in ("conf", "log", "data"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         written = {"settings": asdict(settings), "ports": {part.value: port for part, port in ports.items()}}
@@ -112,7 +112,7 @@ class FlussServer:
             said = json.loads((folder / _DESCRIPTION).read_text())
             more = tuple((name, value) for name, value in said["settings"].pop("more"))
             settings = FlussSettings(**said["settings"], more=more)
-            return cls(folder, settings, {Part(name): int(port) for name, port in said["ports"].items()})
+            return cls(folder, settings, {ServerProcess(name): int(port) for name, port in said["ports"].items()})
         except FileNotFoundError:
             hint = "`snowmelt fluss up` makes one"
             raise InvalidConfig("there is no Fluss server in the folder", detail=str(folder), hint=hint) from None
@@ -122,7 +122,7 @@ class FlussServer:
     @property
     def bootstrap(self) -> str:
         """Where clients connect to: the coordinator."""
-        return f"{HOST}:{self._ports[Part.COORDINATOR]}"
+        return f"{HOST}:{self._ports[ServerProcess.COORDINATOR]}"
 
     @property
     def warehouse(self) -> Path:
@@ -134,16 +134,16 @@ class FlussServer:
         """What Fluss takes for remote storage: KV snapshots, leases, old segments of logs."""
         return self.folder / "data" / "remote"
 
-    def port(self, part: Part) -> int:
+    def port(self, part: ServerProcess) -> int:
         return self._ports[part]
 
-    def log(self, part: Part) -> Path:
+    def log(self, part: ServerProcess) -> Path:
         return self.folder / "log" / f"{part.value}.log"
 
-    def connect(self, part: Part = Part.COORDINATOR, *, timeout_s: float = 10.0) -> Connection:
-        return Connection(HOST, self._ports[part], timeout_s=timeout_s)
+    def connect(self, part: ServerProcess = ServerProcess.COORDINATOR, *, timeout_s: float = 10.0) -> FlussConnection:
+        return FlussConnection(HOST, self._ports[part], timeout_s=timeout_s)
 
-    def pid(self, part: Part) -> int | None:
+    def pid(self, part: ServerProcess) -> int | None:
         """Of the process that is this part of this server, if it runs."""
         child = self._children.get(part)
         if child is not None:
@@ -159,35 +159,35 @@ class FlussServer:
         jars = fetch_jars()
         started = []
         try:
-            for part in Part:
+            for part in ServerProcess:
                 if self.pid(part) is None:
                     self._launch(part, jars)
                     started.append(part)
                 # The other two find ZooKeeper at once or after a pause of seconds.
-                if part is Part.ZOOKEEPER:
+                if part is ServerProcess.ZOOKEEPER:
                     self._await(part, self._zookeeper_answers)
-            self._await(Part.COORDINATOR, self._coordinator_answers)
-            self._await(Part.TABLET, self._tablet_answers)
+            self._await(ServerProcess.COORDINATOR, self._coordinator_answers)
+            self._await(ServerProcess.TABLET, self._tablet_answers)
         except BaseException:
             for part in reversed(started):
                 self.kill(part)
             raise
 
-    def stop(self, *parts: Part) -> None:
+    def stop(self, *parts: ServerProcess) -> None:
         """An orderly end of these parts, or of all. What does not run is left."""
-        for part in reversed(Part):
+        for part in reversed(ServerProcess):
             if not parts or part in parts:
                 self._end(part, signal.SIGTERM)
 
-    def kill(self, *parts: Part) -> None:
+    def kill(self, *parts: ServerProcess) -> None:
         """The same by SIGKILL."""
-        for part in reversed(Part):
+        for part in reversed(ServerProcess):
             if not parts or part in parts:
                 self._end(part, signal.SIGKILL)
 
     # ---- processes
 
-    def _launch(self, part: Part, jars: Path) -> None:
+    def _launch(self, part: ServerProcess, jars: Path) -> None:
         command = [
             *self._before,
             _java(),
@@ -203,22 +203,22 @@ class FlussServer:
         ]
         data = self.folder / "data" / part.value
         match part:
-            case Part.ZOOKEEPER:
+            case ServerProcess.ZOOKEEPER:
                 command.append(str(self.folder / "conf" / "zoo.properties"))
-            case Part.COORDINATOR | Part.TABLET:
+            case ServerProcess.COORDINATOR | ServerProcess.TABLET:
                 listeners = self._listeners(part)
                 command += ["--configDir", str(self.folder / "conf"), "-D", f"bind.listeners={listeners}", "-D", f"data.dir={data}"]
-                if part is Part.TABLET:
+                if part is ServerProcess.TABLET:
                     command += ["-D", "tablet-server.id=0"]
         with open(self.log(part), "ab") as log:
             child = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self._children[part] = child
         self._pid_file(part).write_text(str(child.pid))
 
-    def _listeners(self, part: Part) -> str:
+    def _listeners(self, part: ServerProcess) -> str:
         return f"FLUSS://{HOST}:{self._ports[part]}"
 
-    def _await(self, part: Part, answers: Callable[[], bool]) -> None:
+    def _await(self, part: ServerProcess, answers: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_S_MAX
         while True:
             refused = ""
@@ -234,24 +234,24 @@ class FlussServer:
             time.sleep(_PAUSE_S)
 
     def _zookeeper_answers(self) -> bool:
-        with socket.create_connection((HOST, self._ports[Part.ZOOKEEPER]), 5) as asked:
+        with socket.create_connection((HOST, self._ports[ServerProcess.ZOOKEEPER]), 5) as asked:
             asked.sendall(b"ruok")
             return asked.recv(4) == b"imok"
 
     def _coordinator_answers(self) -> bool:
         with self.connect() as connection:
             found = FlussClient(connection).cluster().coordinator
-        return found is not None and found.port == self._ports[Part.COORDINATOR]
+        return found is not None and found.port == self._ports[ServerProcess.COORDINATOR]
 
     def _tablet_answers(self) -> bool:
         with self.connect() as connection:
             found = FlussClient(connection).cluster().tablets
-        if not any(node.port == self._ports[Part.TABLET] for node in found.values()):
+        if not any(node.port == self._ports[ServerProcess.TABLET] for node in found.values()):
             return False
-        self.connect(Part.TABLET).close()
+        self.connect(ServerProcess.TABLET).close()
         return True
 
-    def _end(self, part: Part, how: signal.Signals) -> None:
+    def _end(self, part: ServerProcess, how: signal.Signals) -> None:
         pid = self.pid(part)
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -265,14 +265,14 @@ class FlussServer:
         self._children.pop(part, None)
         self._pid_file(part).unlink(missing_ok=True)
 
-    def _mark(self, part: Part) -> str:
+    def _mark(self, part: ServerProcess) -> str:
         """What tells a process of this folder from all others."""
         return f"-Dsnowmelt.fluss={part.value}:{str(self.folder).replace(' ', '%20')}"
 
-    def _pid_file(self, part: Part) -> Path:
+    def _pid_file(self, part: ServerProcess) -> Path:
         return self.folder / f"{part.value}.pid"
 
-    def _log_end(self, part: Part) -> str:
+    def _log_end(self, part: ServerProcess) -> str:
         with contextlib.suppress(OSError):
             return self.log(part).read_text(errors="replace")[-_LOG_CHARS:]
         return ""
@@ -282,8 +282,8 @@ class FlussServer:
     def _write_settings(self) -> None:
         ours = self.settings
         zookeeper = {
-            "dataDir": str(self.folder / "data" / Part.ZOOKEEPER.value),
-            "clientPort": str(self._ports[Part.ZOOKEEPER]),
+            "dataDir": str(self.folder / "data" / ServerProcess.ZOOKEEPER.value),
+            "clientPort": str(self._ports[ServerProcess.ZOOKEEPER]),
             "clientPortAddress": HOST,
             "maxClientCnxns": "0",
             "admin.enableServer": "false",
@@ -291,7 +291,7 @@ class FlussServer:
             "4lw.commands.whitelist": "ruok",
         }
         fluss = {
-            "zookeeper.address": f"{HOST}:{self._ports[Part.ZOOKEEPER]}",
+            "zookeeper.address": f"{HOST}:{self._ports[ServerProcess.ZOOKEEPER]}",
             "zookeeper.client.session-timeout": _duration(ours.session_timeout_s),
             "default.bucket.number": str(ours.buckets),
             "default.replication.factor": "1",

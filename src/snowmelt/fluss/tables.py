@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from snowmelt.errors import SnowmeltError, SourceDrift, Unavailable
-from snowmelt.fluss.client import Cluster, Fetched, FetchFrom, FlussClient, Node, OffsetKind
+from snowmelt.fluss.client import Cluster, FetchedBucket, FetchFrom, FlussClient, Node, OffsetKind
 from snowmelt.fluss.formats.buckets import Bucketing
 from snowmelt.fluss.formats.types import Versions, read_schema
-from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, Connection, Gone
+from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, FlussConnection, GoneFromFluss
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 
@@ -87,7 +87,7 @@ class BucketLeader:
         self._connect = connect
         self._client: FlussClient | None = None
 
-    def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[Fetched]:
+    def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[FetchedBucket]:
         if self._client is None:
             self._client = self._find()
         wanted = list(wanted)
@@ -103,10 +103,10 @@ class BucketLeader:
             self.close()
         return fetched
 
-    def _judged(self, client: FlussClient, asked: FetchFrom, one: Fetched) -> SnowmeltError | None:
+    def _judged(self, client: FlussClient, asked: FetchFrom, one: FetchedBucket) -> SnowmeltError | None:
         """Errors of a server that does not know yet what it has are those of one that will never have it."""
         error = one.error
-        if isinstance(error, Gone) and error.code == NO_TABLE_OR_BUCKET:
+        if isinstance(error, GoneFromFluss) and error.code == NO_TABLE_OR_BUCKET:
             # Whether there is such a bucket the cluster says, which is asked next.
             return Unavailable("a Fluss server does not know a bucket at the moment", detail=error.detail)
         if type(error) is SourceDrift:
@@ -121,12 +121,12 @@ class BucketLeader:
         try:
             # Asked for the leaders of a table that is gone, 0.9 fails in a way that tells nothing.
             if anyone.table_info(self._path).table != self._bucket.table:
-                raise Gone("the Fluss table was dropped and made anew", detail=str(self._path), code=NO_TABLE)
+                raise GoneFromFluss("the Fluss table was dropped and made anew", detail=str(self._path), code=NO_TABLE)
             partitions = [] if self._bucket.partition is None else [self._bucket.partition]
             node = leader_of(anyone.cluster(self._path, partitions), self._bucket)
         finally:
             anyone.connection.close()
-        return FlussClient(Connection(node.host, node.port, login=anyone.connection.login))
+        return FlussClient(FlussConnection(node.host, node.port, login=anyone.connection.login))
 
     def close(self) -> None:
         """Twice is fine."""

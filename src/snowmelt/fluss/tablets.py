@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from snowmelt.fluss.client import Cluster, FlussClient, Node
-from snowmelt.fluss.rpc import Connection
+from snowmelt.fluss.rpc import FlussConnection
 from snowmelt.fluss.tables import leader_of
 from snowmelt.model.fluss import Bucket
 
@@ -13,14 +13,14 @@ class Tablets:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._open: dict[Node, Connection] = {}
+        self._open: dict[Node, FlussConnection] = {}
 
     def leader(self, bucket: Bucket) -> Node:
         return leader_of(self._cluster, bucket)
 
     def client(self, node: Node) -> FlussClient:
         if node not in self._open:
-            self._open[node] = Connection(node.host, node.port, login=self._cluster.login)
+            self._open[node] = FlussConnection(node.host, node.port, login=self._cluster.login)
         return FlussClient(self._open[node])
 
     def close(self) -> None:

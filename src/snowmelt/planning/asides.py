@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import Gone, Incarnation, Reborn, SetAside
-from snowmelt.planning.tables import Phase, Table, Tables
+from snowmelt.planning.tables import Table, TablePhase, Tables
 
 
 class Troubles:
@@ -28,7 +28,7 @@ class Troubles:
     def add(self, name: TableId, why: str) -> bool:
         """Whether the table is there to be set aside, and this is the first that is heard of it."""
         table = self._tables.get(name)
-        if table is None or table.phase in (Phase.SET_ASIDE, Phase.GONE) or name in self.open:
+        if table is None or table.phase in (TablePhase.SET_ASIDE, TablePhase.GONE) or name in self.open:
             return False
         self._why[name] = (table.incarnation, why)
         return True
@@ -37,7 +37,7 @@ class Troubles:
     def open(self) -> set[TableId]:
         """Those of which no intent says it yet."""
         tables = ((name, self._tables.current(incarnation)) for name, (incarnation, _) in self._why.items())
-        return {name for name, table in tables if table is not None and table.phase not in (Phase.SET_ASIDE, Phase.GONE)}
+        return {name for name, table in tables if table is not None and table.phase not in (TablePhase.SET_ASIDE, TablePhase.GONE)}
 
     def propose(self, at: int, time_ms: int) -> Iterator[SetAside]:
         """Proposals for the epoch that begins at `at`."""
@@ -61,7 +61,7 @@ class Requests:
         found: list[Table] = []
         for name, first in list(self._first.items()):
             table = tables.get(name)
-            if table is None or table.phase is Phase.GONE or first not in (None, table.incarnation.number):
+            if table is None or table.phase is TablePhase.GONE or first not in (None, table.incarnation.number):
                 # One that the ledger lacks is copied anyway when it is found.
                 del self._first[name]
                 continue
@@ -83,5 +83,5 @@ def forget(tables: Tables, excluded: Iterable[TableId], at: int) -> Iterator[Gon
     """Tables that are set aside and excluded by now are forgotten: what the log says of their shape is not followed any more."""
     for name in excluded:
         table = tables.get(name)
-        if table is not None and table.phase is Phase.SET_ASIDE:
+        if table is not None and table.phase is TablePhase.SET_ASIDE:
             yield Gone(table.incarnation, at)

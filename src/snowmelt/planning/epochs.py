@@ -30,11 +30,11 @@ from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Durable,
-    Extent,
     Found,
     GivenBack,
     Gone,
     Incarnation,
+    KeyEnds,
     Launched,
     Reborn,
     Recopied,
@@ -44,18 +44,18 @@ from snowmelt.planning.facts import (
     Split,
     Truncated,
 )
-from snowmelt.planning.tables import TABLE_LIFE, ChunkState, Copy, Phase, Reading, Table, Tables, Turn
-from snowmelt.relay.retention import Effect, Relay, Statement
+from snowmelt.planning.tables import TABLE_LIFE, ChunkState, Copy, Reading, Table, TablePhase, Tables, TableTrigger
+from snowmelt.relay.retention import Effect, Relay, TableStatement
 
 Turned = Reborn | Truncated | Gone | Reshaped | Recopied | SetAside
 """What a statement can make of a table."""
 
-TURNS: Final[dict[type[Turned], Turn]] = {
-    Reborn: Turn.REBORN,
-    Truncated: Turn.TRUNCATED,
-    Gone: Turn.DROPPED,
-    Recopied: Turn.RECOPIED,
-    SetAside: Turn.SET_ASIDE,
+TURNS: Final[dict[type[Turned], TableTrigger]] = {
+    Reborn: TableTrigger.REBORN,
+    Truncated: TableTrigger.TRUNCATED,
+    Gone: TableTrigger.DROPPED,
+    Recopied: TableTrigger.RECOPIED,
+    SetAside: TableTrigger.SET_ASIDE,
 }
 
 
@@ -91,7 +91,7 @@ class Rule:
     """Of the transaction that ends at `after`: changes behind this event count, those of a table that it emptied; None: none do."""
     outside: bool = False
     """What lies outside of the extent is adopted."""
-    extent: Extent | None = None
+    extent: KeyEnds | None = None
     adopted: tuple[Span, ...] = ()
     adopting: tuple[Adopting, ...] = ()
 
@@ -124,7 +124,7 @@ class EpochPlan:
     def untouched(self, tables: Tables) -> set[TableId]:
         """Tables whose lake tables this epoch leaves as they are, whatever its other facts say of them: those that are set aside, or
         gone, with it or before."""
-        resting = {table.incarnation.table for table in tables if table.phase is Phase.SET_ASIDE}
+        resting = {table.incarnation.table for table in tables if table.phase is TablePhase.SET_ASIDE}
         for fact in self.facts:
             if isinstance(fact, SetAside | Gone):
                 resting.add(fact.incarnation.table)
@@ -187,9 +187,9 @@ def _statements_from(
     return after, met
 
 
-def _known(tables: Tables, statements: Iterable[Statement]) -> list[Statement]:
+def _known(tables: Tables, statements: Iterable[TableStatement]) -> list[TableStatement]:
     """Those that `turns_of` makes something of."""
-    return [one for one in statements if (table := tables.get(one.table)) is not None and table.phase is not Phase.GONE]
+    return [one for one in statements if (table := tables.get(one.table)) is not None and table.phase is not TablePhase.GONE]
 
 
 def statements_wait(tables: Tables, relay: Relay, after: int) -> bool:
@@ -228,7 +228,7 @@ def plan_epoch(
     rules: dict[TableId, Rule] = {}
     for table in tables:
         name = table.incarnation.table
-        if name in adopting or not (table.live or table.phase is Phase.GONE):
+        if name in adopting or not (table.live or table.phase is TablePhase.GONE):
             rules[name] = rule_of(table, after, tuple(adopting.get(name, ())))
     for fact in facts:
         if isinstance(fact, Found | Reborn | Gone):
@@ -261,7 +261,7 @@ def _set_aside(tables: Tables, facts: list[Durable], asides: dict[TableId, SetAs
     that is dropped needs it no more."""
     for name, aside in asides.items():
         table = tables.get(name)
-        incarnation = None if table is None or table.phase in (Phase.SET_ASIDE, Phase.GONE) else table.incarnation
+        incarnation = None if table is None or table.phase in (TablePhase.SET_ASIDE, TablePhase.GONE) else table.incarnation
         for fact in facts:
             if fact.incarnation.table == name:
                 # What stopped the table that was is no reason to set aside the one that is copied anew.
@@ -271,13 +271,13 @@ def _set_aside(tables: Tables, facts: list[Durable], asides: dict[TableId, SetAs
             yield replace(aside, incarnation=incarnation)
 
 
-def turns_of(tables: Tables, relay: Relay, statements: Iterable[Statement], epoch: int) -> Iterator[tuple[Turned, Statement]]:
+def turns_of(tables: Tables, relay: Relay, statements: Iterable[TableStatement], epoch: int) -> Iterator[tuple[Turned, TableStatement]]:
     """What statements make of the tables that are known, each after the ones before it."""
-    now: dict[TableId, tuple[Incarnation, Phase]] = {}
+    now: dict[TableId, tuple[Incarnation, TablePhase]] = {}
     for statement in statements:
         table = tables.get(statement.table)
         # One that is gone is forgotten when its epoch is done, which is before this one's intent: it is found anew.
-        if table is None or table.phase is Phase.GONE:
+        if table is None or table.phase is TablePhase.GONE:
             continue
         incarnation, phase = now.get(statement.table, (table.incarnation, table.phase))
         turned = turn_of(incarnation, phase, statement, epoch, keyed=table.keyed, time_ms=relay.time_at(statement.offset) or 0)
@@ -287,7 +287,7 @@ def turns_of(tables: Tables, relay: Relay, statements: Iterable[Statement], epoc
             yield turned, statement
 
 
-def wanted(tables: Tables, fact: Durable, statements: list[Statement]) -> bool:
+def wanted(tables: Tables, fact: Durable, statements: list[TableStatement]) -> bool:
     """Whether a proposal still fits what is true by now. One whose table is changed by a statement of the epoch waits."""
     if any(statement.table == fact.incarnation.table for statement in statements):
         return False
@@ -295,17 +295,17 @@ def wanted(tables: Tables, fact: Durable, statements: list[Statement]) -> bool:
     match fact:
         case Found():
             known = tables.get(fact.incarnation.table)
-            return known is None or known.phase is Phase.GONE
+            return known is None or known.phase is TablePhase.GONE
         case Split(_, first):
-            return table is not None and table.phase is Phase.SPLITTING and first == tables.copy_of(fact.incarnation).bounds.last + 1
+            return table is not None and table.phase is TablePhase.SPLITTING and first == tables.copy_of(fact.incarnation).bounds.last + 1
         case Reborn(incarnation):
             known = tables.get(incarnation.table)
-            return known is not None and known.phase is not Phase.GONE and known.incarnation.number < incarnation.number
+            return known is not None and known.phase is not TablePhase.GONE and known.incarnation.number < incarnation.number
         case Gone():
-            return table is not None and table.phase is Phase.SET_ASIDE
+            return table is not None and table.phase is TablePhase.SET_ASIDE
         case Recopied():
             # One that comes too early is to be proposed again: nothing else remembers it.
-            return table is not None and table.phase is Phase.RELEASED and table.keyed
+            return table is not None and table.phase is TablePhase.RELEASED and table.keyed
         case _:
             return False
 
@@ -333,14 +333,16 @@ def judge_reading(tables: Tables, relay: Relay, reading: Reading, report: Report
     return report.high <= upto
 
 
-def turn_of(incarnation: Incarnation, phase: Phase, statement: Statement, epoch: int, *, keyed: bool, time_ms: int = 0) -> Turned | None:
+def turn_of(
+    incarnation: Incarnation, phase: TablePhase, statement: TableStatement, epoch: int, *, keyed: bool, time_ms: int = 0
+) -> Turned | None:
     """What a statement, committed at `time_ms`, makes of a table; None: nothing, because the table is not there or is set aside."""
     at = statement.offset
     reborn = Reborn(Incarnation(incarnation.table, epoch), at, statement.schema)
-    if phase is Phase.GONE:
+    if phase is TablePhase.GONE:
         # DROP IF EXISTS is logged although nothing is there.
         return reborn if statement.effect is Effect.MAKES else None
-    if phase is Phase.SET_ASIDE and statement.effect is Effect.MAKES:
+    if phase is TablePhase.SET_ASIDE and statement.effect is Effect.MAKES:
         # Its shape is followed, so that it can be asked for again; nothing else brings it back.
         return Reshaped(incarnation, at, statement.schema)
     match statement.effect:
@@ -350,13 +352,13 @@ def turn_of(incarnation: Incarnation, phase: Phase, statement: Statement, epoch:
             return Reshaped(incarnation, at, statement.schema)
         case Effect.DROPS:
             return Gone(incarnation, at)
-        case _ if phase is Phase.SET_ASIDE:
+        case _ if phase is TablePhase.SET_ASIDE:
             return None
         case Effect.BREAKS:
             return SetAside(incarnation, at, time_ms, statement.why)
-        case Effect.EMPTIES if phase is Phase.RELEASED:
+        case Effect.EMPTIES if phase is TablePhase.RELEASED:
             return Truncated(incarnation, at)
-        case Effect.REWRITES if phase is Phase.RELEASED and keyed:
+        case Effect.REWRITES if phase is TablePhase.RELEASED and keyed:
             return Recopied(incarnation, at)
         case _:
             return reborn

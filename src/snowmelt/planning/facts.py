@@ -29,7 +29,7 @@ class Incarnation:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class KeyEnds:
     """The least and the greatest key that a table had when its ends were read. They are opaque here: the database orders keys."""
 
     least: bytes
@@ -107,7 +107,7 @@ class Adopted:
     """Of the run of the task whose files these are."""
     visible: int
     high: int
-    extent: Extent | None = None
+    extent: KeyEnds | None = None
     """Of OUTSIDE: what it lies outside of; None for a table without rows."""
 
 
@@ -160,7 +160,7 @@ class Reported:
     """The mark leaves nothing open, so that no change comes twice."""
     schema: int
     files: tuple[str, ...]
-    extent: Extent | None = None
+    extent: KeyEnds | None = None
     """As in `Adopted`."""
 
 

@@ -11,7 +11,7 @@ from snowmelt.errors import check
 
 
 @dataclass(slots=True)
-class Ordinals:
+class RangeSet:
     """A set of whole numbers kept as ranges. Chunks are adopted nearly in order, so it has few: one per gap."""
 
     starts: list[int] = field(default_factory=list)

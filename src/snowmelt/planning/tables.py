@@ -28,12 +28,12 @@ from snowmelt.planning.facts import (
     OUTSIDE,
     Adopted,
     Covered,
-    Extent,
     Fact,
     Found,
     GivenBack,
     Gone,
     Incarnation,
+    KeyEnds,
     Launched,
     Reborn,
     Recopied,
@@ -44,10 +44,10 @@ from snowmelt.planning.facts import (
     Split,
     Truncated,
 )
-from snowmelt.planning.ordinals import Bounds, Ordinals
+from snowmelt.planning.ordinals import Bounds, RangeSet
 
 
-class Phase(Enum):
+class TablePhase(Enum):
     """Of a table. Set by facts of won intents, and by `Covered` and `Released`; all of it durable."""
 
     DISCOVERED = "discovered"
@@ -60,7 +60,7 @@ class Phase(Enum):
     GONE = "gone"
 
 
-class Turn(Enum):
+class TableTrigger(Enum):
     """What moves a table on."""
 
     OUTSIDE_ADOPTED = "outside adopted"
@@ -75,17 +75,21 @@ class Turn(Enum):
     DROPPED = "dropped"
 
 
-TABLE_LIFE: Final[dict[tuple[Phase, Turn], Phase]] = {
-    (Phase.DISCOVERED, Turn.OUTSIDE_ADOPTED): Phase.SPLITTING,
-    (Phase.SPLITTING, Turn.SPLIT_COMPLETE): Phase.SNAPSHOTTING,
-    (Phase.SNAPSHOTTING, Turn.ALL_ADOPTED): Phase.CATCHING_UP,
-    (Phase.CATCHING_UP, Turn.COVERED): Phase.STREAMING,
-    (Phase.STREAMING, Turn.LET_GO): Phase.RELEASED,
-    (Phase.RELEASED, Turn.TRUNCATED): Phase.RELEASED,
-    (Phase.RELEASED, Turn.RECOPIED): Phase.DISCOVERED,
-    **{(phase, Turn.REBORN): Phase.DISCOVERED for phase in Phase},
-    **{(phase, Turn.SET_ASIDE): Phase.SET_ASIDE for phase in Phase if phase not in (Phase.SET_ASIDE, Phase.GONE)},
-    **{(phase, Turn.DROPPED): Phase.GONE for phase in Phase if phase is not Phase.GONE},
+TABLE_LIFE: Final[dict[tuple[TablePhase, TableTrigger], TablePhase]] = {
+    (TablePhase.DISCOVERED, TableTrigger.OUTSIDE_ADOPTED): TablePhase.SPLITTING,
+    (TablePhase.SPLITTING, TableTrigger.SPLIT_COMPLETE): TablePhase.SNAPSHOTTING,
+    (TablePhase.SNAPSHOTTING, TableTrigger.ALL_ADOPTED): TablePhase.CATCHING_UP,
+    (TablePhase.CATCHING_UP, TableTrigger.COVERED): TablePhase.STREAMING,
+    (TablePhase.STREAMING, TableTrigger.LET_GO): TablePhase.RELEASED,
+    (TablePhase.RELEASED, TableTrigger.TRUNCATED): TablePhase.RELEASED,
+    (TablePhase.RELEASED, TableTrigger.RECOPIED): TablePhase.DISCOVERED,
+    **{(phase, TableTrigger.REBORN): TablePhase.DISCOVERED for phase in TablePhase},
+    **{
+        (phase, TableTrigger.SET_ASIDE): TablePhase.SET_ASIDE
+        for phase in TablePhase
+        if phase not in (TablePhase.SET_ASIDE, TablePhase.GONE)
+    },
+    **{(phase, TableTrigger.DROPPED): TablePhase.GONE for phase in TablePhase if phase is not TablePhase.GONE},
 }
 
 
@@ -132,9 +136,9 @@ class Copy:
     replaces: bool = False
     """The lake has this table already; each chunk replaces its range there."""
     bounds: Bounds = field(default_factory=Bounds)
-    extent: Extent | None = None
+    extent: KeyEnds | None = None
     complete: bool = False
-    adopted: Ordinals = field(default_factory=Ordinals)
+    adopted: RangeSet = field(default_factory=RangeSet)
     adopted_in: int = 0
     """The last epoch that adopted a chunk."""
     high: int = 0
@@ -164,7 +168,7 @@ class Table:
     target: str
     keyed: bool
     schema: int
-    phase: Phase = Phase.DISCOVERED
+    phase: TablePhase = TablePhase.DISCOVERED
     copy: Copy | None = field(default_factory=Copy)
     """None once released, and while the table is set aside or gone."""
     since: int = 0
@@ -175,12 +179,14 @@ class Table:
     @property
     def live(self) -> bool:
         """The lake has all of it, so that every change counts."""
-        return self.phase in (Phase.CATCHING_UP, Phase.STREAMING, Phase.RELEASED) or (self.copy is not None and self.copy.replaces)
+        return self.phase in (TablePhase.CATCHING_UP, TablePhase.STREAMING, TablePhase.RELEASED) or (
+            self.copy is not None and self.copy.replaces
+        )
 
     @property
     def complete(self) -> bool:
         """The lake has all of it, as of the last epoch or of when it was set aside, and nothing of it is being copied again."""
-        return self.phase in (Phase.CATCHING_UP, Phase.STREAMING, Phase.RELEASED, Phase.SET_ASIDE)
+        return self.phase in (TablePhase.CATCHING_UP, TablePhase.STREAMING, TablePhase.RELEASED, TablePhase.SET_ASIDE)
 
 
 class Tables:
@@ -253,7 +259,7 @@ class Tables:
 
     def releasable(self) -> list[Released]:
         """Tables whose bounds and marks nobody can ask for any more, and those that are gone."""
-        over = (Phase.STREAMING, Phase.GONE)
+        over = (TablePhase.STREAMING, TablePhase.GONE)
         return [Released(table.incarnation) for table in self._tables.values() if table.phase in over]
 
     # ---- deciding
@@ -284,22 +290,22 @@ class Tables:
                 self._reborn(incarnation, at, schema)
             case Gone(incarnation):
                 table = self.known(incarnation)
-                self._turn(table, Turn.DROPPED)
+                self._turn(table, TableTrigger.DROPPED)
                 self._void(table)
                 table.copy = table.aside = None
             case SetAside(incarnation):
                 table = self.known(incarnation)
-                self._turn(table, Turn.SET_ASIDE)
+                self._turn(table, TableTrigger.SET_ASIDE)
                 self._void(table)
                 table.copy, table.aside = None, fact
             case Truncated(incarnation):
-                self._turn(self.known(incarnation), Turn.TRUNCATED)
+                self._turn(self.known(incarnation), TableTrigger.TRUNCATED)
             case Reshaped(incarnation, _, schema):
                 self.known(incarnation).schema = schema
             case Recopied(incarnation, at):
                 table = self.known(incarnation)
                 check(table.keyed, "an append-only table is read again in place", str(incarnation))
-                self._turn(table, Turn.RECOPIED)
+                self._turn(table, TableTrigger.RECOPIED)
                 table.copy, table.since = Copy(replaces=True), at
             case Split(incarnation, first, uppers, complete):
                 self._split(incarnation, first, uppers, complete)
@@ -322,7 +328,7 @@ class Tables:
             case _ as never:
                 assert_never(never)
 
-    def _turn(self, table: Table, turn: Turn) -> None:
+    def _turn(self, table: Table, turn: TableTrigger) -> None:
         phase = TABLE_LIFE.get((table.phase, turn))
         if phase is None:
             raise InvariantBroken("a table can't go on like this", detail=f"{table.incarnation} is {table.phase.value}: {turn.value}")
@@ -346,13 +352,13 @@ class Tables:
         table = self._tables.get(incarnation.table)
         if table is None or incarnation.number <= table.incarnation.number:
             raise InvariantBroken("an incarnation does not follow the last one", detail=str(incarnation))
-        self._turn(table, Turn.REBORN)
+        self._turn(table, TableTrigger.REBORN)
         self._void(table)
         table.incarnation, table.schema, table.copy, table.since, table.aside = incarnation, schema, Copy(), at, None
 
     def _split(self, incarnation: Incarnation, first: int, uppers: tuple[bytes, ...], complete: bool) -> None:
         table, copy = self.known(incarnation), self.copy_of(incarnation)
-        check(table.phase is Phase.SPLITTING, "a table is split that is not being split", f"{incarnation} is {table.phase.value}")
+        check(table.phase is TablePhase.SPLITTING, "a table is split that is not being split", f"{incarnation} is {table.phase.value}")
         check(first == copy.bounds.last + 1, "bounds leave a gap", f"{incarnation}: {first} after {copy.bounds.last}")
         last = uppers[-1] if uppers else copy.bounds.upper(copy.bounds.last)
         # A split that ends early would leave keys that are neither inside of a chunk nor outside of all.
@@ -361,7 +367,7 @@ class Tables:
         copy.bounds.extend(uppers)
         if complete:
             copy.complete = True
-            self._turn(table, Turn.SPLIT_COMPLETE)
+            self._turn(table, TableTrigger.SPLIT_COMPLETE)
             self._finish(table, copy)
 
     def _adopt(self, fact: Adopted, epoch: int) -> None:
@@ -375,30 +381,30 @@ class Tables:
         copy.bounds.forget(copy.adopted.first_missing(OUTSIDE) - 1)
         if fact.ordinal == OUTSIDE:
             copy.extent = fact.extent
-            self._turn(table, Turn.OUTSIDE_ADOPTED)
+            self._turn(table, TableTrigger.OUTSIDE_ADOPTED)
             if fact.extent is None:
                 copy.complete = True
-                self._turn(table, Turn.SPLIT_COMPLETE)
+                self._turn(table, TableTrigger.SPLIT_COMPLETE)
         self._finish(table, copy)
 
     def _finish(self, table: Table, copy: Copy) -> None:
-        if table.phase is Phase.SNAPSHOTTING and copy.finished:
-            self._turn(table, Turn.ALL_ADOPTED)
+        if table.phase is TablePhase.SNAPSHOTTING and copy.finished:
+            self._turn(table, TableTrigger.ALL_ADOPTED)
 
     def _cover(self, done: int, upto: int) -> None:
         for table in self._tables.values():
-            if table.phase is Phase.CATCHING_UP and covers(self.copy_of(table.incarnation), done, upto):
-                self._turn(table, Turn.COVERED)
+            if table.phase is TablePhase.CATCHING_UP and covers(self.copy_of(table.incarnation), done, upto):
+                self._turn(table, TableTrigger.COVERED)
 
     def _release(self, incarnation: Incarnation) -> None:
         table = self.current(incarnation)
         # To let go twice is harmless, also when the table has moved on meanwhile.
         if table is None:
             return
-        if table.phase is Phase.GONE:
+        if table.phase is TablePhase.GONE:
             del self._tables[incarnation.table]
-        elif table.phase is Phase.STREAMING:
-            self._turn(table, Turn.LET_GO)
+        elif table.phase is TablePhase.STREAMING:
+            self._turn(table, TableTrigger.LET_GO)
             table.copy = None
 
 

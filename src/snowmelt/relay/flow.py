@@ -34,7 +34,7 @@ class Flow(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Backlog:
     """What capture holds at this moment."""
 
     size: int
@@ -55,7 +55,7 @@ class Need:
     """The high end of chunks that wait for the log."""
 
 
-def decide_flow(held: Held, need: Need, *, soft: int, hard: int) -> Flow:
+def decide_flow(held: Backlog, need: Need, *, soft: int, hard: int) -> Flow:
     if held.size < soft:
         return Flow.ON
     drained = held.sealed == need.drained

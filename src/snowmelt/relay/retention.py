@@ -58,7 +58,7 @@ class Effect(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class TableStatement:
     """A transaction of the log that changes a table as a whole. It ends at `offset`, which is a cut, as is the end of the one before.
 
     Several tables may be changed by one: each has a statement of its own with the same offset, in the order of their effects.
@@ -143,7 +143,7 @@ class Sealed:
     first: int
     """The offset where it begins: the end of the segment before."""
     cuts: tuple[Cut, ...]
-    statements: tuple[Statement, ...] = ()
+    statements: tuple[TableStatement, ...] = ()
     decided: tuple[Decided, ...] = ()
     prepared: tuple[Prepared, ...] = ()
     """All that are so at its end, in whichever segment they were prepared."""
@@ -168,7 +168,7 @@ class Relay:
         self._segments: list[Sealed] = []
         self._offsets: list[int] = []
         self._times: list[int] = []
-        self._statements: list[Statement] = []
+        self._statements: list[TableStatement] = []
         self._decided: list[Decided] = []
         self._committed: dict[str, int] = {}
         """Where those that were prepared were committed last and not prepared again since, oldest first, also below the floor."""
@@ -226,7 +226,7 @@ class Relay:
                 return self._times[index]
         return None
 
-    def statements(self, after: int, upto: int, table: TableId | None = None) -> list[Statement]:
+    def statements(self, after: int, upto: int, table: TableId | None = None) -> list[TableStatement]:
         """The statements in (after, upto], of one table or of all."""
         low = bisect_right(self._statements, after, key=lambda statement: statement.offset)
         high = bisect_right(self._statements, upto, key=lambda statement: statement.offset)
@@ -320,7 +320,7 @@ class Relay:
         begins: Position,
         ends: Position,
         cuts: tuple[Cut, ...],
-        statements: tuple[Statement, ...] = (),
+        statements: tuple[TableStatement, ...] = (),
         phases: Iterable[Prepared | Ending] = (),
         *,
         prepared_bytes_max: int = PREPARED_BYTES_MAX,
@@ -329,7 +329,7 @@ class Relay:
         in its order."""
         decided, prepared = self._decide_phases(phases, statements)
         # Which of these tables gets its changes the log doesn't say. They are gone here, and found and copied behind the COMMIT.
-        moved = [Statement(one.offset, table, Effect.DROPS, 0) for one in decided if one.committed for table in one.group.moved]
+        moved = [TableStatement(one.offset, table, Effect.DROPS, 0) for one in decided if one.committed for table in one.group.moved]
         statements = tuple(sorted((*statements, *moved), key=lambda statement: statement.offset)) if moved else statements
         waiting = sum(group.bytes for group in prepared)
         if waiting > prepared_bytes_max:
@@ -343,7 +343,7 @@ class Relay:
         return Sealed(number, generation, name, begins, ends, self.end, cuts, statements, decided, prepared)
 
     def _decide_phases(
-        self, phases: Iterable[Prepared | Ending], statements: tuple[Statement, ...]
+        self, phases: Iterable[Prepared | Ending], statements: tuple[TableStatement, ...]
     ) -> tuple[tuple[Decided, ...], tuple[Prepared, ...]]:
         """What was decided, and what is prepared then."""
         prepared = {group.xid: group for group in self.prepared}
@@ -424,7 +424,7 @@ class Relay:
         self._segments = [segment for segment in self._segments if segment.number not in numbers]
 
 
-def _moved(group: Prepared, statements: tuple[Statement, ...], before: int) -> Prepared:
+def _moved(group: Prepared, statements: tuple[TableStatement, ...], before: int) -> Prepared:
     """A prepared transaction behind these statements, as far as they lie between it and `before`."""
     moved = set(group.moved)
     for offset in sorted({statement.offset for statement in statements if group.offset < statement.offset < before}):

@@ -123,7 +123,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ReadShare:
     """A part of one bucket's files that can be read alone."""
 
     partition: tuple[Any, ...]
@@ -149,10 +149,10 @@ class LakeReader(Protocol):
         """Its newest snapshot, 0 if it has none."""
         ...
 
-    def shares(self, target: str, snapshot: int) -> list[Share]:
+    def shares(self, target: str, snapshot: int) -> list[ReadShare]:
         """What there is to read of a snapshot, for tasks to `read`. `SourceDrift`: there is no such snapshot any more."""
         ...
 
-    def read(self, target: str, snapshot: int, names: Sequence[str], shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
+    def read(self, target: str, snapshot: int, names: Sequence[str], shares: Iterable[ReadShare]) -> Iterator[pa.RecordBatch]:
         """The rows of some shares, with these columns; one that was added since is NULL in older rows. `Unavailable`: a file is gone."""
         ...

@@ -43,8 +43,8 @@ from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, Snow
 from snowmelt.fluss.client import FetchFrom, FlussClient, Node, OffsetKind, TableInfo, connect_coordinator
 from snowmelt.fluss.formats.batches import log_batches
 from snowmelt.fluss.formats.types import Column, Schema, read_schema, type_of
-from snowmelt.fluss.formats.upserts import Run, UpsertEncoder, kv_batch
-from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, Gone
+from snowmelt.fluss.formats.upserts import UpsertEncoder, UpsertRun, kv_batch
+from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, GoneFromFluss
 from snowmelt.fluss.tables import NoLeader, describe_table
 from snowmelt.fluss.tablets import Tablets
 from snowmelt.fluss.target import FlussTarget
@@ -52,7 +52,7 @@ from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import DELETE, KIND, TableId
 from snowmelt.sinks.contract import TargetState
 from snowmelt.store.contract import Store, key_of
-from snowmelt.store.objects import Bucket as StateBucket
+from snowmelt.store.objects import BucketAddress as StateBucket
 from snowmelt.store.objects import open_store
 
 OBJECT_BYTES_MAX: Final = 8 << 20
@@ -84,7 +84,7 @@ class RowsLost(SourceDrift):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _BucketCursor:
     """Where a bucket was when the intent was written."""
 
     sequence: int
@@ -96,7 +96,7 @@ class _Place:
 @dataclass(frozen=True, slots=True)
 class _Preface:
     writer: int
-    places: Mapping[int, _Place]
+    places: Mapping[int, _BucketCursor]
 
     def encoded(self) -> bytes:
         places = [[bucket, place.sequence, place.end] for bucket, place in sorted(self.places.items())]
@@ -104,7 +104,7 @@ class _Preface:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _BatchPiece:
     """What becomes one batch: a stretch of a staged object."""
 
     bucket: int
@@ -120,7 +120,7 @@ class _Object:
     name: str
     schema: int
     checksum: int
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[_BatchPiece, ...]
 
     def encoded(self) -> bytes:
         pieces = [[one.bucket, one.at, one.length, one.count] for one in self.pieces]
@@ -128,22 +128,24 @@ class _Object:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _StagedWork:
     """An entry's messages, read: they are what is put, its files are what is kept for it, so both must be the same."""
 
     preface: _Preface
     objects: tuple[_Object, ...]
 
     @staticmethod
-    def of(entry: Entry) -> _Work:
+    def of(entry: Entry) -> _StagedWork:
         try:
             said, *written = [json.loads(message) for message in entry.messages]
-            places = {int(bucket): _Place(int(sequence), int(end)) for bucket, sequence, end in said["places"]}
+            places = {int(bucket): _BucketCursor(int(sequence), int(end)) for bucket, sequence, end in said["places"]}
             objects = tuple(
-                _Object(str(one["name"]), int(one["schema"]), int(one["crc"]), tuple(_Piece(*map(int, piece)) for piece in one["pieces"]))
+                _Object(
+                    str(one["name"]), int(one["schema"]), int(one["crc"]), tuple(_BatchPiece(*map(int, piece)) for piece in one["pieces"])
+                )
                 for one in written
             )
-            work = _Work(_Preface(int(said["writer"]), places), objects)
+            work = _StagedWork(_Preface(int(said["writer"]), places), objects)
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt("what an intent says of a Fluss table can't be read", detail=entry.target) from error
         check(tuple(one.name for one in objects) == entry.files, "an intent's messages tell of other files than it names", entry.target)
@@ -195,7 +197,7 @@ class _Writing:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownLogs:
     """What one driver knows of one table's logs. They never hold less, unless Fluss loses it."""
 
     ends: dict[int, int] = field(default_factory=dict)
@@ -230,7 +232,7 @@ class FlussSink:
         self._sleep = sleep
         self._links: _Links | None = None
         self._writing: dict[str, _Writing] = {}
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownLogs] = {}
         self._over: dict[str, tuple[str, ...]] = {}
         """Per table the files of the entry that was committed last: they go when the next one is, since its intent waited for done."""
 
@@ -244,7 +246,7 @@ class FlussSink:
             except BaseException as error:
                 self.close()
                 # A tablet server learns of a new table after the coordinator.
-                young = isinstance(error, Gone) and error.code == NO_TABLE_OR_BUCKET
+                young = isinstance(error, GoneFromFluss) and error.code == NO_TABLE_OR_BUCKET
                 if again == tries_max - 1 or not (young or isinstance(error, Unavailable | OutcomeUnknown | RowsLost)):
                     raise
             self._sleep(min(_PAUSE_S_MAX, 0.1 * 2**again))
@@ -262,7 +264,7 @@ class FlussSink:
         def ask(links: _Links) -> bool:
             try:
                 links.coordinator.table_info(_path(target))
-            except Gone as gone:
+            except GoneFromFluss as gone:
                 if gone.code in (NO_TABLE, _NO_DATABASE):
                     return False
                 raise
@@ -361,7 +363,9 @@ class FlussSink:
             for bucket, known in self._known_of(target).ends.items():
                 if ends.get(bucket, 0) < known:
                     raise _lost(target, bucket, ends.get(bucket, 0), known)
-            return _Preface(writing.writer, {bucket: _Place(writing.next.get(bucket, 0), end) for bucket, end in ends.items()}).encoded()
+            return _Preface(
+                writing.writer, {bucket: _BucketCursor(writing.next.get(bucket, 0), end) for bucket, end in ends.items()}
+            ).encoded()
 
         return (self._repeated(ask),)
 
@@ -415,8 +419,8 @@ class FlussSink:
 
         self._known_of(target).ends = self._repeated(look)
 
-    def _known_of(self, target: str) -> _Known:
-        return self._known.setdefault(target, _Known())
+    def _known_of(self, target: str) -> _KnownLogs:
+        return self._known.setdefault(target, _KnownLogs())
 
     # ---- writing, in a task
 
@@ -432,7 +436,7 @@ class FlussSink:
 
     def commit(self, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
         """Put an entry's batches into their buckets, each once, whoever else tries the same. Returns how much the logs hold then."""
-        work = _Work.of(entry)
+        work = _StagedWork.of(entry)
         if over := self._over.pop(entry.target, ()):
             self.delete(entry.target, set(over).difference(entry.files))
         ends = self._repeated(lambda links: self._commit(links, entry, work))
@@ -451,7 +455,7 @@ class FlussSink:
         self._writing = {target: writing for target, writing in self._writing.items() if target in kept}
         self._known = {target: known for target, known in self._known.items() if target in kept}
 
-    def _commit(self, links: _Links, entry: Entry, work: _Work) -> dict[int, int]:
+    def _commit(self, links: _Links, entry: Entry, work: _StagedWork) -> dict[int, int]:
         info = links.coordinator.table_info(_path(entry.target))
         if (str(info.table), info.buckets) != (entry.uuid, entry.buckets):
             raise SourceDrift(
@@ -475,7 +479,7 @@ class FlussSink:
         self._change_columns(links, entry, info)
         return self._ends(links, entry.target, info)
 
-    def _there(self, links: _Links, entry: Entry, info: TableInfo, work: _Work) -> dict[int, int]:
+    def _there(self, links: _Links, entry: Entry, info: TableInfo, work: _StagedWork) -> dict[int, int]:
         """How many of the entry's batches each bucket has: all that its leader has answered, or more."""
         there = self._in_logs(links, entry, info, work)
         taken = self._known_of(entry.target).taken_of(work.preface.writer)
@@ -487,7 +491,7 @@ class FlussSink:
                 raise _lost(entry.target, number, first + came, taken[number], "batches", _AGAIN)
         return there
 
-    def _in_logs(self, links: _Links, entry: Entry, info: TableInfo, work: _Work) -> dict[int, int]:
+    def _in_logs(self, links: _Links, entry: Entry, info: TableInfo, work: _StagedWork) -> dict[int, int]:
         tablets = links.tablets_of(entry.target)
         ends = self._ends(links, entry.target, info)
         there: dict[int, int] = {}
@@ -521,7 +525,7 @@ class FlussSink:
         came: dict[int, int],
     ) -> None:
         """Put what of an object is not there. `came` counts the batches of each bucket that were seen so far."""
-        waiting: dict[int, list[tuple[int, _Piece]]] = {}
+        waiting: dict[int, list[tuple[int, _BatchPiece]]] = {}
         for piece in one.pieces:
             if came[piece.bucket] >= there[piece.bucket]:
                 sequence = preface.places[piece.bucket].sequence + came[piece.bucket]
@@ -599,7 +603,7 @@ class FlussWriter:
         self._store = store
         self._at_once = at_once
         self._rows = self._held_bytes = 0
-        self._held: dict[int, list[Run]] = {}
+        self._held: dict[int, list[UpsertRun]] = {}
         self._objects: list[_Object] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -624,10 +628,10 @@ class FlussWriter:
         if not self._held:
             return
         content = bytearray()
-        pieces: list[_Piece] = []
+        pieces: list[_BatchPiece] = []
         for bucket, runs in sorted(self._held.items()):
             for run in _joined(runs):
-                pieces.append(_Piece(bucket, len(content), len(run.records), run.count))
+                pieces.append(_BatchPiece(bucket, len(content), len(run.records), run.count))
                 content += run.records
         # A file's name is its own among those of all tables.
         name = f"{self._prefix}{_digest(self._target)}-{len(self._objects)}"
@@ -637,9 +641,9 @@ class FlussWriter:
         self._held_bytes = 0
 
 
-def _joined(runs: Iterable[Run]) -> Iterator[Run]:
+def _joined(runs: Iterable[UpsertRun]) -> Iterator[UpsertRun]:
     """Short runs of a bucket as fewer longer ones: each becomes a batch."""
-    group: list[Run] = []
+    group: list[UpsertRun] = []
     size = 0
     for run in runs:
         if group and size + len(run.records) > RUN_BYTES_MAX:
@@ -650,10 +654,10 @@ def _joined(runs: Iterable[Run]) -> Iterator[Run]:
     yield _one(group)
 
 
-def _one(runs: list[Run]) -> Run:
+def _one(runs: list[UpsertRun]) -> UpsertRun:
     if len(runs) == 1:
         return runs[0]
-    return Run(runs[0].bucket, memoryview(b"".join(run.records for run in runs)), sum(run.count for run in runs))
+    return UpsertRun(runs[0].bucket, memoryview(b"".join(run.records for run in runs)), sum(run.count for run in runs))
 
 
 def _last(client: FlussClient, bucket: Bucket, end: int) -> tuple[int, int]:

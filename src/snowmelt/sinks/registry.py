@@ -14,10 +14,10 @@ from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.sinks.paimon.tiering import PaimonTieringSink
 from snowmelt.sinks.tiering import TieringSink
 from snowmelt.sinks.warehouse import Warehouse
-from snowmelt.store.objects import Bucket
+from snowmelt.store.objects import BucketAddress
 
 
-def open_sink(warehouse: str | Warehouse, fluss: FlussTarget | None, *, user: str, state: Path | Bucket) -> Sink:
+def open_sink(warehouse: str | Warehouse, fluss: FlussTarget | None, *, user: str, state: Path | BucketAddress) -> Sink:
     if fluss is None:
         return PaimonSink(warehouse, user=user)
     # Fluss is an extra: its libraries are imported where they are used.

@@ -8,7 +8,7 @@ from typing import Final
 from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
 from snowmelt.store.contract import Store, key_of, numbered
 from snowmelt.store.numbered import Won, newest
-from snowmelt.store.records import Kind, get_record, settle_record
+from snowmelt.store.records import RecordKind, get_record, settle_record
 
 PREFIX: Final = "generation"
 _TRIES_MAX: Final = 1000
@@ -22,7 +22,7 @@ class Generation:
     nonce: str
 
 
-GENERATION: Final = Kind("generation", 1, Generation)
+GENERATION: Final = RecordKind("generation", 1, Generation)
 
 
 def take_generation(store: Store, nonce: str, *, since: int = 1) -> Generation:

@@ -49,7 +49,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class BucketAddress:
     """The address of a store in a bucket, as it is given to whoever opens it: in another process, on another machine. Nothing of it is a
     secret: options that are name where theirs is found."""
 
@@ -187,7 +187,7 @@ def why(error: Exception) -> str:
 
 
 def open_store(
-    where: str | Path | Bucket,
+    where: str | Path | BucketAddress,
     options: Mapping[str, str | Secret] | None = None,
     *,
     timeout_s: float = 30,
@@ -199,7 +199,7 @@ def open_store(
     time. `options` are obstore's (`region`, `endpoint`, …), secrets by reference; what is not given comes from the environment.
     `timeout_s` is for one request, of which there are at most 1 + `retries_max` a call.
     """
-    if isinstance(where, Bucket):
+    if isinstance(where, BucketAddress):
         return open_store(where.url, dict(where.options), timeout_s=timeout_s, retries_max=retries_max)
     if isinstance(where, Path):
         return LocalStore(where)

@@ -38,7 +38,7 @@ _PARTS_NAME: Final = "parts"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class RecordKind(Generic[T]):
     """What a record is: its name and version in the envelope, and the frozen dataclass that its body is read as."""
 
     name: str
@@ -72,20 +72,20 @@ class _Parts:
     parts: tuple[_Part, ...]
 
 
-_PARTS: Final = Kind(_PARTS_NAME, 1, _Parts)
+_PARTS: Final = RecordKind(_PARTS_NAME, 1, _Parts)
 
 
 # ---- the envelope
 
 
-def pack(kind: Kind[T], value: T) -> bytes:
+def pack(kind: RecordKind[T], value: T) -> bytes:
     """The bytes of a record. Equal values have equal bytes."""
     body = encode(value)
     header = _Header(FORMAT, kind.name, kind.version, len(body), _seal(kind.name, kind.version, body))
     return encode(header) + b"\n" + body
 
 
-def unpack(kind: Kind[T], key: str, raw: bytes) -> T:
+def unpack(kind: RecordKind[T], key: str, raw: bytes) -> T:
     """The value of a record. `key` is for the error."""
     header, body = _open(key, raw)
     if header.kind != kind.name:
@@ -131,7 +131,7 @@ def _corrupt(key: str, detail: str, *, hint: str = "") -> Corrupt:
 # ---- records in a store
 
 
-def settle_record(store: Store, key: str, kind: Kind[T], value: T, *, wait: Callable[[int], None] | None = None) -> Won | Lost[T]:
+def settle_record(store: Store, key: str, kind: RecordKind[T], value: T, *, wait: Callable[[int], None] | None = None) -> Won | Lost[T]:
     """Write a record where there is none, and say whose is there. As `numbered.settle`; of any size up to `RECORD_BYTES_MAX`."""
     raw = pack(kind, value)
     check(len(raw) <= RECORD_BYTES_MAX, "a record is too large", f"{key}: {len(raw)} bytes")
@@ -155,13 +155,13 @@ def settle_record(store: Store, key: str, kind: Kind[T], value: T, *, wait: Call
     return Lost(other)
 
 
-def get_record(store: Store, key: str, kind: Kind[T]) -> T | None:
+def get_record(store: Store, key: str, kind: RecordKind[T]) -> T | None:
     """The record at a key; None: there is surely none. A list whose parts are missing is `Corrupt`."""
     raw = store.get(key)
     return None if raw is None else unpack(kind, key, _whole(store, key, raw))
 
 
-def read_record(store: Store, key: str, kind: Kind[T]) -> T:
+def read_record(store: Store, key: str, kind: RecordKind[T]) -> T:
     """The record that must be there. Missing is `Corrupt`."""
     return unpack(kind, key, _whole(store, key, store.read(key)))
 

@@ -50,7 +50,7 @@ class LakeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownToFluss:
     """What Fluss says that the lake has."""
 
     snapshot: int
@@ -81,20 +81,20 @@ class Untold:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class PublishRound:
     """As the snapshot behind this one."""
 
     on: int
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class RoundInLake:
     """It is in the lake, as this snapshot."""
 
     snapshot: int
 
 
-def decide_start(table_id: int, lake: LakeView, offsets: Offsets | None, known: Known | None) -> Start | Untold:
+def decide_start(table_id: int, lake: LakeView, offsets: Offsets | None, known: KnownToFluss | None) -> Start | Untold:
     """Where a round of a table begins. `offsets`: what the file says that the lake's newest tiering snapshot names."""
     base = Base(lake.identity, lake.schema, lake.latest)
     newest = lake.newest
@@ -131,7 +131,7 @@ def decide_start(table_id: int, lake: LakeView, offsets: Offsets | None, known: 
     return Start(base, Offsets(table_id, {}))
 
 
-def judge(base: Base, path: str, lake: LakeView) -> Publish | There:
+def judge(base: Base, path: str, lake: LakeView) -> PublishRound | RoundInLake:
     """Whether a round may be published on what the lake table is now. `Fenced`: somebody else's round came first."""
     if lake.identity != base.identity:
         raise Fenced("a lake table was dropped and made anew since its round began")
@@ -140,7 +140,7 @@ def judge(base: Base, path: str, lake: LakeView) -> Publish | There:
     later = [tiered for tiered in lake.tiered if tiered.snapshot > base.snapshot]
     for tiered in later:
         if tiered.path == path:
-            return There(tiered.snapshot)
+            return RoundInLake(tiered.snapshot)
     if later:
         raise Fenced("another round of this table came first", detail=f"snapshot {later[0].snapshot}, above {base.snapshot}")
     if lake.whole_from > base.snapshot + 1:
@@ -151,10 +151,10 @@ def judge(base: Base, path: str, lake: LakeView) -> Publish | There:
         )
     if lake.schema != base.schema:
         raise Fenced("a lake table's schema was changed since its round began", detail=f"from {base.schema} to {lake.schema}")
-    return Publish(lake.latest)
+    return PublishRound(lake.latest)
 
 
-def _lost(known: Known, detail: str) -> SourceDrift:
+def _lost(known: KnownToFluss, detail: str) -> SourceDrift:
     return SourceDrift(
         "a lake table does not have what Fluss says it has",
         detail=f"Fluss knows of snapshot {known.snapshot}; {detail}",

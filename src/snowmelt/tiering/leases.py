@@ -43,7 +43,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 """The server makes a path of it."""
 
 
-class Phase(Enum):
+class LeasePhase(Enum):
     LISTING = "listing"
     ACQUIRING = "acquiring"
     CHECKING = "checking"
@@ -53,7 +53,7 @@ class Phase(Enum):
     GONE = "gone"
 
 
-class Turn(Enum):
+class LeaseTrigger(Enum):
     LISTED = "listed"
     NOTHING = "no bucket has a snapshot"
     ACQUIRED = "acquired"
@@ -65,22 +65,22 @@ class Turn(Enum):
     OVER = "confirmed or expired"
 
 
-LEASE_LIFE: Final[Mapping[tuple[Phase, Turn], Phase]] = {
-    (Phase.LISTING, Turn.LISTED): Phase.ACQUIRING,
-    (Phase.LISTING, Turn.NOTHING): Phase.HELD,
-    (Phase.ACQUIRING, Turn.ACQUIRED): Phase.CHECKING,
-    (Phase.ACQUIRING, Turn.MOVED): Phase.LISTING,
-    (Phase.ACQUIRING, Turn.ELSEWHERE): Phase.LISTING,
-    (Phase.CHECKING, Turn.NEWEST): Phase.LOOKING,
-    (Phase.CHECKING, Turn.MOVED): Phase.ACQUIRING,
-    (Phase.CHECKING, Turn.ELSEWHERE): Phase.LISTING,
-    (Phase.LOOKING, Turn.LOOKED): Phase.HELD,
-    (Phase.LISTING, Turn.ENDED): Phase.ENDING,
-    (Phase.ACQUIRING, Turn.ENDED): Phase.ENDING,
-    (Phase.CHECKING, Turn.ENDED): Phase.ENDING,
-    (Phase.LOOKING, Turn.ENDED): Phase.ENDING,
-    (Phase.HELD, Turn.ENDED): Phase.ENDING,
-    (Phase.ENDING, Turn.OVER): Phase.GONE,
+LEASE_LIFE: Final[Mapping[tuple[LeasePhase, LeaseTrigger], LeasePhase]] = {
+    (LeasePhase.LISTING, LeaseTrigger.LISTED): LeasePhase.ACQUIRING,
+    (LeasePhase.LISTING, LeaseTrigger.NOTHING): LeasePhase.HELD,
+    (LeasePhase.ACQUIRING, LeaseTrigger.ACQUIRED): LeasePhase.CHECKING,
+    (LeasePhase.ACQUIRING, LeaseTrigger.MOVED): LeasePhase.LISTING,
+    (LeasePhase.ACQUIRING, LeaseTrigger.ELSEWHERE): LeasePhase.LISTING,
+    (LeasePhase.CHECKING, LeaseTrigger.NEWEST): LeasePhase.LOOKING,
+    (LeasePhase.CHECKING, LeaseTrigger.MOVED): LeasePhase.ACQUIRING,
+    (LeasePhase.CHECKING, LeaseTrigger.ELSEWHERE): LeasePhase.LISTING,
+    (LeasePhase.LOOKING, LeaseTrigger.LOOKED): LeasePhase.HELD,
+    (LeasePhase.LISTING, LeaseTrigger.ENDED): LeasePhase.ENDING,
+    (LeasePhase.ACQUIRING, LeaseTrigger.ENDED): LeasePhase.ENDING,
+    (LeasePhase.CHECKING, LeaseTrigger.ENDED): LeasePhase.ENDING,
+    (LeasePhase.LOOKING, LeaseTrigger.ENDED): LeasePhase.ENDING,
+    (LeasePhase.HELD, LeaseTrigger.ENDED): LeasePhase.ENDING,
+    (LeasePhase.ENDING, LeaseTrigger.OVER): LeasePhase.GONE,
 }
 
 
@@ -127,7 +127,7 @@ Step = ListSnapshots | Acquire | ReadFiles | Release | Drop
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Endpoint:
     """Whom was spoken to. Epochs repeat when a coordinator starts again, a connection does not survive that."""
 
     connection: int
@@ -136,7 +136,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    place: Place
+    place: Endpoint
     table: int
     snapshots: Mapping[Bucket, KvSnapshot]
 
@@ -158,7 +158,7 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class NoAnswer:
     """No answer, or an error that passes. It may have happened."""
 
     why: str
@@ -171,14 +171,14 @@ class Refused:
     why: str
 
 
-Answer = Listed | Acquired | FilesRead | Confirmed | Lost | Refused
+Answer = Listed | Acquired | FilesRead | Confirmed | NoAnswer | Refused
 
 
 # ---- what a round sees
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class LeasedSnapshot:
     """A snapshot that may be read."""
 
     snapshot: KvSnapshot
@@ -186,12 +186,12 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Readiness:
     """`ready`: splits may be handed out, of these buckets; those without a snapshot are not among them. `failure`: the round must fail."""
 
     ready: bool
     failure: str
-    snapshots: Mapping[Bucket, Leased]
+    snapshots: Mapping[Bucket, LeasedSnapshot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class LeaseStatus:
 
     lease: str
     path: TableId
-    phase: Phase
+    phase: LeasePhase
     buckets: int
     """Snapshots that are held."""
     held_ms: int | None
@@ -215,11 +215,11 @@ class _Lease:
     path: TableId
     table: int
     wanted: Mapping[Bucket, str | None]
-    phase: Phase = Phase.LISTING
+    phase: LeasePhase = LeasePhase.LISTING
     failure: str = ""
     over_for_round: bool = False
     """The round has ended it, and asks no more."""
-    place: Place | None = None
+    place: Endpoint | None = None
     """Where the list was taken that the snapshots were chosen from."""
     tries: int = 0
     leased: dict[Bucket, KvSnapshot] = field(default_factory=dict)
@@ -268,25 +268,25 @@ class LeaseBook:
             raise Unavailable("too many leases wait for the Fluss coordinator", detail=f"{len(self._leases)} of {self._leases_max}")
         self._leases[lease] = _Lease(lease, path, table, dict(wanted))
 
-    def standing(self, lease: str, now_ms: int) -> Standing:
+    def standing(self, lease: str, now_ms: int) -> Readiness:
         """To be asked before splits are handed out, and again before what was read is committed."""
         self._expire(now_ms)
         found = self._leases.get(lease)
         if found is None or found.failure or found.over_for_round:
-            return Standing(False, (found.failure if found is not None else "") or "the lease is over", {})
-        if found.phase in (Phase.ENDING, Phase.GONE):
+            return Readiness(False, (found.failure if found is not None else "") or "the lease is over", {})
+        if found.phase in (LeasePhase.ENDING, LeasePhase.GONE):
             # All of it was released in time, and the server refuses to hear of it bucket by bucket.
-            return Standing(True, "", {})
-        ready = found.phase is Phase.HELD
-        snapshots = {bucket: Leased(one, found.files[bucket]) for bucket, one in found.leased.items()} if ready else {}
-        return Standing(ready, "", snapshots)
+            return Readiness(True, "", {})
+        ready = found.phase is LeasePhase.HELD
+        snapshots = {bucket: LeasedSnapshot(one, found.files[bucket]) for bucket, one in found.leased.items()} if ready else {}
+        return Readiness(ready, "", snapshots)
 
     def release(self, lease: str, buckets: frozenset[Bucket], now_ms: int) -> None:
         """These buckets were read whole and are read no more. One whose time was over by now is a loss: what was read of it may not be all.
         Buckets that the lease does not have are passed over, so twice is fine."""
         self._expire(now_ms)
         found = self._leases.get(lease)
-        if found is None or found.phase is not Phase.HELD:
+        if found is None or found.phase is not LeasePhase.HELD:
             return
         released = buckets & found.leased.keys()
         for bucket in released:
@@ -316,7 +316,7 @@ class LeaseBook:
     @property
     def untold(self) -> tuple[str, ...]:
         """Leases that the server may have, for whoever has to drop them without the book."""
-        return tuple(one.id for one in self._leases.values() if one.expired_ms is not None and one.phase is not Phase.GONE)
+        return tuple(one.id for one in self._leases.values() if one.expired_ms is not None and one.phase is not LeasePhase.GONE)
 
     def take_lost(self) -> list[tuple[str, str]]:
         """Leases that failed since this was asked last, and why. Not those that their rounds ended."""
@@ -328,7 +328,7 @@ class LeaseBook:
         return [
             LeaseStatus(one.id, one.path, one.phase, len(one.leased), one.held_ms, one.covered_ms if one.leased else None)
             for one in self._leases.values()
-            if one.phase is not Phase.GONE
+            if one.phase is not LeasePhase.GONE
         ]
 
     # ---- the connection's side
@@ -357,9 +357,9 @@ class LeaseBook:
         self._under_way = None
         # A renewal that comes back too late is none: what it renewed may have been deleted before.
         self._expire(now_ms)
-        if found.phase is Phase.GONE:
+        if found.phase is LeasePhase.GONE:
             return
-        if isinstance(answer, Lost | Refused):
+        if isinstance(answer, NoAnswer | Refused):
             self._failed(found, step, answer, now_ms)
             return
         found.lost_in_a_row = 0
@@ -367,12 +367,12 @@ class LeaseBook:
         match step, answer:
             case Drop(), Confirmed():
                 self._over(found)
-            case _ if found.phase is Phase.ENDING:
+            case _ if found.phase is LeasePhase.ENDING:
                 # The round has ended meanwhile; only the drop is left, if anything.
                 self._over_if_never_sent(found)
             case Release(_, buckets), Confirmed():
                 found.letting_go -= buckets
-            case ListSnapshots(), Listed() if found.phase is Phase.LISTING:
+            case ListSnapshots(), Listed() if found.phase is LeasePhase.LISTING:
                 self._choose(found, answer)
             case ListSnapshots(), Listed():
                 self._verify(found, answer)
@@ -383,7 +383,7 @@ class LeaseBook:
             case ReadFiles(_, snapshot), FilesRead(files):
                 found.files[snapshot.bucket] = files
                 if found.files.keys() == found.leased.keys():
-                    self._turn(found, Turn.LOOKED)
+                    self._turn(found, LeaseTrigger.LOOKED)
                     found.held_ms = now_ms
             case _:
                 check(False, "an answer does not fit its question", f"{type(step).__name__}, {type(answer).__name__}")
@@ -392,15 +392,15 @@ class LeaseBook:
 
     def _due(self, one: _Lease) -> Iterator[tuple[int, int, type[Step]]]:
         """What the lease waits for: how urgent, when, and what. Renewals go first, then what a round waits for."""
-        if one.phase is Phase.ENDING:
+        if one.phase is LeasePhase.ENDING:
             yield 2, one.not_before_ms, Drop
-        elif one.phase is Phase.ACQUIRING:
+        elif one.phase is LeasePhase.ACQUIRING:
             yield 1, one.not_before_ms, Acquire
-        elif one.phase in (Phase.LISTING, Phase.CHECKING):
+        elif one.phase in (LeasePhase.LISTING, LeasePhase.CHECKING):
             yield 1, one.not_before_ms, ListSnapshots
         elif one.leased:
             yield 0, max(one.renewal_ms, one.not_before_ms), Acquire
-        if one.phase is Phase.LOOKING:
+        if one.phase is LeasePhase.LOOKING:
             yield 1, one.not_before_ms, ReadFiles
         if one.letting_go and not one.drop_at_last:
             yield 2, one.not_before_ms, Release
@@ -423,57 +423,57 @@ class LeaseBook:
         if listed.table != one.table:
             self._end(one, "the table was dropped and made anew")
         else:
-            self._turn(one, Turn.LISTED if one.leased else Turn.NOTHING)
+            self._turn(one, LeaseTrigger.LISTED if one.leased else LeaseTrigger.NOTHING)
 
     def _acquired(self, one: _Lease, answer: Acquired) -> None:
-        if one.phase is not Phase.ACQUIRING:
+        if one.phase is not LeasePhase.ACQUIRING:
             if answer.unavailable & one.leased.keys():
                 self._end(one, "the server does not have a snapshot any more that it had leased to us")
         elif one.place is None or answer.connection != one.place.connection:
-            self._again(one, Turn.ELSEWHERE)
+            self._again(one, LeaseTrigger.ELSEWHERE)
         elif answer.unavailable & one.leased.keys():
-            self._again(one, Turn.MOVED)
+            self._again(one, LeaseTrigger.MOVED)
         else:
-            self._turn(one, Turn.ACQUIRED)
+            self._turn(one, LeaseTrigger.ACQUIRED)
 
     def _verify(self, one: _Lease, listed: Listed) -> None:
         if listed.place != one.place:
-            self._again(one, Turn.ELSEWHERE)
+            self._again(one, LeaseTrigger.ELSEWHERE)
             return
         newest = self._newest(one, listed)
         one.verified |= {bucket for bucket, leased in one.leased.items() if newest.get(bucket) == leased}
         moved = {bucket: found for bucket, found in newest.items() if bucket not in one.verified}
         one.leased |= moved
         if moved:
-            self._again(one, Turn.MOVED)
+            self._again(one, LeaseTrigger.MOVED)
         elif one.leased.keys() > one.verified:
             self._end(one, "a bucket has no snapshot any more")
         else:
-            self._turn(one, Turn.NEWEST)
+            self._turn(one, LeaseTrigger.NEWEST)
 
     def _newest(self, one: _Lease, listed: Listed) -> dict[Bucket, KvSnapshot]:
         return {bucket: listed.snapshots[bucket] for bucket in one.wanted if bucket in listed.snapshots}
 
-    def _again(self, one: _Lease, why: Turn) -> None:
+    def _again(self, one: _Lease, why: LeaseTrigger) -> None:
         one.tries += 1
         if one.tries >= self._tries_max:
             self._end(one, f"no snapshots could be leased that stayed the newest until that was verified, {one.tries} times in a row")
         else:
             self._turn(one, why)
 
-    def _failed(self, one: _Lease, step: Step, answer: Lost | Refused, now_ms: int) -> None:
+    def _failed(self, one: _Lease, step: Step, answer: NoAnswer | Refused, now_ms: int) -> None:
         one.lost_in_a_row += 1
         # A dozen tries at least before a lease is lost, the first of them soon.
         pause_ms = min(self.duration_ms // 15, self.duration_ms // 120 * 2 ** min(one.lost_in_a_row - 1, 10))
         one.not_before_ms = now_ms + max(1, pause_ms)
         match step:
-            case _ if one.phase is Phase.ENDING:
+            case _ if one.phase is LeasePhase.ENDING:
                 self._over_if_never_sent(one)
             case Release():
                 if isinstance(answer, Refused):
                     one.drop_at_last = True
                     self._drop_at_last(one)
-            case Acquire() if one.phase in (Phase.LOOKING, Phase.HELD) and isinstance(answer, Lost):
+            case Acquire() if one.phase in (LeasePhase.LOOKING, LeasePhase.HELD) and isinstance(answer, NoAnswer):
                 # There is time until what the last renewal covered is over.
                 pass
             case _:
@@ -482,7 +482,7 @@ class LeaseBook:
     def _expire(self, now_ms: int) -> None:
         for one in list(self._leases.values()):
             expired = one.expired_ms is not None and now_ms > one.expired_ms and not self._has_under_way(one)
-            if one.phase is Phase.ENDING:
+            if one.phase is LeasePhase.ENDING:
                 if expired:
                     self._over(one)
             elif one.leased and one.covered_ms is not None and now_ms > one.covered_ms:
@@ -495,13 +495,13 @@ class LeaseBook:
             self._end(one, "")
 
     def _end(self, one: _Lease, failure: str) -> None:
-        if one.phase not in (Phase.ENDING, Phase.GONE):
+        if one.phase not in (LeasePhase.ENDING, LeasePhase.GONE):
             one.failure = failure
             if failure:
                 self._lost.append((one.id, failure))
             one.leased, one.files, one.letting_go = {}, {}, frozenset()
             one.not_before_ms = 0
-            self._turn(one, Turn.ENDED)
+            self._turn(one, LeaseTrigger.ENDED)
             if not self._has_under_way(one):
                 self._over_if_never_sent(one)
         self._forget(one)
@@ -515,13 +515,13 @@ class LeaseBook:
             self._over(one)
 
     def _over(self, one: _Lease) -> None:
-        self._turn(one, Turn.OVER)
+        self._turn(one, LeaseTrigger.OVER)
         self._forget(one)
 
     def _forget(self, one: _Lease) -> None:
-        if one.phase is Phase.GONE and one.over_for_round:
+        if one.phase is LeasePhase.GONE and one.over_for_round:
             self._leases.pop(one.id, None)
 
-    def _turn(self, one: _Lease, turn: Turn) -> None:
+    def _turn(self, one: _Lease, turn: LeaseTrigger) -> None:
         to = LEASE_LIFE.get((one.phase, turn))
         one.phase = present(to, "invalid lease transition", f"{one.id}, {one.phase.value}, {turn.value}")

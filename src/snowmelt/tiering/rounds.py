@@ -25,9 +25,9 @@ from typing import Final, TypeVar, assert_never
 
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift, check
 from snowmelt.model.fluss import Bucket, KvSnapshot
-from snowmelt.tiering.fence import Base, Known, LakeView, Start, Tiered, Untold, decide_start
+from snowmelt.tiering.fence import Base, KnownToFluss, LakeView, Start, Tiered, Untold, decide_start
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.splits import Budget, Log, Plan, SnapshotSplit, Split, plan_splits
+from snowmelt.tiering.splits import BucketLog, Budget, SnapshotSplit, Split, SplitPlan, plan_splits
 
 _T = TypeVar("_T")
 SILENCE_MS_MAX: Final = 90_000
@@ -36,7 +36,7 @@ KEEP_ALL: Final = -1
 """Fluss' word for it. What is kept so goes with the next word that names a snapshot to keep from."""
 
 
-class State(Enum):
+class RoundState(Enum):
     """Known to this service alone."""
 
     HANDED_OUT = "handed out"
@@ -59,7 +59,7 @@ class State(Enum):
     FENCED = "fenced"
 
 
-class Turn(Enum):
+class RoundTrigger(Enum):
     MISSED = "a tiered snapshot is unknown to Fluss"
     REPAIRED = "Fluss was told of it"
     LOOKED = "lake and Fluss agree"
@@ -85,52 +85,52 @@ class Turn(Enum):
 
 
 _BEFORE_THE_COMMIT: Final = (
-    State.HANDED_OUT,
-    State.UNTOLD,
-    State.SEEN,
-    State.DOUBTED,
-    State.PLANNED,
-    State.LEASED,
-    State.STAGED,
-    State.CHECKED,
-    State.PREPARED,
+    RoundState.HANDED_OUT,
+    RoundState.UNTOLD,
+    RoundState.SEEN,
+    RoundState.DOUBTED,
+    RoundState.PLANNED,
+    RoundState.LEASED,
+    RoundState.STAGED,
+    RoundState.CHECKED,
+    RoundState.PREPARED,
 )
 """While nothing of the round can be in the lake."""
 
-ROUND: Final[dict[tuple[State, Turn], State]] = {
-    (State.HANDED_OUT, Turn.MISSED): State.UNTOLD,
-    (State.UNTOLD, Turn.REPAIRED): State.HANDED_OUT,
-    (State.HANDED_OUT, Turn.LOOKED): State.SEEN,
-    (State.SEEN, Turn.PLANNED): State.PLANNED,
-    (State.SEEN, Turn.NOTHING): State.TOLD,
+ROUND: Final[dict[tuple[RoundState, RoundTrigger], RoundState]] = {
+    (RoundState.HANDED_OUT, RoundTrigger.MISSED): RoundState.UNTOLD,
+    (RoundState.UNTOLD, RoundTrigger.REPAIRED): RoundState.HANDED_OUT,
+    (RoundState.HANDED_OUT, RoundTrigger.LOOKED): RoundState.SEEN,
+    (RoundState.SEEN, RoundTrigger.PLANNED): RoundState.PLANNED,
+    (RoundState.SEEN, RoundTrigger.NOTHING): RoundState.TOLD,
     # Rows are lost, or only we were slow: another round came in between, and the log was cut behind it.
-    (State.SEEN, Turn.DOUBTED): State.DOUBTED,
-    (State.DOUBTED, Turn.OVERTAKEN): State.VOID,
-    (State.PLANNED, Turn.LEASED): State.LEASED,
-    (State.LEASED, Turn.READ): State.STAGED,
-    (State.LEASED, Turn.NOTHING): State.TOLD,
-    (State.STAGED, Turn.SAME): State.CHECKED,
-    (State.CHECKED, Turn.PREPARED): State.PREPARED,
+    (RoundState.SEEN, RoundTrigger.DOUBTED): RoundState.DOUBTED,
+    (RoundState.DOUBTED, RoundTrigger.OVERTAKEN): RoundState.VOID,
+    (RoundState.PLANNED, RoundTrigger.LEASED): RoundState.LEASED,
+    (RoundState.LEASED, RoundTrigger.READ): RoundState.STAGED,
+    (RoundState.LEASED, RoundTrigger.NOTHING): RoundState.TOLD,
+    (RoundState.STAGED, RoundTrigger.SAME): RoundState.CHECKED,
+    (RoundState.CHECKED, RoundTrigger.PREPARED): RoundState.PREPARED,
     # From here on the lake may have it, whatever becomes of us.
-    (State.PREPARED, Turn.BEGUN): State.UNSURE,
-    (State.UNSURE, Turn.UNKNOWN): State.UNSURE,
-    (State.UNSURE, Turn.IN_THE_LAKE): State.COMMITTED,
-    (State.UNSURE, Turn.NOT_THERE): State.PREPARED,
-    (State.UNSURE, Turn.PRECEDED): State.VOID,
-    (State.COMMITTED, Turn.STILL_NEWEST): State.NEWEST,
-    (State.COMMITTED, Turn.OVERTAKEN): State.TOLD,
-    (State.NEWEST, Turn.TOLD): State.TOLD,
-    (State.NEWEST, Turn.UNKNOWN): State.COMMITTED,
-    (State.TOLD, Turn.REPORTED): State.FINISHED,
-    (State.TOLD, Turn.LOST): State.FENCED,
-    (State.VOID, Turn.CLEANED): State.GIVEN_UP,
-    (State.GIVEN_UP, Turn.REPORTED): State.FAILED,
-    (State.GIVEN_UP, Turn.LOST): State.FENCED,
-    **{(state, Turn.FAILED): State.VOID for state in _BEFORE_THE_COMMIT},
-    **{(state, Turn.LOST): State.VOID for state in _BEFORE_THE_COMMIT},
+    (RoundState.PREPARED, RoundTrigger.BEGUN): RoundState.UNSURE,
+    (RoundState.UNSURE, RoundTrigger.UNKNOWN): RoundState.UNSURE,
+    (RoundState.UNSURE, RoundTrigger.IN_THE_LAKE): RoundState.COMMITTED,
+    (RoundState.UNSURE, RoundTrigger.NOT_THERE): RoundState.PREPARED,
+    (RoundState.UNSURE, RoundTrigger.PRECEDED): RoundState.VOID,
+    (RoundState.COMMITTED, RoundTrigger.STILL_NEWEST): RoundState.NEWEST,
+    (RoundState.COMMITTED, RoundTrigger.OVERTAKEN): RoundState.TOLD,
+    (RoundState.NEWEST, RoundTrigger.TOLD): RoundState.TOLD,
+    (RoundState.NEWEST, RoundTrigger.UNKNOWN): RoundState.COMMITTED,
+    (RoundState.TOLD, RoundTrigger.REPORTED): RoundState.FINISHED,
+    (RoundState.TOLD, RoundTrigger.LOST): RoundState.FENCED,
+    (RoundState.VOID, RoundTrigger.CLEANED): RoundState.GIVEN_UP,
+    (RoundState.GIVEN_UP, RoundTrigger.REPORTED): RoundState.FAILED,
+    (RoundState.GIVEN_UP, RoundTrigger.LOST): RoundState.FENCED,
+    **{(state, RoundTrigger.FAILED): RoundState.VOID for state in _BEFORE_THE_COMMIT},
+    **{(state, RoundTrigger.LOST): RoundState.VOID for state in _BEFORE_THE_COMMIT},
 }
 
-ENDS: Final = (State.FINISHED, State.FAILED, State.FENCED)
+ENDS: Final = (RoundState.FINISHED, RoundState.FAILED, RoundState.FENCED)
 
 
 # ---- what the shell does next
@@ -162,7 +162,7 @@ class ListBuckets:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LeaseSnapshots:
     """Have these held, verified. Which snapshots they are in the end is the outcome: a newer one may have come."""
 
     wanted: Mapping[Bucket, KvSnapshot]
@@ -224,7 +224,7 @@ class Report:
     more: bool
 
 
-Step = Look | Tell | ListBuckets | Lease | ReadSplits | CheckTable | Prepare | Commit | LookBack | Confirm | Clean | Report
+Step = Look | Tell | ListBuckets | LeaseSnapshots | ReadSplits | CheckTable | Prepare | Commit | LookBack | Confirm | Clean | Report
 
 
 # ---- what came of it
@@ -235,7 +235,7 @@ class Looked:
     lake: LakeView
     offsets: Offsets | None
     """What the file says that the newest tiered snapshot names."""
-    known: Known | None
+    known: KnownToFluss | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +245,12 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    logs: Sequence[Log]
+class LogsListed:
+    logs: Sequence[BucketLog]
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class SnapshotsLeased:
     held: Mapping[Bucket, KvSnapshot]
 
 
@@ -279,13 +279,13 @@ class TableSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class CommitPrepared:
     path: str
     written: Offsets
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class LakeCommitted:
     """The lake has it, found so by the commit or when looking back."""
 
     snapshot: int
@@ -307,7 +307,7 @@ class Overtaken:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmed:
+class NewestConfirmed:
     newest: Tiered | None
 
 
@@ -317,7 +317,7 @@ class Cleaned:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class RoundReported:
     pass
 
 
@@ -331,18 +331,18 @@ class Failed:
 Outcome = (
     Looked
     | Told
-    | Listed
-    | Leased
+    | LogsListed
+    | SnapshotsLeased
     | SplitsRead
     | TableSeen
-    | Prepared
-    | Committed
+    | CommitPrepared
+    | LakeCommitted
     | Unclear
     | Absent
     | Overtaken
-    | Confirmed
+    | NewestConfirmed
     | Cleaned
-    | Reported
+    | RoundReported
     | Failed
 )
 
@@ -353,7 +353,7 @@ class Round:
     def __init__(self, table_id: int, schema_id: int, *, keyed: bool, budget: Budget, handed_out_ms: int) -> None:
         self.table_id = table_id
         self.schema_id = schema_id
-        self.state = State.HANDED_OUT
+        self.state = RoundState.HANDED_OUT
         self.owned = True
         """The table is ours, as far as we know."""
         self._keyed = keyed
@@ -363,7 +363,7 @@ class Round:
         self._newest: Tiered | None = None
         self._doubt: SourceDrift | None = None
         self._start: Start | None = None
-        self._plan: Plan | None = None
+        self._plan: SplitPlan | None = None
         self._ends: dict[Bucket, int] = {}
         self._timestamps: dict[Bucket, int] = {}
         self._messages: tuple[bytes, ...] = ()
@@ -394,37 +394,37 @@ class Round:
         if self.silent(now_ms):
             self.lost()
         match self.state:
-            case State.HANDED_OUT:
+            case RoundState.HANDED_OUT:
                 return Look()
-            case State.UNTOLD:
+            case RoundState.UNTOLD:
                 return Tell(_there(self._missed), {}, KEEP_ALL)
-            case State.SEEN:
+            case RoundState.SEEN:
                 return ListBuckets()
-            case State.PLANNED:
-                return Lease(self._wanted())
-            case State.LEASED:
+            case RoundState.PLANNED:
+                return LeaseSnapshots(self._wanted())
+            case RoundState.LEASED:
                 return ReadSplits(_there(self._plan).splits)
-            case State.STAGED:
+            case RoundState.STAGED:
                 return CheckTable()
-            case State.CHECKED:
+            case RoundState.CHECKED:
                 return Prepare(self._offsets())
-            case State.PREPARED:
-                self._turn(Turn.BEGUN)
+            case RoundState.PREPARED:
+                self._turn(RoundTrigger.BEGUN)
                 return Commit(_there(self._start).base, self._path, self._messages)
-            case State.UNSURE:
+            case RoundState.UNSURE:
                 return LookBack(_there(self._start).base, self._path)
-            case State.COMMITTED | State.DOUBTED:
+            case RoundState.COMMITTED | RoundState.DOUBTED:
                 return Confirm()
-            case State.NEWEST:
+            case RoundState.NEWEST:
                 keep_from = KEEP_ALL if self._newest is None else self._newest.snapshot
                 return Tell(Tiered(self._snapshot, self._path), dict(self._ends), keep_from)
-            case State.TOLD:
+            case RoundState.TOLD:
                 return Report(finished=True, more=self._more())
-            case State.VOID:
+            case RoundState.VOID:
                 return Clean(() if self._unclear else self._messages)
-            case State.GIVEN_UP:
+            case RoundState.GIVEN_UP:
                 return Report(finished=False, more=False)
-            case State.FINISHED | State.FAILED | State.FENCED:
+            case RoundState.FINISHED | RoundState.FAILED | RoundState.FENCED:
                 raise InvariantBroken("a round goes on after its end", detail=self.state.value)
             case _ as never:
                 assert_never(never)
@@ -436,57 +436,57 @@ class Round:
         """
         match outcome:
             case Looked(lake, offsets, known):
-                if self._still(State.HANDED_OUT):
+                if self._still(RoundState.HANDED_OUT):
                     self._look(lake, offsets, known)
             case Told(known):
                 self._told(known)
-            case Listed(logs):
-                if self._still(State.SEEN):
+            case LogsListed(logs):
+                if self._still(RoundState.SEEN):
                     self._plan_on(logs)
-            case Leased(held):
-                if self._still(State.PLANNED):
+            case SnapshotsLeased(held):
+                if self._still(RoundState.PLANNED):
                     self._hold(held)
             case SplitsRead(reads):
                 self._messages = tuple(message for read in reads for message in read.messages)
-                if self._still(State.LEASED):
+                if self._still(RoundState.LEASED):
                     self._stage(reads)
             case TableSeen(table_id, schema_id):
-                if self._still(State.STAGED):
+                if self._still(RoundState.STAGED):
                     same = (table_id, schema_id) == (self.table_id, self.schema_id)
-                    self._turn(Turn.SAME if same else Turn.FAILED)
-            case Prepared(path, written):
-                if self._still(State.CHECKED):
+                    self._turn(RoundTrigger.SAME if same else RoundTrigger.FAILED)
+            case CommitPrepared(path, written):
+                if self._still(RoundState.CHECKED):
                     self._prepared(path, written)
-            case Committed(snapshot):
+            case LakeCommitted(snapshot):
                 self._snapshot = snapshot
-                self._turn(Turn.IN_THE_LAKE)
+                self._turn(RoundTrigger.IN_THE_LAKE)
             case Unclear():
                 self._unclear = True
-                self._turn(Turn.UNKNOWN)
+                self._turn(RoundTrigger.UNKNOWN)
             case Absent():
-                self._turn(Turn.NOT_THERE)
+                self._turn(RoundTrigger.NOT_THERE)
             case Overtaken():
-                self._turn(Turn.PRECEDED)
-            case Confirmed(newest):
+                self._turn(RoundTrigger.PRECEDED)
+            case NewestConfirmed(newest):
                 self._confirm(newest)
             case Cleaned():
                 self._messages = ()
-                self._turn(Turn.CLEANED)
-            case Reported():
+                self._turn(RoundTrigger.CLEANED)
+            case RoundReported():
                 # Lost while it was under way: whoever has the table has heard nothing of us.
-                if self.state is not State.FENCED:
-                    self._turn(Turn.REPORTED)
+                if self.state is not RoundState.FENCED:
+                    self._turn(RoundTrigger.REPORTED)
             case Failed(messages):
                 self._messages = self._messages or messages
-                if self.state is not State.VOID:
-                    self._turn(Turn.FAILED)
+                if self.state is not RoundState.VOID:
+                    self._turn(RoundTrigger.FAILED)
             case _ as never:
                 assert_never(never)
 
     @property
     def committed(self) -> Mapping[Bucket, int]:
         """What the lake has by this round, once it has it: these buckets' leases, where they still are held, are no longer needed."""
-        over = (State.COMMITTED, State.NEWEST, State.TOLD, State.FINISHED)
+        over = (RoundState.COMMITTED, RoundState.NEWEST, RoundState.TOLD, RoundState.FINISHED)
         return self._ends if self.state in over else {}
 
     @property
@@ -496,44 +496,44 @@ class Round:
 
     # ---- outcomes
 
-    def _look(self, lake: LakeView, offsets: Offsets | None, known: Known | None) -> None:
+    def _look(self, lake: LakeView, offsets: Offsets | None, known: KnownToFluss | None) -> None:
         found = decide_start(self.table_id, lake, offsets, known)
         self._newest = lake.newest
         if isinstance(found, Untold):
             self._missed = found.tiered
-            self._turn(Turn.MISSED)
+            self._turn(RoundTrigger.MISSED)
         else:
             self._start = found
-            self._turn(Turn.LOOKED)
+            self._turn(RoundTrigger.LOOKED)
 
     def _told(self, known: bool) -> None:
-        if self.state is State.NEWEST:
-            self._turn(Turn.TOLD if known else Turn.UNKNOWN)
-        elif self._still(State.UNTOLD):
+        if self.state is RoundState.NEWEST:
+            self._turn(RoundTrigger.TOLD if known else RoundTrigger.UNKNOWN)
+        elif self._still(RoundState.UNTOLD):
             # Whether it was heard or not, the next look tells.
-            self._turn(Turn.REPAIRED)
+            self._turn(RoundTrigger.REPAIRED)
 
-    def _plan_on(self, logs: Sequence[Log]) -> None:
+    def _plan_on(self, logs: Sequence[BucketLog]) -> None:
         starts = _there(self._start).offsets.ends
         try:
             plan = plan_splits(keyed=self._keyed, starts=starts, logs=logs, budget=self._budget)
         except SourceDrift as error:
             self._doubt = error
-            self._turn(Turn.DOUBTED)
+            self._turn(RoundTrigger.DOUBTED)
             return
         self._plan = plan
-        self._turn(Turn.PLANNED if plan.splits else Turn.NOTHING)
+        self._turn(RoundTrigger.PLANNED if plan.splits else RoundTrigger.NOTHING)
         if plan.splits and not self._wanted():
-            self._turn(Turn.LEASED)
+            self._turn(RoundTrigger.LEASED)
 
     def _confirm(self, newest: Tiered | None) -> None:
-        if self.state is State.COMMITTED:
+        if self.state is RoundState.COMMITTED:
             ours = newest == Tiered(self._snapshot, self._path)
-            self._turn(Turn.STILL_NEWEST if ours else Turn.OVERTAKEN)
-        elif self._still(State.DOUBTED):
+            self._turn(RoundTrigger.STILL_NEWEST if ours else RoundTrigger.OVERTAKEN)
+        elif self._still(RoundState.DOUBTED):
             if newest == self._newest:
                 raise _there(self._doubt)
-            self._turn(Turn.OVERTAKEN)
+            self._turn(RoundTrigger.OVERTAKEN)
 
     def _wanted(self) -> dict[Bucket, KvSnapshot]:
         return {split.bucket: split.snapshot for split in _there(self._plan).splits if isinstance(split, SnapshotSplit)}
@@ -545,8 +545,8 @@ class Round:
         for bucket, snapshot in held.items():
             check(snapshot.offset >= wanted[bucket].offset, "an older KV snapshot is held than was to be", str(bucket))
         splits = (SnapshotSplit(held[split.bucket]) if isinstance(split, SnapshotSplit) else split for split in plan.splits)
-        self._plan = Plan(tuple(splits), plan.more)
-        self._turn(Turn.LEASED)
+        self._plan = SplitPlan(tuple(splits), plan.more)
+        self._turn(RoundTrigger.LEASED)
 
     def _stage(self, reads: Sequence[BucketRead]) -> None:
         splits = {split.bucket: split for split in _there(self._plan).splits}
@@ -567,7 +567,7 @@ class Round:
                 self._timestamps[read.bucket] = read.timestamp_ms
             else:
                 check(not read.messages, "a bucket did not move and has files", str(read.bucket))
-        self._turn(Turn.READ if self._ends else Turn.NOTHING)
+        self._turn(RoundTrigger.READ if self._ends else RoundTrigger.NOTHING)
 
     def _offsets(self) -> Offsets:
         return _there(self._start).offsets.moved(self._ends)
@@ -578,21 +578,21 @@ class Round:
             raise Corrupt("Fluss wrote other offsets than it was given", detail=path)
         check(path != "", "a file of offsets has no name")
         self._path = path
-        self._turn(Turn.PREPARED)
+        self._turn(RoundTrigger.PREPARED)
 
     # ---- small things
 
     def _more(self) -> bool:
         return self._plan is not None and self._plan.more and bool(self._ends)
 
-    def _still(self, state: State) -> bool:
+    def _still(self, state: RoundState) -> bool:
         """Whether the round still is where an outcome belongs; if it was lost meanwhile, nothing follows from it but cleaning."""
-        if self.state is State.VOID:
+        if self.state is RoundState.VOID:
             return False
         check(self.state is state, "an outcome is of another step", f"{self.state.value}, not {state.value}")
         return True
 
-    def _turn(self, turn: Turn) -> None:
+    def _turn(self, turn: RoundTrigger) -> None:
         to = ROUND.get((self.state, turn))
         if to is None:
             raise InvariantBroken("a round can't go on like this", detail=f"{self.state.value}: {turn.value}")
@@ -601,8 +601,8 @@ class Round:
 
     def _settle(self) -> None:
         """A table that is not ours any more ends the round wherever the lake can't have it, and is not reported."""
-        if not self.owned and (self.state, Turn.LOST) in ROUND:
-            self._turn(Turn.LOST)
+        if not self.owned and (self.state, RoundTrigger.LOST) in ROUND:
+            self._turn(RoundTrigger.LOST)
 
 
 def _there(value: _T | None) -> _T:

@@ -22,7 +22,7 @@ from snowmelt.model.fluss import Bucket, KvSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class BucketLog:
     """A bucket as Fluss has it. Buckets of a partition that was dropped are not among those that a plan is made for."""
 
     bucket: Bucket
@@ -71,13 +71,13 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SplitPlan:
     splits: tuple[Split, ...]
     more: bool
     """Something is left that could be read at once: the table is due again as soon as the round ends."""
 
 
-def plan_splits(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[Log], budget: Budget) -> Plan:
+def plan_splits(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[BucketLog], budget: Budget) -> SplitPlan:
     """What to read, given where the lake goes on and what Fluss has."""
     check(len({log.bucket for log in logs}) == len(logs), "a bucket is listed twice")
     copies: list[SnapshotSplit] = []
@@ -91,10 +91,10 @@ def plan_splits(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[Log
     cut = _cut(ranges, budget.rows)
     latest = {log.bucket: log.latest for log in logs}
     more = cut != ranges or any(copy.snapshot.offset < latest[copy.bucket] for copy in copies)
-    return Plan((*copies, *cut), more)
+    return SplitPlan((*copies, *cut), more)
 
 
-def decide_begin(keyed: bool, start: int | None, log: Log) -> KvSnapshot | int:
+def decide_begin(keyed: bool, start: int | None, log: BucketLog) -> KvSnapshot | int:
     """With what the reading of a bucket begins: with a KV snapshot, or with an offset of its log. `start`: where the lake goes on."""
     if start is None and keyed and log.snapshot is not None:
         _reaches(log, log.snapshot.offset, "its newest KV snapshot ends with")
@@ -112,7 +112,7 @@ def decide_begin(keyed: bool, start: int | None, log: Log) -> KvSnapshot | int:
     return start
 
 
-def _reaches(log: Log, start: int, what: str) -> None:
+def _reaches(log: BucketLog, start: int, what: str) -> None:
     if log.earliest > start:
         raise SourceDrift(
             "a Fluss table has lost rows that the lake needs",

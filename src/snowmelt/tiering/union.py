@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from snowmelt.errors import check, present
 from snowmelt.model.fluss import Bucket, KvSnapshot
-from snowmelt.tiering.fence import Known, LakeView, Untold, decide_start
+from snowmelt.tiering.fence import KnownToFluss, LakeView, Untold, decide_start
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.splits import Log, decide_begin
+from snowmelt.tiering.splits import BucketLog, decide_begin
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class LakeOffsets:
     """A lake snapshot, and up to where it has each bucket. 0: the lake has nothing."""
 
     snapshot: int
@@ -39,19 +39,19 @@ class BucketPart:
     stop: int
 
 
-def decide_pair(table_id: int, lake: LakeView, offsets: Offsets | None, known: Known | None) -> Pair:
+def decide_pair(table_id: int, lake: LakeView, offsets: Offsets | None, known: KnownToFluss | None) -> LakeOffsets:
     """`offsets`: what the file says that the lake's newest tiering snapshot names. `SourceDrift`: nobody knows what the lake has."""
     start = decide_start(table_id, lake, offsets, known)
     if isinstance(start, Untold):
         # It is what the offsets were read by.
-        return Pair(start.tiered.snapshot, present(offsets, "an untold snapshot was found without its offsets"))
+        return LakeOffsets(start.tiered.snapshot, present(offsets, "an untold snapshot was found without its offsets"))
     if lake.newest is not None:
-        return Pair(lake.newest.snapshot, start.offsets)
+        return LakeOffsets(lake.newest.snapshot, start.offsets)
     # The tiered snapshot is expired. Those of others that came behind it hold its rows.
-    return Pair(lake.latest if start.offsets.ends else 0, start.offsets)
+    return LakeOffsets(lake.latest if start.offsets.ends else 0, start.offsets)
 
 
-def plan_union(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[Log]) -> tuple[BucketPart, ...]:
+def plan_union(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[BucketLog]) -> tuple[BucketPart, ...]:
     """What to read of each bucket that Fluss has, given where the lake ends."""
     check(len({log.bucket for log in logs}) == len(logs), "a bucket is listed twice")
     reads = []

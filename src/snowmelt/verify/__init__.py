@@ -11,6 +11,6 @@ standing   how far the lake is; the pipeline's state is read and never written
 compare    all of it, table by table
 """
 
-from snowmelt.verify.compare import Difference, Outcome, Step, TableVerdict, open_state, verify
+from snowmelt.verify.compare import Difference, Step, TableOutcome, TableVerdict, open_state, verify
 
-__all__ = ["Difference", "Outcome", "Step", "TableVerdict", "open_state", "verify"]
+__all__ = ["Difference", "Step", "TableOutcome", "TableVerdict", "open_state", "verify"]

@@ -29,16 +29,16 @@ from snowmelt.engine.driver.state import State
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.planning.tables import Phase, Table
+from snowmelt.planning.tables import Table, TablePhase
 from snowmelt.store.objects import open_store
 from snowmelt.verify.classes import Classes, Parting, Sums
 from snowmelt.verify.digests import Hashes
 from snowmelt.verify.forms import RowForms
-from snowmelt.verify.lake import LakeTable, Look, row_name
+from snowmelt.verify.lake import LakeLook, LakeTable, row_name
 from snowmelt.verify.log import read_changes
-from snowmelt.verify.rounds import Held, Kind, Reading, Rows, Wrong, find_wrong
+from snowmelt.verify.rounds import DifferenceKind, LakeRows, RowHashes, SourceRows, WrongRows, find_wrong
 from snowmelt.verify.source import Detail, SourceTable, choose_hash
-from snowmelt.verify.standing import Standing, Standings
+from snowmelt.verify.standing import LakePosition, Standings
 
 NAMED_MAX = 20
 """So many wrong rows of a table are named; all are counted."""
@@ -50,7 +50,7 @@ _TRIES_MAX = 5
 _Read = TypeVar("_Read")
 
 
-class Outcome(StrEnum):
+class TableOutcome(StrEnum):
     VERIFIED = "verified"
     DIFFERS = "differs"
     NOT_VERIFIED = "not verified"
@@ -63,7 +63,7 @@ class Difference:
     key: tuple[tuple[str, str], ...]
     """Names and texts of the key's columns; of a row without a key, or that was gone before it could be named, a name that follows from
     its content."""
-    kind: Kind
+    kind: DifferenceKind
     columns: tuple[str, ...] = ()
     """Which columns differ; empty where the row is on one side only, or changed again before it could be told."""
 
@@ -72,7 +72,7 @@ class Difference:
 class TableVerdict:
     table: TableId
     target: str
-    outcome: Outcome
+    outcome: TableOutcome
     rows: int = 0
     """Of the source, when its sums were read."""
     ranges: int = 0
@@ -127,7 +127,7 @@ def open_state(settings: Settings) -> State:
 
 
 @dataclass(slots=True)
-class _Pair:
+class _TablePair:
     """A table on both sides, as it was when the comparison began."""
 
     known: Table
@@ -159,7 +159,7 @@ class _Comparison:
             there = read_tables(session, captured) if wanted is None else {}
             missing = [table for table in there if standing.ledger.tables.get(table) is None]
         verdicts: dict[TableId, TableVerdict] = {}
-        pairs: list[_Pair] = []
+        pairs: list[_TablePair] = []
         for known in chosen:
             table = known.incarnation.table
             with _told(verdicts, known):
@@ -174,9 +174,9 @@ class _Comparison:
                 verdicts[pair.shape.id] = verdict
         told = [verdicts[known.incarnation.table] for known in chosen]
         absent = "the pipeline does not have it yet"
-        return told + [TableVerdict(table=table, target="", outcome=Outcome.NOT_VERIFIED, reason=absent) for table in missing]
+        return told + [TableVerdict(table=table, target="", outcome=TableOutcome.NOT_VERIFIED, reason=absent) for table in missing]
 
-    def _open(self, known: Table, shape: MySqlTable) -> _Pair:
+    def _open(self, known: Table, shape: MySqlTable) -> _TablePair:
         """Read the sums of a table from the database."""
         settings, table = self.settings, shape.id
         forms = RowForms(shape.columns, shape.key if known.keyed else (), settings.types, self.how, named=shape.key)
@@ -184,9 +184,9 @@ class _Comparison:
         self.watch(Step(table, "reading the database"))
         parting = source.part()
         sums, marks = source.sums(parting, lambda done, of: self.watch(Step(table, "reading the database", done, of)))
-        return _Pair(known, shape, forms, source, parting, sums, marks)
+        return _TablePair(known, shape, forms, source, parting, sums, marks)
 
-    def _compare_sums(self, pairs: list[_Pair], verdicts: dict[TableId, TableVerdict]) -> tuple[list[_Pair], list[Classes]]:
+    def _compare_sums(self, pairs: list[_TablePair], verdicts: dict[TableId, TableVerdict]) -> tuple[list[_TablePair], list[Classes]]:
         """Verdicts of tables whose sums are equal; the others, and which of their classes are not."""
         if not pairs:
             return [], []
@@ -209,7 +209,7 @@ class _Comparison:
                     verdicts[pair.shape.id] = _verified(pair, at.place)
         return rest, unequal
 
-    def read_lake(self, pair: _Pair, standing: Standing, read: Callable[[LakeTable], _Read]) -> tuple[_Read, Standing]:
+    def read_lake(self, pair: _TablePair, standing: LakePosition, read: Callable[[LakeTable], _Read]) -> tuple[_Read, LakePosition]:
         """Read the lake's table at a standing. If its snapshot is expired before that is done, the next one's is read."""
         for _ in range(_TRIES_MAX):
             try:
@@ -220,13 +220,13 @@ class _Comparison:
                     raise
         raise Unavailable("a lake table's snapshots are expired before they can be read", detail=pair.known.target)
 
-    def _lake(self, pair: _Pair, standing: Standing) -> LakeTable:
+    def _lake(self, pair: _TablePair, standing: LakePosition) -> LakeTable:
         """The lake's table, if it is still the one that the comparison began with."""
         table = pair.shape.id
         now = standing.ledger.tables.get(table)
         if now is None or now.incarnation != pair.known.incarnation or not _is_copied(now) or now.schema != pair.known.schema:
             raise SourceDrift("the table was emptied, altered or copied again meanwhile", detail=str(table), hint="verify it again")
-        look = Look(
+        look = LakeLook(
             warehouse=self.settings.warehouse,
             target=pair.known.target,
             snapshot=standing.snapshot(pair.known.target),
@@ -236,14 +236,14 @@ class _Comparison:
         )
         return LakeTable(self.spark, look)
 
-    def _compare_rows(self, pair: _Pair, unequal: Classes) -> TableVerdict:
-        wrong: list[Wrong] = []
+    def _compare_rows(self, pair: _TablePair, unequal: Classes) -> TableVerdict:
+        wrong: list[WrongRows] = []
         reason = ""
         groups = list(_groups(unequal, pair.theirs))
         for index, classes in enumerate(groups):
             self.watch(Step(pair.shape.id, "comparing rows", index, len(groups)))
             try:
-                wrong.append(find_wrong(_World(self, pair), classes, keyed=pair.known.keyed))
+                wrong.append(find_wrong(_TableWorld(self, pair), classes, keyed=pair.known.keyed))
             except InvariantBroken:
                 raise
             except SnowmeltError as error:
@@ -254,10 +254,10 @@ class _Comparison:
         reason = reason or (f"{unsettled} rows change too often to be compared" if unsettled else "")
         if not differing:
             return _not_verified(pair.known, reason) if reason else _verified(pair, wrong[-1].place)
-        verdict = replace(_verified(pair, wrong[-1].place), outcome=Outcome.DIFFERS, differing=differing, reason=reason)
+        verdict = replace(_verified(pair, wrong[-1].place), outcome=TableOutcome.DIFFERS, differing=differing, reason=reason)
         return replace(verdict, differences=self._name(pair, wrong))
 
-    def _name(self, pair: _Pair, wrong: list[Wrong]) -> tuple[Difference, ...]:
+    def _name(self, pair: _TablePair, wrong: list[WrongRows]) -> tuple[Difference, ...]:
         """The first wrong rows by their keys and columns. They may have changed again since; then their columns are not told."""
         kinds = [(int(key), kind) for one in wrong for key, kind in zip(one.keys.tolist(), one.kinds, strict=True)][:NAMED_MAX]
         named = np.array([key for key, _ in kinds], np.uint64)
@@ -280,22 +280,22 @@ class _Comparison:
         return tuple(differences)
 
 
-class _World:
+class _TableWorld:
     """`rounds.World` of a real table."""
 
-    def __init__(self, comparison: _Comparison, pair: _Pair) -> None:
+    def __init__(self, comparison: _Comparison, pair: _TablePair) -> None:
         self._comparison = comparison
         self._pair = pair
 
-    def source(self, classes: Classes) -> Reading:
+    def source(self, classes: Classes) -> SourceRows:
         return self._pair.source.rows(self._pair.parting, classes)
 
-    def lake(self, classes: Classes, after: Position) -> Held:
+    def lake(self, classes: Classes, after: Position) -> LakeRows:
         standing = self._comparison.standings.wait(after)
         rows, at = self._comparison.read_lake(self._pair, standing, lambda table: table.rows(classes))
-        return Held(rows, at.place)
+        return LakeRows(rows, at.place)
 
-    def changes(self, after: Position, upto: Position) -> Rows:
+    def changes(self, after: Position, upto: Position) -> RowHashes:
         comparison, pair = self._comparison, self._pair
         return read_changes(
             comparison.settings.source,
@@ -324,12 +324,12 @@ def _told(verdicts: dict[TableId, TableVerdict], known: Table) -> Iterator[None]
         verdicts[known.incarnation.table] = _not_verified(known, str(error))
 
 
-def _choose(standing: Standing, wanted: Sequence[str] | None, *, ignore_case: bool) -> list[Table]:
+def _choose(standing: LakePosition, wanted: Sequence[str] | None, *, ignore_case: bool) -> list[Table]:
     known = sorted(standing.ledger.tables, key=lambda table: table.incarnation.table)
     if not known:
         raise InvalidConfig("the pipeline has no tables yet", hint="`snowmelt run` finds them")
     if wanted is None:
-        return [table for table in known if table.phase is not Phase.GONE]
+        return [table for table in known if table.phase is not TablePhase.GONE]
     for pattern in wanted:
         matches = match_tables([pattern], ignore_case=ignore_case)
         if not any(matches(table.incarnation.table) for table in known):
@@ -339,11 +339,11 @@ def _choose(standing: Standing, wanted: Sequence[str] | None, *, ignore_case: bo
 
 
 def _is_copied(known: Table) -> bool:
-    return known.phase in (Phase.STREAMING, Phase.RELEASED) and known.copy is None
+    return known.phase in (TablePhase.STREAMING, TablePhase.RELEASED) and known.copy is None
 
 
 def _refusal(known: Table, shape: MySqlTable | None) -> str:
-    if known.phase is Phase.GONE or shape is None:
+    if known.phase is TablePhase.GONE or shape is None:
         return "the table is gone from the database"
     if known.aside is not None:
         return f"the table is set aside: {known.aside.why}"
@@ -352,11 +352,11 @@ def _refusal(known: Table, shape: MySqlTable | None) -> str:
     return ""
 
 
-def _verified(pair: _Pair, place: Position | None) -> TableVerdict:
+def _verified(pair: _TablePair, place: Position | None) -> TableVerdict:
     return TableVerdict(
         table=pair.shape.id,
         target=pair.known.target,
-        outcome=Outcome.VERIFIED,
+        outcome=TableOutcome.VERIFIED,
         rows=int(pair.theirs.counts.sum()),
         ranges=pair.parting.count,
         position=str(place) if place is not None else "",
@@ -364,7 +364,7 @@ def _verified(pair: _Pair, place: Position | None) -> TableVerdict:
 
 
 def _not_verified(known: Table, reason: str) -> TableVerdict:
-    return TableVerdict(table=known.incarnation.table, target=known.target, outcome=Outcome.NOT_VERIFIED, reason=reason)
+    return TableVerdict(table=known.incarnation.table, target=known.target, outcome=TableOutcome.NOT_VERIFIED, reason=reason)
 
 
 def _groups(classes: Classes, sums: Sums) -> Iterator[Classes]:
@@ -381,12 +381,12 @@ def _groups(classes: Classes, sums: Sums) -> Iterator[Classes]:
         yield np.array(group, np.int64)
 
 
-def _rows_by_key(parts: list[Rows]) -> dict[int, int]:
-    rows = Rows.joined(parts)
+def _rows_by_key(parts: list[RowHashes]) -> dict[int, int]:
+    rows = RowHashes.joined(parts)
     return dict(zip(rows.keys.tolist(), rows.rows.tolist(), strict=True))
 
 
-def _key_of(pair: _Pair, key: int, detail: Detail | None) -> tuple[tuple[str, str], ...]:
+def _key_of(pair: _TablePair, key: int, detail: Detail | None) -> tuple[tuple[str, str], ...]:
     if detail is None or not pair.forms.named:
         return (("row", row_name(key)),)
     return tuple((column.name, text) for column, text in zip(pair.forms.named, detail.key, strict=True))

@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 from snowmelt.engine.tasks.rows import ADDS, OP, TAKES, TRUNCATE
 from snowmelt.engine.tasks.spark_job import run_on_spark
 from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavailable
-from snowmelt.sinks.contract import SEQUENCE, LakeReader, Share
+from snowmelt.sinks.contract import SEQUENCE, LakeReader, ReadShare
 from snowmelt.sinks.registry import open_reader
 from snowmelt.sinks.warehouse import Warehouse
 from snowmelt.verify.classes import Classes, Parting, Sums
 from snowmelt.verify.digests import Hashes, digest_rows
 from snowmelt.verify.forms import RowForms, is_summed
-from snowmelt.verify.rounds import Rows
+from snowmelt.verify.rounds import RowHashes
 from snowmelt.verify.source import Detail, text_of
 
 _Answer = TypeVar("_Answer")
@@ -36,7 +36,7 @@ _TASKS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class LakeLook:
     """What a task is to read, and what of it is wanted."""
 
     warehouse: str | Warehouse
@@ -45,7 +45,7 @@ class Look:
     forms: RowForms
     parting: Parting
     keyed: bool
-    shares: tuple[Share, ...] = ()
+    shares: tuple[ReadShare, ...] = ()
     """What of the snapshot this task reads."""
     since: int = -1
     """Of a change table: the `_seq` at which it was last emptied."""
@@ -58,14 +58,14 @@ class Look:
 @dataclass(slots=True)
 class Answer:
     sums: Sums
-    rows: Rows
+    rows: RowHashes
     details: dict[int, Detail]
 
 
 class LakeTable:
     """One lake table at one snapshot; 0 is a table that nothing was ever committed to."""
 
-    def __init__(self, spark: Any, look: Look) -> None:
+    def __init__(self, spark: Any, look: LakeLook) -> None:
         self._spark = spark
         self._look = look
 
@@ -75,8 +75,8 @@ class LakeTable:
             total.merge(answer.sums)
         return total
 
-    def rows(self, wanted: Classes) -> Rows:
-        return Rows.joined([answer.rows for answer in self._run(replace(self._look, wanted=wanted))])
+    def rows(self, wanted: Classes) -> RowHashes:
+        return RowHashes.joined([answer.rows for answer in self._run(replace(self._look, wanted=wanted))])
 
     def details(self, named: Hashes) -> dict[int, Detail]:
         found: dict[int, Detail] = {}
@@ -84,7 +84,7 @@ class LakeTable:
             found |= answer.details
         return found
 
-    def _run(self, look: Look) -> list[Answer]:
+    def _run(self, look: LakeLook) -> list[Answer]:
         if not look.snapshot:
             return []
         with self._reading():
@@ -97,7 +97,7 @@ class LakeTable:
             answers: list[Answer] = self._collect(looks, _answer)
         return answers
 
-    def _collect(self, looks: list[Look], run: Callable[[Look], _Answer]) -> list[_Answer]:
+    def _collect(self, looks: list[LakeLook], run: Callable[[LakeLook], _Answer]) -> list[_Answer]:
         answers = run_on_spark(self._spark, looks, run)
         for error in answers:
             if isinstance(error, SnowmeltError):
@@ -119,11 +119,11 @@ class LakeTable:
         return Unavailable("a lake table can't be read", detail=f"{self._look.target}, snapshot {self._look.snapshot}: {why[:300]}")
 
 
-def _open(look: Look) -> LakeReader:
+def _open(look: LakeLook) -> LakeReader:
     return open_reader(look.warehouse, user="snowmelt-verify")
 
 
-def _shares(look: Look) -> list[Share]:
+def _shares(look: LakeLook) -> list[ReadShare]:
     lake = _open(look)
     if not look.keyed and lake.altered(look.target):
         # Rows of before keep the shape that they had, and those that take them away have the new one.
@@ -135,7 +135,7 @@ def _shares(look: Look) -> list[Share]:
         raise Unavailable(error.fact, detail=error.detail, hint=error.hint) from None
 
 
-def _batches(look: Look, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+def _batches(look: LakeLook, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     if not look.shares:
         return
     names = columns or [column.name for column in look.forms.columns] + ([] if look.keyed else [OP, SEQUENCE])
@@ -144,7 +144,7 @@ def _batches(look: Look, columns: list[str] | None = None) -> Iterator[pa.Record
             yield batch.slice(at, _BATCH_ROWS)
 
 
-def _last_emptied(look: Look) -> int:
+def _last_emptied(look: LakeLook) -> int:
     last = -1
     for batch in _batches(look, [OP, SEQUENCE]):
         emptied = batch.column(SEQUENCE).filter(pc.equal(batch.column(OP), TRUNCATE))
@@ -153,9 +153,9 @@ def _last_emptied(look: Look) -> int:
     return last
 
 
-def _answer(look: Look) -> Answer:
+def _answer(look: LakeLook) -> Answer:
     sums = Sums.zero(look.parting.count if look.wanted is None and look.named is None else 0)
-    parts: list[Rows] = []
+    parts: list[RowHashes] = []
     details: dict[int, Detail] = {}
     for held in _batches(look):
         batch, counts = _folded(look, held)
@@ -168,11 +168,11 @@ def _answer(look: Look) -> Answer:
             sums.add(classes, rows, counts)
         else:
             mask = np.isin(classes, look.wanted)
-            parts.append(Rows(keys[mask], rows[mask], counts[mask] if counts is not None else np.ones(int(mask.sum()), np.int64)))
-    return Answer(sums, Rows.joined(parts), details)
+            parts.append(RowHashes(keys[mask], rows[mask], counts[mask] if counts is not None else np.ones(int(mask.sum()), np.int64)))
+    return Answer(sums, RowHashes.joined(parts), details)
 
 
-def _folded(look: Look, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None]:
+def _folded(look: LakeLook, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None]:
     """The rows that count, and how: a table with a key holds its rows as they are."""
     if look.keyed:
         return batch, None
@@ -187,7 +187,7 @@ def _folded(look: Look, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, npt.NDAr
     return batch.filter(pa.array(kept)), counts[kept]
 
 
-def _details(look: Look, batch: pa.RecordBatch, keys: Hashes, rows: Hashes, named: Hashes) -> dict[int, Detail]:
+def _details(look: LakeLook, batch: pa.RecordBatch, keys: Hashes, rows: Hashes, named: Hashes) -> dict[int, Detail]:
     at = np.flatnonzero(np.isin(keys, named))
     if not len(at):
         return {}

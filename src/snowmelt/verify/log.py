@@ -18,7 +18,7 @@ from snowmelt.errors import SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory
 from snowmelt.verify.forms import RowForms
-from snowmelt.verify.rounds import Rows
+from snowmelt.verify.rounds import RowHashes
 
 _TIMEOUT_S = 600.0
 
@@ -34,9 +34,9 @@ def read_changes(
     *,
     keyed: bool,
     lower_case_names: bool,
-) -> Rows:
+) -> RowHashes:
     """What happened in (after, upto], as `rounds.World.changes` has it."""
-    parts: list[Rows] = []
+    parts: list[RowHashes] = []
     with tempfile.TemporaryDirectory(prefix="snowmelt-verify-") as folder:
         # A name of its own at the server: two connections of one name end each other.
         capture_until(options, Path(folder), after, upto, server_id=2**31 + secrets.randbelow(2**30), timeout_s=_TIMEOUT_S)
@@ -56,11 +56,11 @@ def read_changes(
                     parts.append(_part(item, forms, upto, segment.log.number))
                 elif item.changes and item.position <= upto:
                     raise SourceDrift("a statement changed the table while it was verified", detail=str(table.id), hint="verify it again")
-    rows = Rows.joined(parts)
+    rows = RowHashes.joined(parts)
     return _last_of_each(rows) if keyed else rows
 
 
-def _part(item: ChangeBatch, forms: RowForms, upto: Position, file: int) -> Rows:
+def _part(item: ChangeBatch, forms: RowForms, upto: Position, file: int) -> RowHashes:
     if ABSENT in item.rows.schema.names:
         raise SourceDrift("the log holds partial rows", detail=str(item.table.id), hint="set binlog_row_image to FULL")
     keys, rows = forms.hash(item.rows)
@@ -68,11 +68,11 @@ def _part(item: ChangeBatch, forms: RowForms, upto: Position, file: int) -> Rows
     counts = np.where((operations == DELETE) | (operations == UPDATE_BEFORE), -1, 1)
     ends = item.rows.column("_position").to_numpy()
     inside = np.full(len(keys), file < upto.file) if file != upto.file else ends <= upto.offset
-    return Rows(keys, rows, counts.astype(np.int64)).where(np.asarray(inside, np.bool_))
+    return RowHashes(keys, rows, counts.astype(np.int64)).where(np.asarray(inside, np.bool_))
 
 
-def _last_of_each(rows: Rows) -> Rows:
+def _last_of_each(rows: RowHashes) -> RowHashes:
     """The last state of each key: a before-image takes its key away, and the after-image behind it brings its own."""
     _, backwards = np.unique(rows.keys[::-1], return_index=True)
     last = len(rows.keys) - 1 - backwards
-    return Rows(rows.keys[last], rows.rows[last], np.maximum(rows.counts[last], 0))
+    return RowHashes(rows.keys[last], rows.rows[last], np.maximum(rows.counts[last], 0))

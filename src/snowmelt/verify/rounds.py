@@ -36,7 +36,7 @@ ROUNDS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowHashes:
     """Rows by the hash of their key and of their content, and how often each is there."""
 
     keys: Hashes
@@ -44,56 +44,56 @@ class Rows:
     counts: Counts
 
     @staticmethod
-    def of(keys: Hashes, rows: Hashes) -> Rows:
-        return Rows(keys, rows, np.ones(len(keys), np.int64))
+    def of(keys: Hashes, rows: Hashes) -> RowHashes:
+        return RowHashes(keys, rows, np.ones(len(keys), np.int64))
 
     @staticmethod
-    def joined(parts: list[Rows]) -> Rows:
+    def joined(parts: list[RowHashes]) -> RowHashes:
         if not parts:
-            return Rows(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
-        return Rows(
+            return RowHashes(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
+        return RowHashes(
             np.concatenate([part.keys for part in parts]),
             np.concatenate([part.rows for part in parts]),
             np.concatenate([part.counts for part in parts]),
         )
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Rows:
-        return Rows(self.keys[mask], self.rows[mask], self.counts[mask])
+    def where(self, mask: npt.NDArray[np.bool_]) -> RowHashes:
+        return RowHashes(self.keys[mask], self.rows[mask], self.counts[mask])
 
-    def among(self, keys: Hashes) -> Rows:
+    def among(self, keys: Hashes) -> RowHashes:
         return self.where(np.isin(self.keys, keys))
 
-    def minus(self, other: Rows) -> Rows:
-        return Rows.joined([self, Rows(other.keys, other.rows, -other.counts)])
+    def minus(self, other: RowHashes) -> RowHashes:
+        return RowHashes.joined([self, RowHashes(other.keys, other.rows, -other.counts)])
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SourceRows:
     """Rows of the source: all that happened up to `low` is in them, nothing beyond `high`. Places are ordered values of any kind."""
 
-    rows: Rows
+    rows: RowHashes
     low: Any
     high: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LakeRows:
     """Rows of the lake, which is the source as of `place`."""
 
-    rows: Rows
+    rows: RowHashes
     place: Any
 
 
 class World(Protocol):
     """One table, on both sides."""
 
-    def source(self, classes: npt.NDArray[np.int64]) -> Reading:
+    def source(self, classes: npt.NDArray[np.int64]) -> SourceRows:
         """Read the rows of these classes, by a new read."""
 
-    def lake(self, classes: npt.NDArray[np.int64], after: Any) -> Held:
+    def lake(self, classes: npt.NDArray[np.int64], after: Any) -> LakeRows:
         """The same rows as the lake has them at a place at or behind `after`. Waits for it."""
 
-    def changes(self, after: Any, upto: Any) -> Rows:
+    def changes(self, after: Any, upto: Any) -> RowHashes:
         """What the log did in (after, upto]. With a key: the last state of each key that was touched, with a count of 0 for one that
         is gone. Without: what was added (+1) and taken away (-1)."""
 
@@ -101,26 +101,26 @@ class World(Protocol):
         """Those of the classes `among` that may hold these keys."""
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     LOST = "lost"
     EXTRA = "extra"
     CHANGED = "changed"
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongRows:
     """What is wrong, and what could not be settled."""
 
     keys: Hashes = field(default_factory=lambda: np.empty(0, np.uint64))
-    kinds: tuple[Kind, ...] = ()
-    expected: Rows = field(default_factory=lambda: Rows.joined([]))
+    kinds: tuple[DifferenceKind, ...] = ()
+    expected: RowHashes = field(default_factory=lambda: RowHashes.joined([]))
     """Of these keys, what the lake should have."""
-    found: Rows = field(default_factory=lambda: Rows.joined([]))
+    found: RowHashes = field(default_factory=lambda: RowHashes.joined([]))
     place: Any = None
     unsettled: int = 0
 
 
-def find_wrong(world: World, classes: npt.NDArray[np.int64], *, keyed: bool, rounds_max: int = ROUNDS_MAX) -> Wrong:
+def find_wrong(world: World, classes: npt.NDArray[np.int64], *, keyed: bool, rounds_max: int = ROUNDS_MAX) -> WrongRows:
     """The wrong rows among those of `classes`."""
     candidates: Hashes | None = None
     for number in range(1, rounds_max + 1):
@@ -129,31 +129,31 @@ def find_wrong(world: World, classes: npt.NDArray[np.int64], *, keyed: bool, rou
         differing = differing_keys(reading.rows, held.rows)
         candidates = differing if candidates is None else np.intersect1d(candidates, differing)
         if not len(candidates):
-            return Wrong(place=held.place)
+            return WrongRows(place=held.place)
         if number == rounds_max or held.place <= reading.low:
             return _settle(world, reading, held, candidates, keyed=keyed)
         classes = world.classes(candidates, classes)
-    return Wrong()
+    return WrongRows()
 
 
-def _settle(world: World, reading: Reading, held: Held, candidates: Hashes, *, keyed: bool) -> Wrong:
+def _settle(world: World, reading: SourceRows, held: LakeRows, candidates: Hashes, *, keyed: bool) -> WrongRows:
     theirs, ours = reading.rows.among(candidates), held.rows.among(candidates)
     put_off = np.empty(0, np.uint64)
     if held.place > reading.low:
         changes = world.changes(reading.low, held.place).among(candidates)
         if keyed:
             untouched = theirs.where(~np.isin(theirs.keys, changes.keys))
-            theirs = Rows.joined([untouched, changes.where(changes.counts > 0)])
+            theirs = RowHashes.joined([untouched, changes.where(changes.counts > 0)])
         elif reading.low >= reading.high:
-            theirs = Rows.joined([theirs, changes])
+            theirs = RowHashes.joined([theirs, changes])
         else:
             put_off = np.unique(changes.keys)
     keys = np.setdiff1d(differing_keys(theirs, ours), put_off)
     expected, found = theirs.among(keys), ours.among(keys)
-    return Wrong(keys, _kinds(keys, expected, found), expected, found, held.place, len(put_off))
+    return WrongRows(keys, _kinds(keys, expected, found), expected, found, held.place, len(put_off))
 
 
-def differing_keys(theirs: Rows, ours: Rows) -> Hashes:
+def differing_keys(theirs: RowHashes, ours: RowHashes) -> Hashes:
     """The keys whose rows are not the same, as often, on both sides."""
     both = theirs.minus(ours)
     order = np.lexsort((both.rows, both.keys))
@@ -165,15 +165,15 @@ def differing_keys(theirs: Rows, ours: Rows) -> Hashes:
     return np.unique(keys[starts][np.add.reduceat(counts, starts) != 0])
 
 
-def _kinds(keys: Hashes, expected: Rows, found: Rows) -> tuple[Kind, ...]:
+def _kinds(keys: Hashes, expected: RowHashes, found: RowHashes) -> tuple[DifferenceKind, ...]:
     here, there = _totals(keys, found), _totals(keys, expected)
     return tuple(
-        Kind.CHANGED if mine == theirs else Kind.LOST if mine < theirs else Kind.EXTRA
+        DifferenceKind.CHANGED if mine == theirs else DifferenceKind.LOST if mine < theirs else DifferenceKind.EXTRA
         for mine, theirs in zip(here.tolist(), there.tolist(), strict=True)
     )
 
 
-def _totals(keys: Hashes, rows: Rows) -> Counts:
+def _totals(keys: Hashes, rows: RowHashes) -> Counts:
     totals = np.zeros(len(keys), np.int64)
     np.add.at(totals, np.searchsorted(keys, rows.keys), rows.counts)
     return totals

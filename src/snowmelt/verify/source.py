@@ -20,7 +20,7 @@ from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.verify.classes import RANGE_ROWS, Classes, Parting, Sums, remainders_for
 from snowmelt.verify.digests import Hash, Hashes, from_raw, hashes
 from snowmelt.verify.forms import RowForms, float_bits, is_summed, sql_digest, sql_float, sql_text
-from snowmelt.verify.rounds import Reading, Rows
+from snowmelt.verify.rounds import RowHashes, SourceRows
 
 _PLAIN = TypeOptions()
 _ABC = "'abc'"
@@ -113,7 +113,7 @@ class SourceTable:
             # Rows that the server can't hash have no share in its sum, so that they differ, and are looked at.
             sums.sums[at] = np.uint64((total or 0) % 2**64)
 
-    def rows(self, parting: Parting, classes: Classes) -> Reading:
+    def rows(self, parting: Parting, classes: Classes) -> SourceRows:
         """The rows of some classes, by one exact read."""
         parts = []
         with Session(self._options) as session:
@@ -130,7 +130,7 @@ class SourceTable:
                 read.finish()
         mark = read.mark
         low = shown if isinstance(mark, GtidMark) and shown is not None else mark.high
-        return Reading(Rows.joined(parts), low, mark.high)
+        return SourceRows(RowHashes.joined(parts), low, mark.high)
 
     def details(self, keys: Hashes) -> tuple[dict[int, Detail], Mark]:
         """Some rows by name, as far as they are there."""
@@ -149,7 +149,7 @@ class SourceTable:
             read.finish()
         return found, read.mark
 
-    def _detail(self, batch: pa.RecordBatch, rows: Rows, at: int, summed: list[MySqlColumn]) -> Detail:
+    def _detail(self, batch: pa.RecordBatch, rows: RowHashes, at: int, summed: list[MySqlColumn]) -> Detail:
         digests = {column.name: batch.column(f"d{index}")[at].as_py() for index, column in enumerate(summed)}
         key_at, key = len(summed), []
         for column in self._forms.named:
@@ -171,11 +171,13 @@ class SourceTable:
         high = (parting.bounds[index],) if index < len(parting.bounds) else None
         return key_condition(self._table, low, high)
 
-    def _rows(self, session: Session, where: str) -> Iterator[Rows]:
+    def _rows(self, session: Session, where: str) -> Iterator[RowHashes]:
         for _, rows in self._select(session, where, [], []):
             yield rows
 
-    def _select(self, session: Session, where: str, items: list[str], columns: list[MySqlColumn]) -> Iterator[tuple[pa.RecordBatch, Rows]]:
+    def _select(
+        self, session: Session, where: str, items: list[str], columns: list[MySqlColumn]
+    ) -> Iterator[tuple[pa.RecordBatch, RowHashes]]:
         forms = self._forms
         digests = [f"UNHEX({self._row})", *([f"UNHEX({self._key})"] if forms.key else [])]
         described = [MySqlColumn(name=f"h{index}", base="varbinary", nullable=False) for index in range(len(digests))]
@@ -187,7 +189,7 @@ class SourceTable:
             row = hashes(forms.with_floats(from_raw(batch.column("h0")), list(bits.values())))
             of_key = [bits[column.name] for column in forms.key if column.name in bits]
             key = hashes(forms.with_floats(from_raw(batch.column("h1")), of_key)) if forms.key else row
-            yield batch, Rows.of(key, row)
+            yield batch, RowHashes.of(key, row)
 
 
 def text_of(raw: bytes | None) -> str:

@@ -16,7 +16,7 @@ _TRIES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LakePosition:
     """The lake as of the last done epoch, and where in the source's log that is; None before the first."""
 
     ledger: Ledger
@@ -38,7 +38,7 @@ class Standings:
         self._clock = clock
         self._sleep = sleep
 
-    def look(self) -> Standing:
+    def look(self) -> LakePosition:
         """As of now. What is trimmed while we read is looked for again."""
         for tried in range(_TRIES_MAX):
             try:
@@ -49,7 +49,7 @@ class Standings:
                     raise
                 self._sleep(_LOOK_S)
                 continue
-            return Standing(ledger, place)
+            return LakePosition(ledger, place)
         raise Unavailable("the pipeline's state changes faster than it can be read")
 
     def _place(self, ledger: Ledger) -> Position | None:
@@ -65,7 +65,7 @@ class Standings:
             raise Corrupt("where the lake is can't be told", detail=f"record {number} of the relay is gone")
         return Position(holding.begins.file, holding.begins.offset + upto - holding.first, holding.begins.era)
 
-    def wait(self, after: Position) -> Standing:
+    def wait(self, after: Position) -> LakePosition:
         """The lake at or behind a place of the log. Who does not move for too long is not waited for."""
         best: Position | None = None
         deadline = self._clock() + self._patience_s

@@ -46,7 +46,7 @@ from snowmelt.engine.tasks.jobs import Lane, has_executors, is_gone, raise_gone,
 from snowmelt.engine.tasks.workers import Expected, Packages, look_around, owner_digest, packages, tasks_to_ask
 from snowmelt.errors import BEGIN_ANEW, RECOPY, Corrupt, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.model.position import Position
-from snowmelt.planning.tables import Phase, Table
+from snowmelt.planning.tables import Table, TablePhase
 from snowmelt.relay.retention import Cut, Relay
 from snowmelt.sinks.warehouse import mark
 from snowmelt.store.generations import Generation, check_exclusive, newest_generation
@@ -234,8 +234,8 @@ def check_lake(resources: Resources, ledger: Ledger, catalogue: Catalogue, fitne
     """Each lake table has what the store says. One that is gone is its source table's trouble, unless all are, or the open epoch
     has promised something to it."""
     lake, settings = resources.lake, resources.settings
-    needed = {known.target: known for known in ledger.tables if known.phase not in (Phase.SET_ASIDE, Phase.GONE)}
-    resting = {known.target for known in ledger.tables if known.phase is Phase.SET_ASIDE}
+    needed = {known.target: known for known in ledger.tables if known.phase not in (TablePhase.SET_ASIDE, TablePhase.GONE)}
+    resting = {known.target for known in ledger.tables if known.phase is TablePhase.SET_ASIDE}
     found = {fitness.router.of(name).name for name, table in catalogue.tables.items() if not fitness.why_not(table)}
     promised = {entry.target for entry in ledger.open.entries} if ledger.open is not None else set()
     missing: dict[str, SnowmeltError] = {}
@@ -352,8 +352,8 @@ def _shapes(resources: Resources, found: _Before, taken: _Taken) -> Shapes:
         lower_case_names=taken.catalogue.lower_case_names,
         refuse_cascades=resources.settings.refuse_cascades,
     )
-    schemas = {table.incarnation.table: table.schema for table in ledger.tables if table.phase is not Phase.GONE}
-    aside = [table.incarnation.table for table in ledger.tables if table.phase is Phase.SET_ASIDE]
+    schemas = {table.incarnation.table: table.schema for table in ledger.tables if table.phase is not TablePhase.GONE}
+    aside = [table.incarnation.table for table in ledger.tables if table.phase is TablePhase.SET_ASIDE]
     shapes.begin(schemas, aside, taken.relay.statements(ledger.upto, taken.relay.end))
     return shapes
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from snowmelt.commit.cleaning import Leftovers, Standing, deletable, sweep_due
+from snowmelt.commit.cleaning import CleaningView, Leftovers, deletable, sweep_due
 from snowmelt.commit.records import Intent, Staged, StagedName
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class SweepTask:
     target: str
-    standing: Standing
+    standing: CleaningView
     """As of before the task was launched."""
 
 
@@ -38,7 +38,7 @@ def run_sweep(place: TaskContext, task: SweepTask) -> int:
         return 0
 
 
-def sweep(lake: Sink, target: str, standing: Standing) -> int:
+def sweep(lake: Sink, target: str, standing: CleaningView) -> int:
     staged = [name for name in lake.staged(target) if deletable(StagedName.parse(name), standing)]
     if not staged:
         return 0
@@ -73,7 +73,7 @@ class Cleaner:
     def won(self, intent: Intent) -> None:
         self._leftovers.won(intent)
 
-    def clean(self, standing: Standing, targets: Iterable[str]) -> None:
+    def clean(self, standing: CleaningView, targets: Iterable[str]) -> None:
         """After an epoch. Returns at once."""
         over = self._leftovers.take(standing)
         if over:
@@ -82,7 +82,7 @@ class Cleaner:
         if mine and not self._sweeping and sweep_due(standing.epoch, last=self._last, every=self._every, failed=self._failed):
             self.sweep(standing, targets)
 
-    def sweep(self, standing: Standing, targets: Iterable[str]) -> None:
+    def sweep(self, standing: CleaningView, targets: Iterable[str]) -> None:
         tasks = [SweepTask(target, standing) for target in targets]
         self._last, self._failed, self._sweeping = standing.epoch, False, bool(tasks)
         if tasks:

@@ -11,7 +11,7 @@ from typing import Final
 from snowmelt.databases.contract.patterns import TablePredicate, match_tables
 from snowmelt.errors import InvalidConfig
 from snowmelt.model.table import TableId
-from snowmelt.planning.tables import Phase, Table
+from snowmelt.planning.tables import Table, TablePhase
 
 SAME_NAME: Final = "{database}.{table}"
 
@@ -128,9 +128,9 @@ def check_goes_on(tables: Iterable[Table], captured: TablePredicate, router: Rou
     there would be half of the truth in each of two places. One that is set aside may be left out: its changes are none of the lake's."""
     for table in tables:
         name = table.incarnation.table
-        if table.phase is Phase.SET_ASIDE and not captured(name):
+        if table.phase is TablePhase.SET_ASIDE and not captured(name):
             continue
-        if table.phase is not Phase.GONE and not captured(name):
+        if table.phase is not TablePhase.GONE and not captured(name):
             raise InvalidConfig(
                 "a table of this pipeline is not captured any more",
                 detail=str(name),

@@ -15,7 +15,7 @@ from snowmelt.fluss.target import FlussTarget
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.sinks.warehouse import Warehouse
-from snowmelt.store.objects import Bucket
+from snowmelt.store.objects import BucketAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Settings:
     """What a pipeline is to do."""
 
     name: str
-    state: Path | Bucket
+    state: Path | BucketAddress
     warehouse: str | Warehouse
     source: MySqlOptions
     tables: Sequence[str]

@@ -46,7 +46,7 @@ from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.engine.driver.state import Shape, State
 from snowmelt.errors import RECOPY, check
 from snowmelt.model.table import TableId
-from snowmelt.relay.retention import Effect, Statement
+from snowmelt.relay.retention import Effect, TableStatement
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Shapes:
 
     # ---- where capture is
 
-    def begin(self, schemas: Mapping[TableId, int], aside: Iterable[TableId], statements: Iterable[Statement]) -> None:
+    def begin(self, schemas: Mapping[TableId, int], aside: Iterable[TableId], statements: Iterable[TableStatement]) -> None:
         """The tables of the ledger with their numbers, those that are set aside, and what the chain says behind it."""
         self._now = {table: self.of(number).table for table, number in schemas.items()}
         self._broken = set(aside)
@@ -139,7 +139,7 @@ class Shapes:
         if self.touched.get(name, upto) <= upto:
             self._now[name] = self.of(number).table
 
-    def follow(self, statements: Iterable[Statement]) -> None:
+    def follow(self, statements: Iterable[TableStatement]) -> None:
         """Take up statements as they were recorded, by whomever."""
         for statement in statements:
             self.touched[statement.table] = statement.offset
@@ -154,9 +154,9 @@ class Shapes:
                 case Effect.EMPTIES:
                     pass
 
-    def read(self, segment: Segment, statements: Iterable[LoggedStatement], first: int) -> tuple[Statement, ...]:
+    def read(self, segment: Segment, statements: Iterable[LoggedStatement], first: int) -> tuple[TableStatement, ...]:
         """What the statements of a segment do to tables; their shapes are recorded. `first` is where it begins on the number line."""
-        found: list[Statement] = []
+        found: list[TableStatement] = []
         for logged in statements:
             offset = first + logged.offset - segment.start.offset
             changes = changes_of(
@@ -173,9 +173,9 @@ class Shapes:
             found += made
         return tuple(found)
 
-    def _statement(self, offset: int, outcome: _Outcome) -> Statement:
+    def _statement(self, offset: int, outcome: _Outcome) -> TableStatement:
         number = 0 if outcome.shape is None else self.number(outcome.shape)
-        return Statement(offset, outcome.table, outcome.effect, number, why=outcome.why)
+        return TableStatement(offset, outcome.table, outcome.effect, number, why=outcome.why)
 
     def _outcomes(self, change: SchemaChange, logged: LoggedStatement, where: str) -> Iterator[_Outcome]:
         text = _told(logged.sql)

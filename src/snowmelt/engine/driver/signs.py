@@ -28,7 +28,7 @@ from snowmelt.model.moment import TimeMs
 from snowmelt.store.contract import Store, numbered
 from snowmelt.store.generations import Generation
 from snowmelt.store.numbered import Lost
-from snowmelt.store.records import Kind, delete_records, get_record, settle_record
+from snowmelt.store.records import RecordKind, delete_records, get_record, settle_record
 
 PREFIX: Final = "sign"
 EVERY_S: Final = 15.0
@@ -43,7 +43,7 @@ _LEFT_OUT_MAX: Final = 100
 _WHY_CHARACTERS_MAX: Final = 200
 
 
-class Doing(StrEnum):
+class DriverActivity(StrEnum):
     RUNS = "runs"
     RETRIES = "retries"
     """It met an error that may pass; its process starts another driver after a pause."""
@@ -73,21 +73,21 @@ class Sign:
     host: str
     process: str
     """Number, start and namespace of the process, as this host knows it."""
-    doing: Doing
+    doing: DriverActivity
     error: str = ""
     """The last one, of this driver or of one before it."""
     error_ms: TimeMs = 0
     left_out: tuple[LeftOut, ...] = ()
 
 
-SIGN: Final = Kind("sign", 1, Sign)
+SIGN: Final = RecordKind("sign", 1, Sign)
 
 
 class LastWord(Protocol):
     """What tells whether its process is alive."""
 
     @property
-    def doing(self) -> Doing: ...
+    def doing(self) -> DriverActivity: ...
     @property
     def host(self) -> str: ...
     @property
@@ -131,13 +131,13 @@ class Signs:
             delete_records(self._store, (numbered(PREFIX, number) for number in numbers[: 1 - _KEPT]))
             if (last := read_sign(self._store)) is not None:
                 self._error, self._error_ms = last.error, last.error_ms
-        self._put(Doing.RUNS)
+        self._put(DriverActivity.RUNS)
 
     def beat(self, left_out: Mapping[str, str]) -> None:
         """To be called often. Costs nothing until the next sign is due, or until other tables are left out."""
         if self._generation is not None and (self._clock() >= self._due or left_out != self._left_out):
             self._left_out = dict(left_out)
-            self._put(Doing.RUNS)
+            self._put(DriverActivity.RUNS)
 
     def end(self, error: BaseException | None = None) -> None:
         """The driver's last word. Of an error that we don't know the kind alone is told: its text may hold anything."""
@@ -147,18 +147,18 @@ class Signs:
         if isinstance(error, Exception):
             text = str(error) if isinstance(error, SnowmeltError) else type(error).__name__
             self._error, self._error_ms = printable(text, _ERROR_CHARACTERS_MAX), self._now_ms()
-        doing = Doing.ENDED
+        doing = DriverActivity.ENDED
         if isinstance(error, Unavailable | OutcomeUnknown):
-            doing = Doing.RETRIES
+            doing = DriverActivity.RETRIES
         elif isinstance(error, Exception):
-            doing = Doing.FAILED
+            doing = DriverActivity.FAILED
         if self._generation is not None:
             self._put(doing)
-        elif doing is not Doing.ENDED:
+        elif doing is not DriverActivity.ENDED:
             with _lost():
                 self._speak_for_the_last(doing)
 
-    def _speak_for_the_last(self, doing: Doing) -> None:
+    def _speak_for_the_last(self, doing: DriverActivity) -> None:
         last = read_sign(self._store)
         if last is None or last.pipeline != self._pipeline or is_alive(last, self._now()):
             return
@@ -167,7 +167,7 @@ class Signs:
         self._left_out = {one.table: one.why for one in last.left_out}
         self._put(doing)
 
-    def _put(self, doing: Doing) -> None:
+    def _put(self, doing: DriverActivity) -> None:
         mine = self._generation
         if mine is None or self._older:
             return
@@ -216,7 +216,7 @@ def read_sign(store: Store) -> Sign | None:
 
 def is_alive(sign: LastWord, now: float) -> bool:
     """Whether the process that wrote it is there, where this can be seen from here; else whether its next sign is not overdue."""
-    if sign.doing not in (Doing.RUNS, Doing.RETRIES):
+    if sign.doing not in (DriverActivity.RUNS, DriverActivity.RETRIES):
         return False
     pid, _, _ = sign.process.partition(":")
     mine = process_mark(os.getpid())
@@ -225,11 +225,11 @@ def is_alive(sign: LastWord, now: float) -> bool:
     return now * 1000 - sign.at_ms < MISSED_MAX * sign.every_ms
 
 
-def last_words(sign: LastWord, now: float) -> Doing | None:
+def last_words(sign: LastWord, now: float) -> DriverActivity | None:
     """What became of the driver; None: it died without a word."""
-    if sign.doing is Doing.RETRIES and not is_alive(sign, now):
-        return Doing.FAILED
-    return None if sign.doing is Doing.RUNS and not is_alive(sign, now) else sign.doing
+    if sign.doing is DriverActivity.RETRIES and not is_alive(sign, now):
+        return DriverActivity.FAILED
+    return None if sign.doing is DriverActivity.RUNS and not is_alive(sign, now) else sign.doing
 
 
 def process_mark(pid: int) -> str | None:

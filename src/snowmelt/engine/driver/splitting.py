@@ -20,8 +20,8 @@ from snowmelt.databases.mysql.read.reads import LOCK_WAIT_S
 from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.engine.driver.retries import Retries
 from snowmelt.engine.tasks.keys import pack_bound, unpack_bound
-from snowmelt.planning.facts import Extent, Incarnation, Split
-from snowmelt.planning.tables import Copy, Phase, Table, Tables
+from snowmelt.planning.facts import Incarnation, KeyEnds, Split
+from snowmelt.planning.tables import Copy, Table, TablePhase, Tables
 
 BOUNDS_AT_ONCE: Final = 200
 CHUNK_BYTES: Final = 128 << 20
@@ -32,7 +32,7 @@ to be done again is no great loss."""
 @dataclass(frozen=True, slots=True)
 class _Sought:
     incarnation: Incarnation
-    extent: Extent
+    extent: KeyEnds
     """A table that is read again is the same incarnation, with other ends."""
     first: int
 
@@ -50,7 +50,7 @@ class Splitter:
     def next(self, table: Table, shape: MySqlTable) -> Iterator[Split]:
         """The next bounds of a table that is being split, once they are found."""
         copy = table.copy
-        if table.phase is not Phase.SPLITTING or copy is None or copy.extent is None:
+        if table.phase is not TablePhase.SPLITTING or copy is None or copy.extent is None:
             return
         sought = _Sought(table.incarnation, copy.extent, copy.bounds.last + 1)
         for old in [one for one in self._sought if one.incarnation.table == table.incarnation.table and one != sought]:
@@ -72,7 +72,7 @@ class Splitter:
 
     def let_go(self, tables: Tables) -> None:
         """Drop the bounds that were found for tables that are not being split any more."""
-        splitting = {table.incarnation for table in tables if table.phase is Phase.SPLITTING}
+        splitting = {table.incarnation for table in tables if table.phase is TablePhase.SPLITTING}
         for sought in [one for one in self._sought if one.incarnation not in splitting]:
             self._sought.pop(sought).cancel()
 

@@ -28,7 +28,7 @@ from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
 from snowmelt.relay.retention import Relay, Sealed, needs_before, take_over
 from snowmelt.store.contract import Store, numbered
 from snowmelt.store.numbered import Lost, newest
-from snowmelt.store.records import Kind, delete_records, get_record, settle_record
+from snowmelt.store.records import RecordKind, delete_records, get_record, settle_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class Owner:
     place: str
 
 
-OWNER: Final = Kind("owner", 2, Owner)
-INTENT: Final = Kind("intent", 3, Intent)
-DONE: Final = Kind("done", 1, Done)
-SUMMARY: Final = Kind("summary", 2, Summary)
-SEALED: Final = Kind("sealed", 5, Sealed)
-SHAPE: Final = Kind("shape", 1, Shape)
+OWNER: Final = RecordKind("owner", 2, Owner)
+INTENT: Final = RecordKind("intent", 3, Intent)
+DONE: Final = RecordKind("done", 1, Done)
+SUMMARY: Final = RecordKind("summary", 2, Summary)
+SEALED: Final = RecordKind("sealed", 5, Sealed)
+SHAPE: Final = RecordKind("shape", 1, Shape)
 
 SUMMARIES_KEPT: Final = 3
 _TRIES_MAX: Final = 100

@@ -35,7 +35,7 @@ from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Prepared
 from snowmelt.store.contract import Store, key_of_part, numbered
 from snowmelt.store.numbered import Lost
-from snowmelt.store.records import Kind, delete_records, get_record, read_record, settle_record
+from snowmelt.store.records import RecordKind, delete_records, get_record, read_record, settle_record
 
 _PREFIX: Final = "held"
 _PIECE_BYTES: Final = 8 << 20
@@ -58,7 +58,7 @@ class Aside:
     pieces: tuple[Piece, ...]
 
 
-ASIDE: Final = Kind("aside", 1, Aside)
+ASIDE: Final = RecordKind("aside", 1, Aside)
 
 
 def put_aside(store: Store, segment: Segment, group: Prepared, position: int) -> None:

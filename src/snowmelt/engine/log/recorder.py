@@ -27,7 +27,7 @@ from snowmelt.engine.log.prepared import let_go_of, lying_aside, put_aside
 from snowmelt.engine.log.storage import Keeping
 from snowmelt.errors import Corrupt, Fenced, SnowmeltError, Unavailable
 from snowmelt.model.position import Position
-from snowmelt.relay.flow import Flow, Held, Need, decide_flow
+from snowmelt.relay.flow import Backlog, Flow, Need, decide_flow
 from snowmelt.relay.retention import Cut, Ending, Prepared, Relay, Sealed
 from snowmelt.store.generations import is_newest
 
@@ -60,7 +60,7 @@ class Gauge:
 
     def flow(self, open_bytes: int) -> Flow:
         """For `Capture`."""
-        held = Held(self.held_bytes + open_bytes, self.sealed_bytes, self._end)
+        held = Backlog(self.held_bytes + open_bytes, self.sealed_bytes, self._end)
         flow = decide_flow(held, self.need, soft=self._limits.disk_bytes_max, hard=self._limits.disk_bytes_hard)
         self.paused = flow is not Flow.ON
         return flow

@@ -48,21 +48,21 @@ SEAL_MS: Final = 10_000
 which the server needs to have it still."""
 
 
-class Doing(Enum):
+class RelayActivity(Enum):
     STANDS_BY = "stands by"
     CAPTURES = "captures"
     PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    state: Doing
+class RelayStatus:
+    state: RelayActivity
     position: Position | None
     """Up to where the log is durable here."""
     held_bytes: int
 
 
-def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[Standing], None]) -> None:
+def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[RelayStatus], None]) -> None:
     """Capture whenever no driver does, until `asked` is set. A database that is away is waited for."""
     folder_of_log = settings.log_folder
     if folder_of_log is None:
@@ -83,7 +83,7 @@ def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[S
             try:
                 folder.enter_context(owned(folder_of_log))
             except Fenced:
-                tell(Standing(Doing.STANDS_BY, None, sum(sealed_bytes(folder_of_log).values())))
+                tell(RelayStatus(RelayActivity.STANDS_BY, None, sum(sealed_bytes(folder_of_log).values())))
                 asked.wait(pause_s)
                 continue
             try:
@@ -95,7 +95,7 @@ def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[S
         asked.wait(pause_s)
 
 
-def _stay(settings: Settings, folder: Path, state: State, seen: int, asked: threading.Event, tell: Callable[[Standing], None]) -> None:
+def _stay(settings: Settings, folder: Path, state: State, seen: int, asked: threading.Event, tell: Callable[[RelayStatus], None]) -> None:
     """Capture in the folder, which is ours, until a driver newer than `seen` wants it."""
     segments = list_segments(folder)
     start, identity, gauge = _take_stock(settings, segments, state)
@@ -115,7 +115,7 @@ def _stay(settings: Settings, folder: Path, state: State, seen: int, asked: thre
         ended = pool.submit(capture.run_owned, stop, segments[-1] if segments else None)
         try:
             while not (ended.done() or asked.is_set()) and newest_generation(state.store, seen) == seen:
-                tell(Standing(Doing.PAUSED if gauge.paused else Doing.CAPTURES, capture.end, gauge.held_bytes))
+                tell(RelayStatus(RelayActivity.PAUSED if gauge.paused else RelayActivity.CAPTURES, capture.end, gauge.held_bytes))
                 wait([ended], LOOK_S)
         finally:
             stop.set()

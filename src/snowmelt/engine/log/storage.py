@@ -51,7 +51,7 @@ from snowmelt.engine.log.reading import ReadInto, read_file
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, check
 from snowmelt.relay.retention import Relay, Sealed
 from snowmelt.store.contract import Store, key_of, key_of_part, numbered
-from snowmelt.store.objects import Bucket, open_store
+from snowmelt.store.objects import BucketAddress, open_store
 
 PIECE_BYTES: Final = 16 << 20
 UPLOADS_AT_ONCE: Final = 4
@@ -365,9 +365,9 @@ def _remove_abandoned(folder: Path) -> None:
 Opened = tuple[Segment, ReadInto]
 
 
-def segments_of(state: Path | Bucket) -> Callable[[str], Opened]:
+def segments_of(state: Path | BucketAddress) -> Callable[[str], Opened]:
     """Opens segments by the names that their records have."""
-    if isinstance(state, Bucket):
+    if isinstance(state, BucketAddress):
         store = open_store(state)
         return lambda name: (_read_index(store, name), partial(_read_pieces, store, name))
 

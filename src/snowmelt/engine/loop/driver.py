@@ -27,7 +27,7 @@ from snowmelt.engine.loop.proposals import Proposals
 from snowmelt.engine.loop.resources import TURN_S, Resources
 from snowmelt.engine.tasks.jobs import is_gone, raise_gone
 from snowmelt.errors import Fenced, Unavailable
-from snowmelt.planning.tables import Phase
+from snowmelt.planning.tables import TablePhase
 from snowmelt.store.generations import newest_generation
 
 
@@ -141,7 +141,7 @@ class DriverLoop:
     def caught_up(self) -> bool:
         """Whether every table is live, or set aside, and the lake has what the database had when this driver started."""
         ledger = self.known.ledger
-        live = all(table.phase in (Phase.RELEASED, Phase.SET_ASIDE) for table in ledger.tables)
+        live = all(table.phase in (TablePhase.RELEASED, TablePhase.SET_ASIDE) for table in ledger.tables)
         return live and self.proposals.settled and ledger.open is None and self.known.has(self.known.began)
 
     @property

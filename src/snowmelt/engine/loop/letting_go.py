@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from snowmelt.commit.cleaning import Standing
+from snowmelt.commit.cleaning import CleaningView
 from snowmelt.commit.coordinator import Coordinator
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
@@ -83,8 +83,8 @@ class LettingGo:
         needed = {table.schema for table in ledger.tables} | {statement.schema for statement in statements}
         self._known.shapes.forget(needed | self._holders.proposals.let_go(), ledger.generation)
 
-    def standing(self) -> Standing:
+    def standing(self) -> CleaningView:
         """What decides about staged files, as of now."""
         ledger, chunks = self._known.ledger, self._chunks
         mine = (self._known.generation, ledger.epoch, ledger.generation, chunks.newest_job, chunks.under_way)
-        return Standing(*mine, self._machine.named)
+        return CleaningView(*mine, self._machine.named)

@@ -23,7 +23,7 @@ from snowmelt.engine.tasks.jobs import Jobs, Lane
 from snowmelt.engine.tasks.log import LogAnswer, LogTask, run_log
 from snowmelt.errors import SnowmeltError, TableStuck
 from snowmelt.planning.epochs import EpochPlan
-from snowmelt.planning.tables import Phase
+from snowmelt.planning.tables import TablePhase
 from snowmelt.relay.retention import Relay
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class LogLane:
 
     def _tasks_of(self, plan: EpochPlan) -> list[LogTask]:
         ledger, relay = self._known.ledger, self._known.relay
-        rules = {table.incarnation.table: plan.rule(table) for table in ledger.tables if table.phase is not Phase.GONE} | plan.rules
+        rules = {table.incarnation.table: plan.rule(table) for table in ledger.tables if table.phase is not TablePhase.GONE} | plan.rules
         # What lies at or below `after` is read again for chunks that are adopted, and for nothing else.
         again = {name: rule for name, rule in rules.items() if rule.adopting}
         emitting = {name: rule for name, rule in rules.items() if rule.live or rule.outside or rule.adopted or rule.adopting}

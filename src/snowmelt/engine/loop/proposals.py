@@ -23,7 +23,7 @@ from snowmelt.errors import RECOPY, Corrupt, Fenced, InvalidConfig, SourceDrift,
 from snowmelt.model.table import TableId
 from snowmelt.planning.asides import forget, reborn
 from snowmelt.planning.facts import Durable, Found, Gone, Incarnation, SetAside
-from snowmelt.planning.tables import Phase, Table
+from snowmelt.planning.tables import Table, TablePhase
 from snowmelt.store.generations import newest_generation
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Proposals:
                 yield reborn(table, epoch=ledger.epoch + 1, at=ledger.upto)
         yield from self._new()
         for table in ledger.tables:
-            if table.phase is Phase.SPLITTING:
+            if table.phase is TablePhase.SPLITTING:
                 yield from self._splitter.next(table, known.shapes.of(table.schema).table)
 
     @property
@@ -79,7 +79,7 @@ class Proposals:
     def _new(self) -> Iterator[Durable]:
         ledger = self._known.ledger
         taken = {known.target: known.incarnation.table for known in ledger.tables}
-        gone = {known.target for known in ledger.tables if known.phase is Phase.GONE}
+        gone = {known.target for known in ledger.tables if known.phase is TablePhase.GONE}
         for shape, why in self._discovery.found():
             try:
                 target = self._fitness.router.of(shape.id)
@@ -161,7 +161,7 @@ class Proposals:
             with contextlib.suppress(SourceDrift):
                 lake.reshape(target, schema, key, emptied=table.keyed)
                 return True
-        if table.phase is not Phase.SET_ASIDE:
+        if table.phase is not TablePhase.SET_ASIDE:
             self._asides.add(name, name.stuck("its lake table is made anew, as it was asked for"))
             return False
         if self._known.ledger.open is not None:

@@ -19,7 +19,7 @@ from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.keys import pack_bound
 from snowmelt.engine.tasks.rows import Sourced, chunk_rows
 from snowmelt.model.position import Position
-from snowmelt.planning.facts import OUTSIDE, Extent, Launched
+from snowmelt.planning.facts import OUTSIDE, KeyEnds, Launched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class ChunkAnswer:
     nonce: str
     mark: Mark
     staged: Staged
-    extent: Extent | None
+    extent: KeyEnds | None
 
 
 def run_chunk(context: TaskContext, task: ChunkTask) -> ChunkAnswer:
@@ -69,7 +69,7 @@ def run_chunk(context: TaskContext, task: ChunkTask) -> ChunkAnswer:
     return ChunkAnswer(launch=launch, schema=task.schema, nonce=nonce, mark=read.mark, staged=staged, extent=None)
 
 
-def _extent(ends: KeyExtent) -> Extent | None:
+def _extent(ends: KeyExtent) -> KeyEnds | None:
     if ends.least is None or ends.greatest is None:
         return None
-    return Extent(pack_bound(ends.least), pack_bound(ends.greatest))
+    return KeyEnds(pack_bound(ends.least), pack_bound(ends.greatest))

@@ -22,7 +22,7 @@ from snowmelt.sinks.contract import Sink
 from snowmelt.sinks.registry import open_sink
 from snowmelt.sinks.warehouse import Warehouse, check_marked
 from snowmelt.store.generations import check_shared
-from snowmelt.store.objects import Bucket, open_store
+from snowmelt.store.objects import BucketAddress, open_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class TaskContext:
 
     generation: int
     nonce: str
-    state: Path | Bucket
+    state: Path | BucketAddress
     warehouse: str | Warehouse
     user: str
     source: MySqlOptions

@@ -14,7 +14,7 @@ from snowmelt.databases.mysql.read.bounds import Bound
 from snowmelt.databases.mysql.types.columns import INTEGER_BITS, MySqlTable
 from snowmelt.errors import InvariantBroken, check
 from snowmelt.planning.epochs import Span
-from snowmelt.planning.facts import Extent
+from snowmelt.planning.facts import KeyEnds
 
 Mask = npt.NDArray[np.bool_]
 _BYTES = 16
@@ -44,14 +44,14 @@ def _number(raw: bytes) -> int:
     return int.from_bytes(raw, "big") - _ZERO
 
 
-def outside(keys: Longs | None, extent: Extent | None) -> Mask:
+def outside(keys: Longs | None, extent: KeyEnds | None) -> Mask:
     keys = _told(keys)
     if extent is None:
         return np.full(len(keys), True)
     return (keys < _number(extent.least)) | (keys > _number(extent.greatest))
 
 
-def in_span(keys: Longs | None, span: Span, extent: Extent | None) -> Mask:
+def in_span(keys: Longs | None, span: Span, extent: KeyEnds | None) -> Mask:
     keys = _told(keys)
     inside = ~outside(keys, extent) & (keys <= _number(span.upto))
     return inside if span.above is None else inside & (keys > _number(span.above))

@@ -35,7 +35,7 @@ from snowmelt.engine.log.reading import Filtered, StoredLog, read_group
 from snowmelt.engine.log.storage import Opened, segments_of
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.keys import Mask, in_span, outside
-from snowmelt.engine.tasks.rows import Ordinals, Sourced, change_rows, truncate_row
+from snowmelt.engine.tasks.rows import RowNumbering, Sourced, change_rows, truncate_row
 from snowmelt.engine.tasks.writers import Writers, trouble_of
 from snowmelt.errors import check
 from snowmelt.model.position import Position
@@ -131,7 +131,7 @@ def kept_rows(context: TaskContext, task: LogTask, *, prefilter: PreFilter | Non
         limits=context.limits,
     )
     opened = segments_of(context.state)
-    ordinals = {name: Ordinals() for name in task.tables}
+    ordinals = {name: RowNumbering() for name in task.tables}
     prefilter = prefilter or PreFilter(context.limits.prefilter_bytes)
     find = _prepared(context, task, opened, prefilter)
     with contextlib.closing(prefilter):

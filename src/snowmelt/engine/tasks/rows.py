@@ -99,7 +99,7 @@ def truncate_row(columns: pa.Schema, *, at: int, time_us: int) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-class Ordinals:
+class RowNumbering:
     """Numbers the rows of each transaction of one table, over batches."""
 
     def __init__(self) -> None:

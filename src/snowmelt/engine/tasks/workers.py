@@ -18,7 +18,7 @@ from typing import Any, Final
 from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.sinks.warehouse import Warehouse, check_marked
 from snowmelt.store.contract import numbered
-from snowmelt.store.objects import Bucket, open_store
+from snowmelt.store.objects import BucketAddress, open_store
 
 Packages = tuple[tuple[str, str], ...]
 
@@ -31,7 +31,7 @@ class Expected:
     """What the driver has, and a worker must find."""
 
     packages: Packages
-    state: Path | Bucket
+    state: Path | BucketAddress
     owner: str
     """A digest of the state's owner record."""
     warehouse: str | Warehouse
@@ -63,7 +63,7 @@ def check_packages(expected: Packages) -> None:
             )
 
 
-def owner_digest(state: Path | Bucket) -> str:
+def owner_digest(state: Path | BucketAddress) -> str:
     """Tells the state of one pipeline from any other place."""
     return hashlib.sha256(open_store(state).get(numbered("owner", 1)) or b"").hexdigest()
 

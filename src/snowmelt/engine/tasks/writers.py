@@ -24,7 +24,7 @@ from snowmelt.sinks.contract import SinkWriter
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingRows:
     """The rows of one table that are in no file yet, as Arrow messages."""
 
     schema: pa.Schema
@@ -49,7 +49,7 @@ class Writers:
         self._names = names
         self._held_bytes_max = held_bytes_max
         self._writers: dict[str, SinkWriter] = {}
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _WaitingRows] = {}
         self._targets: dict[str, None] = {}
         """In the order of their first rows."""
         self.held_bytes = 0
@@ -70,7 +70,7 @@ class Writers:
             return
         while self.held_bytes + size > self._held_bytes_max:
             self._flush(max(self._waiting, key=lambda name: self._waiting[name].size))
-        self._waiting.setdefault(target, _Waiting(batch.schema)).add(batch, size)
+        self._waiting.setdefault(target, _WaitingRows(batch.schema)).add(batch, size)
         self.held_bytes += size
 
     def finish(self) -> dict[str, Staged]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from snowmelt.errors import SnowmeltError
 from snowmelt.model.table import TableId
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.rounds import RoundState
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class RoundEnd:
     """What came of a round, for whoever watches."""
 
     path: TableId
-    state: State
+    state: RoundState
     rows: int
     seconds: float
     snapshot: int

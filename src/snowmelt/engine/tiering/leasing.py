@@ -33,14 +33,14 @@ from snowmelt.tiering.leases import (
     Answer,
     Confirmed,
     Drop,
+    Endpoint,
     FilesRead,
     LeaseBook,
-    Leased,
+    LeasedSnapshot,
     LeaseStatus,
     Listed,
     ListSnapshots,
-    Lost,
-    Place,
+    NoAnswer,
     ReadFiles,
     Refused,
     Release,
@@ -115,7 +115,7 @@ class Leasing:
         table: int,
         wanted: Mapping[Bucket, str | None],
         lost: Callable[[str], None] = _ignore_loss,
-    ) -> Mapping[Bucket, Leased]:
+    ) -> Mapping[Bucket, LeasedSnapshot]:
         """Waits until the newest snapshots of these buckets are safe from deletion. A bucket that has none is not in the answer.
         `Unavailable` if that fails; the round then fails, and the lease is let go of. `lost`: called once, by the lease thread, with the
         reason if the lease is lost before its `end`. It must not wait for anything."""
@@ -260,11 +260,11 @@ class _Calls:
             return self._ask(self._client, step)
         except Unavailable as error:
             self.disconnect()
-            return Lost(str(error))
+            return NoAnswer(str(error))
         except OutcomeUnknown as error:
             self.disconnect()
             # Releasing what the lease has not fails in the server itself, and for ever.
-            return Refused(str(error)) if isinstance(step, Release) else Lost(str(error))
+            return Refused(str(error)) if isinstance(step, Release) else NoAnswer(str(error))
         except SnowmeltError as error:
             return Refused(str(error))
 
@@ -272,7 +272,7 @@ class _Calls:
         match step:
             case ListSnapshots(_, path, partitions):
                 # The epoch first: a coordinator that goes in between takes the connection with it.
-                place = Place(self._connections, client.heartbeat().coordinator_epoch)
+                place = Endpoint(self._connections, client.heartbeat().coordinator_epoch)
                 lists = [client.latest_snapshots(path, partition) for partition in partitions]
                 snapshots: dict[Bucket, KvSnapshot] = {}
                 for one in lists:
@@ -297,7 +297,7 @@ class _Calls:
 
 def _tell(step: Step, answer: Answer) -> None:
     fields = {"call": type(step).__name__, "lease": step.lease}
-    if isinstance(answer, Lost | Refused):
+    if isinstance(answer, NoAnswer | Refused):
         log.warning("a call about a lease failed", extra={**fields, "why": answer.why})
     elif isinstance(step, Acquire):
         log.info("a lease was acquired or renewed", extra={**fields, "buckets": len(step.snapshots)})

@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 from snowmelt.errors import OutcomeUnknown, Unavailable
 from snowmelt.fluss.client import FlussClient, Node, OffsetKind, Partition
-from snowmelt.fluss.rpc import Gone
+from snowmelt.fluss.rpc import GoneFromFluss
 from snowmelt.fluss.tables import ReadableTable
 from snowmelt.fluss.tablets import Tablets
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from snowmelt.sinks.tiering import LakeColumn, LakeShape
-from snowmelt.tiering.fence import Known
-from snowmelt.tiering.splits import Log
+from snowmelt.tiering.fence import KnownToFluss
+from snowmelt.tiering.splits import BucketLog
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    logs: tuple[Log, ...]
+    logs: tuple[BucketLog, ...]
     partitions: Mapping[int, Partition]
 
     def partition_name(self, bucket: Bucket) -> str | None:
@@ -34,12 +34,12 @@ def list_buckets(client: FlussClient, table: ReadableTable) -> Buckets:
     """Every bucket. One of a partition that is dropped meanwhile is left out. `client` is the coordinator's."""
     found = client.partitions(table.path) if table.partition_key else ()
     partitions = {one.partition: one for one in found}
-    logs: list[Log] = []
+    logs: list[BucketLog] = []
     with closing(Tablets(client.cluster(table.path, partitions))) as opened:
         for partition in found if table.partition_key else (None,):
             try:
                 logs += _list_partition(client, opened, table, partition)
-            except Gone as gone:
+            except GoneFromFluss as gone:
                 if partition is None:
                     raise
                 # A tablet server that was just started says of all its buckets what it says of those that are gone.
@@ -49,7 +49,7 @@ def list_buckets(client: FlussClient, table: ReadableTable) -> Buckets:
     return Buckets(tuple(logs), partitions)
 
 
-def _list_partition(client: FlussClient, opened: Tablets, table: ReadableTable, partition: Partition | None) -> list[Log]:
+def _list_partition(client: FlussClient, opened: Tablets, table: ReadableTable, partition: Partition | None) -> list[BucketLog]:
     number = partition.partition if partition is not None else None
     keyed = bool(table.versions.target.primary_key)
     snapshots = client.latest_snapshots(table.path, partition.name if partition is not None else None).snapshots if keyed else {}
@@ -63,10 +63,10 @@ def _list_partition(client: FlussClient, opened: Tablets, table: ReadableTable, 
         # The end first: what is cut meanwhile is seen by the beginning.
         latest |= opened.client(node).offsets(table.table, number, numbers, OffsetKind.LATEST)
         earliest |= opened.client(node).offsets(table.table, number, numbers, OffsetKind.EARLIEST)
-    return [Log(bucket, earliest[bucket], latest[bucket], snapshots.get(bucket)) for bucket in buckets]
+    return [BucketLog(bucket, earliest[bucket], latest[bucket], snapshots.get(bucket)) for bucket in buckets]
 
 
-def lake_known(client: FlussClient, path: TableId) -> Known | None:
+def lake_known(client: FlussClient, path: TableId) -> KnownToFluss | None:
     """What Fluss says that the lake has."""
     try:
         known = client.lake_snapshot(path)
@@ -74,7 +74,7 @@ def lake_known(client: FlussClient, path: TableId) -> Known | None:
         # It does not find its own file of offsets. What the lake says counts, and a round tells it once more.
         log.warning("Fluss can't say what it knows of %s in the lake: %s", path, error)
         return None
-    return None if known is None else Known(known.snapshot, known.offsets)
+    return None if known is None else KnownToFluss(known.snapshot, known.offsets)
 
 
 def lake_shape(table: ReadableTable) -> LakeShape:

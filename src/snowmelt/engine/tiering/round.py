@@ -35,7 +35,7 @@ from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, present
 from snowmelt.fluss.client import FlussClient, HandedOut, connect_coordinator
-from snowmelt.fluss.rpc import Gone
+from snowmelt.fluss.rpc import GoneFromFluss
 from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.model.fluss import Bucket, SnapshotFile
 from snowmelt.sinks.registry import open_tiering
@@ -43,7 +43,7 @@ from snowmelt.sinks.tiering import TieringSink
 from snowmelt.tiering import rounds
 from snowmelt.tiering.fence import Tiered
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.rounds import ENDS, Outcome, Round, State, Step
+from snowmelt.tiering.rounds import ENDS, Outcome, Round, RoundState, Step
 from snowmelt.tiering.splits import SnapshotSplit
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class RunningRound:
         with self._slots:
             self.pausing = False
             began = time.monotonic()
-            state = State.FAILED
+            state = RoundState.FAILED
             try:
                 # A table that waited until the service is to end goes back as it is.
                 state = self._give_up() if self._abandon.is_set() else self._run()
@@ -177,7 +177,7 @@ class RunningRound:
         lease = self._lease if leased else ""
         return RoundEnd(self.handed.path, state, self._rows, seconds, self._snapshot, self._failed, lease, leased)
 
-    def _run(self) -> State:
+    def _run(self) -> RoundState:
         try:
             # A login that does not work at the moment is no trouble of the table.
             self._client()
@@ -204,7 +204,7 @@ class RunningRound:
                 except SnowmeltError as error:
                     self._failed = error
                     machine.take(rounds.Failed())
-                committed, void = frozenset(machine.committed), machine.state is State.VOID
+                committed, void = frozenset(machine.committed), machine.state is RoundState.VOID
             if committed:
                 self._leasing.release(self._lease, committed)
             if void:
@@ -228,11 +228,11 @@ class RunningRound:
             if self._lost:
                 self.machine.lost()
 
-    def _give_up(self) -> State:
+    def _give_up(self) -> RoundState:
         """A round that could not begin has nothing to clean."""
         if self.owned:
             self._say(rounds.Report(finished=False, more=False))
-        return State.FAILED if self.owned else State.FENCED
+        return RoundState.FAILED if self.owned else RoundState.FENCED
 
     @property
     def _lake(self) -> TieringSink:
@@ -271,11 +271,11 @@ class RunningRound:
                     self._failed = error
                     return rounds.Unclear()
                 reach(LAKE_COMMITTED)
-                return rounds.Committed(self._snapshot)
+                return rounds.LakeCommitted(self._snapshot)
             case rounds.LookBack(base, path):
                 return self._look_back(base, path)
             case rounds.Confirm():
-                return rounds.Confirmed(self._newest())
+                return rounds.NewestConfirmed(self._newest())
             case rounds.Clean(messages):
                 try:
                     self._lake.clean(self._target, self._identity, messages)
@@ -284,13 +284,13 @@ class RunningRound:
                 return rounds.Cleaned()
             case rounds.Report():
                 self._say(step)
-                return rounds.Reported()
+                return rounds.RoundReported()
             case rounds.Tell():
                 return self._tell(step)
             case _:
                 try:
                     return self._before_the_commit(step)
-                except _Staged as staged:
+                except _PartlyRead as staged:
                     self._failed = staged.error
                     return rounds.Failed(staged.messages)
                 except SnowmeltError as error:
@@ -303,8 +303,8 @@ class RunningRound:
                 return self._look()
             case rounds.ListBuckets():
                 self._buckets = list_buckets(self._client(), self._readable)
-                return rounds.Listed(self._buckets.logs)
-            case rounds.Lease(wanted):
+                return rounds.LogsListed(self._buckets.logs)
+            case rounds.LeaseSnapshots(wanted):
                 return self._hold(wanted)
             case rounds.ReadSplits(splits):
                 answers = self._read(splits)
@@ -315,14 +315,14 @@ class RunningRound:
                 self._check_lease()
                 try:
                     info = self._client().table_info(self.handed.path)
-                except Gone:
+                except GoneFromFluss:
                     return rounds.TableSeen(None, 0)
                 return rounds.TableSeen(info.table, info.schema)
             case rounds.Prepare(offsets):
                 path = self._client().prepare_lake_snapshot(self.handed.table, self.handed.path, offsets.ends)
                 written = self._lake.offsets(path)
                 self._check_lease()
-                return rounds.Prepared(path, written)
+                return rounds.CommitPrepared(path, written)
             case _:
                 raise InvariantBroken("a round has a step that nobody does", detail=type(step).__name__)
 
@@ -357,7 +357,7 @@ class RunningRound:
                 max_timestamps_ms=machine.timestamps_ms,
                 keep_from=tell.keep_from,
             )
-        except Gone as error:
+        except GoneFromFluss as error:
             # There is nobody any more who would want to know.
             log.warning("%s is gone: %s", self.handed.path, error)
         except SnowmeltError as error:
@@ -370,7 +370,7 @@ class RunningRound:
         names = {bucket: self._buckets.partition_name(bucket) for bucket in wanted}
         leased = self._leasing.acquire(self._lease, self.handed.path, self.handed.table, names, self._lease_lost)
         self._files = {bucket: one.files.files for bucket, one in leased.items()}
-        return rounds.Leased({bucket: one.snapshot for bucket, one in leased.items()})
+        return rounds.SnapshotsLeased({bucket: one.snapshot for bucket, one in leased.items()})
 
     def _lease_lost(self, why: str) -> None:
         self._stop_reading(Unavailable("KV snapshots were read whose lease was lost", detail=f"lease {self._lease}, {why}"))
@@ -429,14 +429,14 @@ class RunningRound:
             why = self._stopped or spark_error(error)
             with self.lock:
                 staged = tuple(message for answer in self._ended.values() for message in answer.read.messages)
-            raise _Staged(why, staged) from error
+            raise _PartlyRead(why, staged) from error
         finally:
             over.set()
         errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
         done = [answer for answer in answers if isinstance(answer, SplitAnswer)]
         if errors or self._stopped is not None:
             why = self._stopped or errors[0]
-            raise _Staged(why, tuple(message for answer in done for message in answer.read.messages))
+            raise _PartlyRead(why, tuple(message for answer in done for message in answer.read.messages))
         return done
 
     def _look_back(self, base: Any, path: str) -> Outcome:
@@ -450,7 +450,7 @@ class RunningRound:
             return rounds.Overtaken()
         if found is not None:
             self._snapshot, self._failed = found, None
-            return rounds.Committed(found)
+            return rounds.LakeCommitted(found)
         self._commits += 1
         if self._commits >= COMMITS_MAX:
             with self.lock:
@@ -492,7 +492,7 @@ class RunningRound:
             raise Stopped
 
 
-class _Staged(Exception):
+class _PartlyRead(Exception):
     """Some splits were read and some were not."""
 
     def __init__(self, error: SnowmeltError, messages: tuple[bytes, ...]) -> None:

@@ -34,7 +34,7 @@ from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, Unava
 from snowmelt.fluss.client import Claim, FlussClient, HandedOut, HeartbeatAnswer, connect_coordinator
 from snowmelt.fluss.rpc import Call
 from snowmelt.sinks.registry import open_tiering
-from snowmelt.tiering.rounds import State
+from snowmelt.tiering.rounds import RoundState
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class Tiering:
             running = self._running.pop(future)
             end = _end_of(future, running)
             self._status.count(end)
-            failed = end.state is State.FAILED
+            failed = end.state is RoundState.FAILED
             if not running.counted:
                 self._count(running, failed=failed)
             if not running.refused or end.error is None or self._refusals.is_news(running.handed.table, end.error):
@@ -212,7 +212,7 @@ def _end_of(future: Future[RoundEnd], running: RunningRound) -> RoundEnd:
     except Exception as error:
         log.exception("a round of %s failed by a bug", running.handed.path)
         known = error if isinstance(error, SnowmeltError) else InvariantBroken("a round failed by a bug", detail=type(error).__name__)
-        return RoundEnd(running.handed.path, State.FAILED, 0, 0.0, 0, known)
+        return RoundEnd(running.handed.path, RoundState.FAILED, 0, 0.0, 0, known)
 
 
 def check_ends(settings: TieringSettings) -> None:

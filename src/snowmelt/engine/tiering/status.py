@@ -30,7 +30,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from snowmelt.engine.driver.signs import Doing, is_alive, last_words, process_mark
+from snowmelt.engine.driver.signs import DriverActivity, is_alive, last_words, process_mark
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.errors import SnowmeltError, printable
 from snowmelt.model.moment import TimeMs
@@ -68,7 +68,7 @@ class ServiceStatus:
     bootstrap: str
     host: str
     process: str
-    doing: Doing
+    doing: DriverActivity
     started_ms: TimeMs
     at_ms: TimeMs
     every_ms: int
@@ -82,7 +82,7 @@ class ServiceStatus:
     error_ms: TimeMs = 0
 
     @property
-    def life(self) -> Doing | None:
+    def life(self) -> DriverActivity | None:
         """None: it died without a word."""
         return last_words(self, time.time())
 
@@ -126,7 +126,7 @@ class StatusFile:
         for path in stale:
             with contextlib.suppress(OSError):
                 path.unlink()
-        self._put(Doing.RUNS, (), (), 0)
+        self._put(DriverActivity.RUNS, (), (), 0)
 
     def count(self, end: RoundEnd) -> None:
         self._ended[end.state.value] += 1
@@ -136,20 +136,20 @@ class StatusFile:
     def beat(self, tables: Iterable[str], leases: Sequence[LeaseStatus], now_ms: int) -> None:
         """To be called often. `now_ms`: by the clock of the leases."""
         if time.monotonic() >= self._due:
-            self._put(Doing.RUNS, tables, leases, now_ms)
+            self._put(DriverActivity.RUNS, tables, leases, now_ms)
 
     def end(self, error: BaseException | None) -> None:
         """The service's last word."""
         if isinstance(error, Exception):
             self._note(error)
-        self._put(Doing.FAILED if isinstance(error, Exception) else Doing.ENDED, (), (), 0)
+        self._put(DriverActivity.FAILED if isinstance(error, Exception) else DriverActivity.ENDED, (), (), 0)
 
     def _note(self, error: Exception) -> None:
         # Of an error that nobody foresaw the kind alone is told: its text may hold anything.
         text = str(error) if isinstance(error, SnowmeltError) else type(error).__name__
         self._error, self._error_ms = printable(text, _ERROR_CHARACTERS_MAX), _wall_ms()
 
-    def _put(self, doing: Doing, tables: Iterable[str], leases: Sequence[LeaseStatus], now_ms: int) -> None:
+    def _put(self, doing: DriverActivity, tables: Iterable[str], leases: Sequence[LeaseStatus], now_ms: int) -> None:
         self._due, at_ms = time.monotonic() + EVERY_S, _wall_ms()
         status = ServiceStatus(
             name=self._name,

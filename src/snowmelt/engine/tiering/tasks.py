@@ -23,9 +23,9 @@ from snowmelt.engine.failpoints import SPLIT_READ, reach
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.fluss.client import connect_coordinator
 from snowmelt.fluss.formats.batches import KIND, OFFSET, TIMESTAMP, UPDATE_BEFORE
-from snowmelt.fluss.log import LogReader
+from snowmelt.fluss.log import BucketReader
 from snowmelt.fluss.remote import RemoteFiles
-from snowmelt.fluss.rpc import Gone
+from snowmelt.fluss.rpc import GoneFromFluss
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader, ReadableTable
 from snowmelt.model.fluss import SnapshotFile
@@ -68,7 +68,7 @@ def run_split(settings: TieringSettings, task: SplitTask) -> SplitAnswer:
             newest_ms = max(newest_ms, _newest_ms(batch))
             reach(SPLIT_READ)
         messages = writer.finish()
-    except Gone:
+    except GoneFromFluss:
         writer.abandon()
         return SplitAnswer(BucketRead(bucket, None, ()), 0)
     except BaseException:
@@ -104,7 +104,7 @@ class _LogRows:
         with closing(
             BucketLeader(table.path, bucket, lambda: connect_coordinator(self._settings.bootstrap, self._settings.login))
         ) as leader:
-            reader = LogReader(
+            reader = BucketReader(
                 bucket,
                 self._split.start,
                 self._split.stop,

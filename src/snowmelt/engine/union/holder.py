@@ -39,7 +39,7 @@ from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable, instanc
 from snowmelt.fluss.target import Login, parse_bootstrap
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import Leased
+from snowmelt.tiering.leases import LeasedSnapshot
 
 STEP_MS: Final = 120_000
 """How long one renewal lasts."""
@@ -84,7 +84,7 @@ class HolderAddress:
 
 @dataclass(frozen=True, slots=True)
 class HeldSnapshots:
-    snapshots: Mapping[Bucket, Leased]
+    snapshots: Mapping[Bucket, LeasedSnapshot]
     address: HolderAddress
     holder: int
     """The process that holds them."""
@@ -95,7 +95,7 @@ class HeldSnapshots:
             os.kill(self.holder, signal.SIGTERM)
 
 
-_Answer = tuple[Mapping[Bucket, Leased], HolderAddress] | SnowmeltError
+_Answer = tuple[Mapping[Bucket, LeasedSnapshot], HolderAddress] | SnowmeltError
 
 
 def hold(wanted: Hold) -> HeldSnapshots:

@@ -28,10 +28,10 @@ from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.formats.types import Root, Schema
 from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.model.fluss import Bucket, SnapshotFile
-from snowmelt.sinks.contract import Share
+from snowmelt.sinks.contract import ReadShare
 from snowmelt.sinks.registry import open_reader, open_tiering
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.union import BucketPart, Pair, decide_pair, plan_union, with_snapshot
+from snowmelt.tiering.union import BucketPart, LakeOffsets, decide_pair, plan_union, with_snapshot
 
 TRIES_MAX: Final = 5
 _NAMED: Final = frozenset({Root.STRING, Root.CHAR, Root.TINYINT, Root.SMALLINT, Root.INTEGER, Root.BIGINT, Root.BOOLEAN, Root.DATE})
@@ -44,7 +44,7 @@ class UnionTask:
 
     table: ReadableTable
     lake_snapshot: int = 0
-    shares: tuple[Share, ...] = ()
+    shares: tuple[ReadShare, ...] = ()
     bucket: Bucket | None = None
     """None: there is no log to read."""
     start: int = 0
@@ -84,7 +84,7 @@ class _Planning:
 
     def tasks(self) -> list[UnionTask]:
         for _ in range(TRIES_MAX - 1):
-            pair: Pair | None = None
+            pair: LakeOffsets | None = None
             try:
                 pair = self._look()
                 return self._tasks(pair)
@@ -93,7 +93,7 @@ class _Planning:
                     raise
         return self._tasks(self._look())
 
-    def _look(self) -> Pair:
+    def _look(self) -> LakeOffsets:
         """The lake's newest tiered snapshot and its offsets."""
         known = lake_known(self._client, self._options.table)
         if not self._lake.fits(self._options.target, lake_shape(self._table)):
@@ -103,12 +103,12 @@ class _Planning:
                     detail=f"{self._options.target} in {self._options.warehouse}",
                     hint="is the warehouse the right one?",
                 )
-            return Pair(0, Offsets(self._table.table, {}))
+            return LakeOffsets(0, Offsets(self._table.table, {}))
         view = self._lake.view(self._options.target)
         offsets = self._lake.offsets(view.newest.path) if view.newest is not None else None
         return decide_pair(self._table.table, view, offsets, known)
 
-    def _tasks(self, pair: Pair) -> list[UnionTask]:
+    def _tasks(self, pair: LakeOffsets) -> list[UnionTask]:
         shares = open_reader(self._options.warehouse, user=READER).shares(self._options.target, pair.snapshot) if pair.snapshot else []
         buckets = list_buckets(self._client, self._table)
         # What is not in a log from its first row on may be in a lake that had nothing when it was looked at. Tables with a key have KV
@@ -125,8 +125,8 @@ class _Planning:
 
     def _planned(
         self,
-        pair: Pair,
-        shares: Sequence[Share],
+        pair: LakeOffsets,
+        shares: Sequence[ReadShare],
         buckets: Buckets,
         reads: Sequence[BucketPart],
         held: HeldSnapshots | None,
@@ -187,14 +187,14 @@ class _Planning:
     # ---- which rows of the lake go with which bucket
 
     def _divided(
-        self, shares: Sequence[Share], buckets: Buckets, reads: Iterable[BucketPart]
-    ) -> tuple[list[Share], dict[Bucket, list[Share]]]:
+        self, shares: Sequence[ReadShare], buckets: Buckets, reads: Iterable[BucketPart]
+    ) -> tuple[list[ReadShare], dict[Bucket, list[ReadShare]]]:
         """Shares that no change of the log touches (of log tables all, of others those of buckets at their end, and of partitions that
         Fluss has dropped), and those that go with a bucket's changes."""
         if not self._keyed:
             return list(shares), {}
-        alone: list[Share] = []
-        beside: dict[Bucket, list[Share]] = {}
+        alone: list[ReadShare] = []
+        beside: dict[Bucket, list[ReadShare]] = {}
         partitions = self._partitions(buckets)
         moved = {read.bucket: read.start < read.stop for read in reads if read.lake}
         for share in shares:

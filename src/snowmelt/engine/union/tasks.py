@@ -23,7 +23,7 @@ from snowmelt.errors import InvariantBroken, Unavailable
 from snowmelt.fluss.client import connect_coordinator
 from snowmelt.fluss.formats.batches import KIND
 from snowmelt.fluss.formats.types import Column
-from snowmelt.fluss.log import LogReader
+from snowmelt.fluss.log import BucketReader
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader
@@ -33,10 +33,10 @@ from snowmelt.sinks.registry import open_reader
 
 def run_task(options: UnionOptions, task: UnionTask, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Rows with these columns, in Fluss' types. Batches are not empty."""
-    return (batch for batch in _Reading(options, task, names).rows() if batch.num_rows)
+    return (batch for batch in _SplitReading(options, task, names).rows() if batch.num_rows)
 
 
-class _Reading:
+class _SplitReading:
     def __init__(self, options: UnionOptions, task: UnionTask, names: Sequence[str]) -> None:
         self._options = options
         self._task = task
@@ -94,7 +94,7 @@ class _Reading:
         table = self._task.table
         leader = BucketLeader(self._options.table, bucket, lambda: connect_coordinator(self._options.bootstrap, self._options.login))
         try:
-            reader = LogReader(
+            reader = BucketReader(
                 bucket,
                 self._task.start,
                 self._task.stop,

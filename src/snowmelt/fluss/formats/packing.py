@@ -35,7 +35,7 @@ class Varints:
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainNumbers:
     """Numbers of `width` bytes, little-endian."""
 
     values: Longs
@@ -48,7 +48,7 @@ class Heap:
     heap: Bytes
 
 
-Piece = Varints | Plain | Heap
+Piece = Varints | PlainNumbers | Heap
 
 
 @njit(**JIT)
@@ -103,7 +103,7 @@ def measure(piece: Piece, live: Mask, sizes: Longs) -> None:
     match piece:
         case Varints(values):
             _varint_sizes(values, live, sizes)
-        case Plain(_, width):
+        case PlainNumbers(_, width):
             sizes += width * live
         case Heap(offsets, _):
             sizes += np.where(live, np.diff(offsets), 0)
@@ -114,7 +114,7 @@ def put(piece: Piece, live: Mask, at: Longs, data: Bytes) -> None:
     match piece:
         case Varints(values):
             _put_varints(values, live, at, data)
-        case Plain(values, width):
+        case PlainNumbers(values, width):
             _put_plain(values, width, live, at, data)
         case Heap(offsets, heap):
             _put_heap(offsets, heap, live, at, data)
@@ -133,7 +133,7 @@ def compacted(kind: FlussType, array: pa.Array) -> list[Piece]:
             millis, nanos = instants(kind, array)
             return [Varints(millis), Varints(nanos)]
         case Root.BOOLEAN | Root.TINYINT | Root.SMALLINT | Root.FLOAT | Root.DOUBLE:
-            return [Plain(*number_of(kind, array))]
+            return [PlainNumbers(*number_of(kind, array))]
         case Root.INTEGER | Root.DATE | Root.TIME:
             return [Varints(number_of(kind, array)[0] & 0xFFFFFFFF)]
         case _:

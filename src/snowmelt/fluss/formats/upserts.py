@@ -38,7 +38,7 @@ _LENGTH_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class UpsertRun:
     """Records of one bucket, one behind the other."""
 
     bucket: int
@@ -81,7 +81,7 @@ class UpsertEncoder:
         self._bucketing = bucketing
         self._run_bytes_max = run_bytes_max
 
-    def encode(self, batch: pa.RecordBatch, deleted: Mask) -> Iterator[Run]:
+    def encode(self, batch: pa.RecordBatch, deleted: Mask) -> Iterator[UpsertRun]:
         """Runs of all rows, which has all columns of the schema by name. Of those that are `deleted` only the key counts."""
         rows = batch.num_rows
         check(deleted.shape[0] == rows, "rows are as many as what they do")
@@ -124,7 +124,7 @@ class UpsertEncoder:
                 put(piece, valid & kept, at, data)
         yield from self._runs(data, ends, buckets[order].astype(np.int64))
 
-    def _runs(self, data: Bytes, ends: Longs, buckets: Longs) -> Iterator[Run]:
+    def _runs(self, data: Bytes, ends: Longs, buckets: Longs) -> Iterator[UpsertRun]:
         view = data.data
         first, begin = 0, 0
         while first < len(ends):
@@ -132,5 +132,5 @@ class UpsertEncoder:
             fits = int(np.searchsorted(ends, begin + self._run_bytes_max, side="right"))
             last = min(last, max(fits, first + 1))
             end = int(ends[last - 1])
-            yield Run(int(buckets[first]), view[begin:end], last - first)
+            yield UpsertRun(int(buckets[first]), view[begin:end], last - first)
             first, begin = last, end

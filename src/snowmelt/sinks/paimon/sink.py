@@ -27,11 +27,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.publish import Files, Marker, There, View, check_start, judge, judge_schema
+from snowmelt.commit.publish import EpochInLake, Files, Marker, View, check_start, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
 from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, OutcomeUnknown, SourceDrift, check
 from snowmelt.model.table import SYSTEM_COLUMNS
-from snowmelt.sinks.contract import SEQUENCE, Share, TargetState, target_columns
+from snowmelt.sinks.contract import SEQUENCE, ReadShare, TargetState, target_columns
 from snowmelt.sinks.paimon import shape as paimon_shape
 from snowmelt.sinks.paimon.table import (
     TRIES_MAX,
@@ -158,7 +158,7 @@ class PaimonSink:
     def altered(self, target: str) -> bool:
         return int(self.table(target).table_schema.id) > 0
 
-    def shares(self, target: str, snapshot: int) -> list[Share]:
+    def shares(self, target: str, snapshot: int) -> list[ReadShare]:
         """What there is to read of a snapshot, for tasks to `read`. All files that it names are in the list, so it need not last itself.
 
         `SourceDrift`: it is gone since the caller saw it.
@@ -170,9 +170,9 @@ class PaimonSink:
             if table.snapshot_manager().get_snapshot_by_id(snapshot) is None:
                 raise SourceDrift("a lake snapshot is gone", detail=f"{target}: {snapshot}", hint="are snapshots kept for long enough?")
             splits = _reading(table, target, snapshot, None).new_scan().plan().splits()
-            return [Share(tuple(split.partition.values), int(split.bucket), serialize_split_v1(split)) for split in splits]
+            return [ReadShare(tuple(split.partition.values), int(split.bucket), serialize_split_v1(split)) for split in splits]
 
-    def read(self, target: str, snapshot: int, names: Sequence[str], shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
+    def read(self, target: str, snapshot: int, names: Sequence[str], shares: Iterable[ReadShare]) -> Iterator[pa.RecordBatch]:
         """The rows of some shares, with these columns. `Unavailable`: a file is gone."""
         from pypaimon.read.split_serializer import deserialize_split_v1
 
@@ -246,12 +246,12 @@ class PaimonSink:
 
     # ---- writing, in a task
 
-    def writer(self, target: str, prefix: str, *, at_once: bool = False) -> Writer:
+    def writer(self, target: str, prefix: str, *, at_once: bool = False) -> PaimonWriter:
         """A writer whose files are named `prefix` and something. `at_once`: it holds no rows."""
         table = _fitting(self.table(target))
         options = {"data-file.prefix": prefix, **({_BUFFER: "1b"} if at_once else {})}
         with our_errors(target):
-            return Writer(table.copy(options), self._user, sequenced=True)
+            return PaimonWriter(table.copy(options), self._user, sequenced=True)
 
     # ---- committing
 
@@ -294,7 +294,7 @@ class PaimonSink:
             with our_errors(entry.target):
                 latest, messages = latest_snapshot(table), _messages(table, entry)
                 verdict = judge(intent, entry, self._view(table, latest, entry, messages))
-                if isinstance(verdict, There):
+                if isinstance(verdict, EpochInLake):
                     # Who published it may have died before it came to this. A change of schema may stand in a table without any.
                     sync_folders(table, ["snapshot"] if verdict.snapshot else [])
                     _change_schema(table, entry)
@@ -368,7 +368,7 @@ class PaimonSink:
                         table.file_io.delete(file_path(table, message, file))
 
 
-class Writer:
+class PaimonWriter:
     """Writes rows of one table, in a task. Not shared; `finish` or `abandon` once."""
 
     def __init__(self, table: Any, user: str, *, sequenced: bool) -> None:

@@ -323,7 +323,7 @@ def referenced_files(table: Any) -> set[str]:
     from pypaimon import TagManager
 
     names: set[str] = set()
-    known = _Known()
+    known = _KnownManifests()
     for branch in ["main", *table.branch_manager().branches()]:
         manager = table.snapshot_manager().copy_with_branch(branch)
         for snapshot in manager.list_snapshots():
@@ -342,7 +342,7 @@ def referenced_files(table: Any) -> set[str]:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownManifests:
     """What was read of a table's manifests, most of which one snapshot has from the one before."""
 
     manifests: dict[str, list[tuple[bool, _File]]] = field(default_factory=dict)
@@ -350,7 +350,7 @@ class _Known:
     """Those whose files a caller has."""
 
 
-def _files(table: Any, snapshot: Any, known: _Known) -> set[str]:
+def _files(table: Any, snapshot: Any, known: _KnownManifests) -> set[str]:
     """The files that a snapshot refers to; those of manifests that were told of may be left out.
 
     In their order: a file that was removed and brought again is there for some readers.

@@ -26,7 +26,7 @@ import pyarrow as pa
 from snowmelt.credentials import Secret
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SourceDrift, check
 from snowmelt.model.table import KIND
-from snowmelt.sinks.paimon.sink import Writer
+from snowmelt.sinks.paimon.sink import PaimonWriter
 from snowmelt.sinks.paimon.table import (
     TRIES_MAX,
     bucket_count,
@@ -46,7 +46,7 @@ from snowmelt.sinks.paimon.table import (
 from snowmelt.sinks.tiering import LakeColumn, LakeShape
 from snowmelt.sinks.warehouse import plain_warehouse
 from snowmelt.store.objects import open_store
-from snowmelt.tiering.fence import Base, LakeView, There, Tiered, judge
+from snowmelt.tiering.fence import Base, LakeView, RoundInLake, Tiered, judge
 from snowmelt.tiering.offsets import Offsets, parse_offsets
 
 USER: Final = "__fluss_lake_tiering"
@@ -169,7 +169,7 @@ class PaimonTieringSink:
             with our_errors(target):
                 latest = latest_snapshot(table)
                 verdict = judge(base, path, _view(table, latest, base.snapshot))
-                if isinstance(verdict, There):
+                if isinstance(verdict, RoundInLake):
                     sync_folders(table, ["snapshot"])
                     return verdict.snapshot
                 read = messages_of(table, messages)
@@ -181,7 +181,7 @@ class PaimonTieringSink:
     def look_back(self, target: str, base: Base, path: str) -> int | None:
         """The snapshot that has a round, or None: it may be published still. `Fenced` as `commit`."""
         verdict = judge(base, path, self.view(target, base.snapshot))
-        return verdict.snapshot if isinstance(verdict, There) else None
+        return verdict.snapshot if isinstance(verdict, RoundInLake) else None
 
     def clean(self, target: str, identity: str, messages: Sequence[bytes]) -> None:
         """Delete what a round staged in a table, but for what a snapshot, tag or branch of it refers to. Twice is fine.
@@ -220,7 +220,7 @@ class PaimonTieringWriter:
         self._bucket = bucket
         self._schema: pa.Schema = PyarrowFieldParser.from_paimon_schema(table.fields)
         self._keyed = bool(table.primary_keys)
-        self._writer = Writer(table, USER, sequenced=False)
+        self._writer = PaimonWriter(table, USER, sequenced=False)
         self.rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
