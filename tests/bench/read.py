@@ -94,7 +94,7 @@ def _snowmelt(host: str, port: int, table: str, *, keep: bool) -> Callable[[str]
     from snowmelt.credentials import Secret
     from snowmelt.databases.mysql.catalog import read_tables
     from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-    from snowmelt.databases.mysql.read.resultset import Counters, select
+    from snowmelt.databases.mysql.read.resultset import ReadCounters, select
     from snowmelt.databases.mysql.types.columns import TypeOptions
     from snowmelt.model.table import TableId
 
@@ -106,7 +106,7 @@ def _snowmelt(host: str, port: int, table: str, *, keep: bool) -> Callable[[str]
     pool = ArenaPool()
 
     def read(sql: str) -> int:
-        counters = Counters()
+        counters = ReadCounters()
         kept = []
         for batch in select(session, sql, columns, TypeOptions(), counters=counters, pool=pool):
             if keep:

@@ -549,7 +549,7 @@ class Runner:
                 "SELECT",
                 result.table.columns,
                 options,
-                counters=resultset.Counters(),
+                counters=resultset.ReadCounters(),
                 pool=self._pool,
                 rows_max=16,
                 batch_bytes_max=1 << 20,
@@ -565,14 +565,14 @@ class Runner:
     def _result_rows(self, case: Case) -> str:
         """Rows right behind each other, with the slack that the kernel may load at the edge."""
         result, options, number = case.extra
-        wire = resultset._Wire.__new__(resultset._Wire)
+        wire = resultset._Packets.__new__(resultset._Packets)
         wire._socket = _Replay(b"", 1)  # type: ignore[assignment]
-        wire._counters = resultset.Counters()
+        wire._counters = resultset.ReadCounters()
         wire._row_bytes_max = 2 << 20
         wire._plain = False
         wire.buffer = self._source.hold(case.data + bytes(SLACK))
         wire.at, wire.fill, wire.number = 0, len(case.data), number
-        shape = resultset._Shape(result.table.columns, options, rows_max=16, batch_bytes_max=1 << 20)
+        shape = resultset._ArenaShape(result.table.columns, options, rows_max=16, batch_bytes_max=1 << 20)
         rows = resultset._Rows(wire, shape, wire._counters, self._pool)
         try:
             while (batch := rows.next_batch()) is not None:

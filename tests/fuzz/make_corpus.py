@@ -23,7 +23,7 @@ from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.log.decode import LogReader
 from snowmelt.databases.mysql.log.events import Event
 from snowmelt.databases.mysql.log.rowplan import Finish, PlannedColumn, RowPlan
-from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
@@ -243,7 +243,7 @@ class Maker:
             shape = read_tables(session, [TableId(database, table)])[TableId(database, table)]
             recorder = _Recorder(session.sock)
             heard: Any = Line(recorder)
-            list(select(heard, f"SELECT * FROM {database}.{table}", shape.columns, TypeOptions(), counters=Counters()))
+            list(select(heard, f"SELECT * FROM {database}.{table}", shape.columns, TypeOptions(), counters=ReadCounters()))
         (FOLDER / f"{name}.rows").write_bytes(bytes(recorder.received))
         self._index["results"][name] = _table(shape)
         print(f"{name}: {len(recorder.received)} bytes")

@@ -96,7 +96,7 @@ def entry_of(lake: PaimonSink, target: str, *staged: Staged, empties: Sequence[s
     state = lake.describe(target)
     files = tuple(name for part in staged for name in part.files)
     messages = tuple(message for part in staged for message in part.messages)
-    marker, _ = lake.newest_marker(target)
+    marker, _ = lake.newest_commit(target)
     previous = marker.identity if marker is not None else ""
     entry = Entry(target, state.identity, state.buckets, state.schema, None, state.progress, tuple(empties), files, messages, previous)
     if reshape is not None:

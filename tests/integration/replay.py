@@ -29,12 +29,12 @@ from snowmelt.databases.mysql.log.capture import Capture, CaptureLimits
 from snowmelt.databases.mysql.log.decode import ChangeBatch, LogItem, LogReader, SchemaChanged, warm
 from snowmelt.databases.mysql.log.events import Gtid
 from snowmelt.databases.mysql.log.segments import Segment
-from snowmelt.databases.mysql.log.statements import read_marked
+from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.read.bounds import Chunk, Extent, chunk_condition, from_table, plan_chunks
 from snowmelt.databases.mysql.read.marks import Mark, covers
 from snowmelt.databases.mysql.read.reads import log_end, newest_visible, read_chunk, read_extent
-from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import (
     BINARY_TYPES,
     DECIMAL_DIGITS_MAX,
@@ -347,7 +347,7 @@ class Source:
     def _split(self) -> dict[TableId, Stream]:
         streams: dict[TableId, Stream] = {table: [Cut(self.log.start)] for table in self.tables}
         for segment, items in zip(self.log.segments, self.log.items, strict=True):
-            of_xa = {one.offset for one in read_marked(segment)[1] if one.committed}
+            of_xa = {one.offset for one in read_flagged_groups(segment)[1] if one.committed}
             for item in items:
                 if isinstance(item, ChangeBatch):
                     streams[item.table.id].extend(changes_of(item, segment.log.number, of_xa))
@@ -428,7 +428,7 @@ class Source:
             shape = read_tables(session, [table])[table]
             names = ", ".join(quote(column.name) for column in shape.columns)
             sql = f"SELECT {names} FROM {from_table(session, shape)}"
-            rows = [row for batch in select(session, sql, shape.columns, OPTIONS, counters=Counters()) for row in rows_of(batch, shape)]
+            rows = [row for batch in select(session, sql, shape.columns, OPTIONS, counters=ReadCounters()) for row in rows_of(batch, shape)]
         key = key_of(shape)
         return Folded(shape, {key(row): row for row in rows})
 

@@ -21,7 +21,7 @@ from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session, Tls
 from snowmelt.databases.mysql.read.bounds import Chunk, Extent, chunk_condition, from_table, key_condition, plan_chunks
 from snowmelt.databases.mysql.read.reads import read_chunk, read_extent
-from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TimeAs, TypeOptions, ZeroDates
 from snowmelt.errors import InvalidConfig, SnowmeltError, SourceDrift, TableStuck, Unavailable
 from snowmelt.model.table import TableId
@@ -191,7 +191,7 @@ def test_every_type_is_read_as_the_server_prints_it(typed: tuple[Server, str], o
     server, name = typed
     with open_session(server) as session:
         table = table_of(session, name)
-        counters = Counters()
+        counters = ReadCounters()
         names = ", ".join(column.name for column in table.columns)
         batches = list(select(session, f"SELECT {names} FROM {name} ORDER BY id", table.columns, options, counters=counters))
         # The session is whole: it goes on with ordinary queries, and the statement is gone.
@@ -221,7 +221,7 @@ def test_batches_of_any_size_hold_the_same_rows(typed: tuple[Server, str]) -> No
         sql = f"SELECT {', '.join(column.name for column in table.columns)} FROM {name} ORDER BY id"
 
         def read(**limits: int) -> tuple[pa.Table, int]:
-            batches = list(select(session, sql, table.columns, TEXTS, counters=Counters(), **limits))
+            batches = list(select(session, sql, table.columns, TEXTS, counters=ReadCounters(), **limits))
             return pa.Table.from_batches(batches), len(batches)
 
         whole, _ = read()
@@ -238,7 +238,7 @@ def test_rows_are_read_alike_through_tls(mysql8: Server, database: Database) -> 
         session.execute(f"INSERT INTO {name} VALUES (1, REPEAT('x', 50000)), (2, REPEAT('y', 60000)), (3, NULL)")
         table = table_of(session, name)
         assert session.encrypted
-        rows = pa.Table.from_batches(select(session, f"SELECT * FROM {name}", table.columns, TypeOptions(), counters=Counters()))
+        rows = pa.Table.from_batches(select(session, f"SELECT * FROM {name}", table.columns, TypeOptions(), counters=ReadCounters()))
     assert rows.column("v").to_pylist() == ["x" * 50000, "y" * 60000, None]
 
 
@@ -256,7 +256,7 @@ def test_rows_of_many_packets_are_put_together(any_server: Server, database: Dat
         table = table_of(session, name)
         sql = f"SELECT * FROM {name} ORDER BY id"
         got = []
-        for batch in select(session, sql, table.columns, TypeOptions(), counters=Counters(), pool=ArenaPool()):
+        for batch in select(session, sql, table.columns, TypeOptions(), counters=ReadCounters(), pool=ArenaPool()):
             for row in range(batch.num_rows):
                 value = batch.column(1)[row].as_buffer()
                 assert value.to_pybytes() == b"x" * len(value)
@@ -264,9 +264,9 @@ def test_rows_of_many_packets_are_put_together(any_server: Server, database: Dat
                 got.append(len(value))
         assert got == sizes
         with pytest.raises(InvalidConfig, match="row_bytes_max"):
-            list(select(session, sql, table.columns, TypeOptions(), counters=Counters(), row_bytes_max=20 << 20))
+            list(select(session, sql, table.columns, TypeOptions(), counters=ReadCounters(), row_bytes_max=20 << 20))
     with open_session(any_server) as session, pytest.raises(InvalidConfig, match="row_bytes_max"):
-        list(select(session, sql, table.columns, TypeOptions(), counters=Counters(), row_bytes_max=2 << 20))
+        list(select(session, sql, table.columns, TypeOptions(), counters=ReadCounters(), row_bytes_max=2 << 20))
 
 
 def test_a_row_that_is_too_large_for_a_chunk_concerns_its_table_alone(any_server: Server, database: Database) -> None:
@@ -296,7 +296,7 @@ def test_an_error_in_the_midst_of_rows_is_raised_and_closes_the_session(any_serv
     with open_session(any_server) as session:
         numbers(session, name, 100_000)
         columns = [MySqlColumn(name="id", base="bigint", nullable=False), MySqlColumn(name="e", base="double")]
-        counters = Counters()
+        counters = ReadCounters()
         sql = f"SELECT id, EXP(IF(id = 90000, 9999, 0)) FROM {name} ORDER BY id"
         with pytest.raises(SnowmeltError, match="1690"):
             for _ in select(session, sql, columns, TypeOptions(), counters=counters, rows_max=1000):
@@ -311,7 +311,7 @@ def test_a_result_that_is_left_unread_closes_the_session(mariadb: Server, databa
     with open_session(mariadb) as session:
         numbers(session, name, 10_000)
         table = table_of(session, name)
-        batches = select(session, f"SELECT id FROM {name}", table.columns, TypeOptions(), counters=Counters(), rows_max=10)
+        batches = select(session, f"SELECT id FROM {name}", table.columns, TypeOptions(), counters=ReadCounters(), rows_max=10)
         assert next(batches).num_rows == 10
         batches.close()  # type: ignore[attr-defined]
         with pytest.raises(Unavailable):
@@ -329,7 +329,7 @@ def test_a_connection_that_is_lost_while_reading_is_unavailable(mariadb: Server,
             f"SELECT a.id FROM {name} a, {name} b",
             table.columns,
             TypeOptions(),
-            counters=Counters(),
+            counters=ReadCounters(),
             rows_max=1000,
         )
         next(batches)
@@ -348,12 +348,12 @@ def test_a_result_with_other_columns_than_expected_is_drift(sql: str, any_server
         session.execute(f"CREATE TABLE {name} (id BIGINT NOT NULL PRIMARY KEY, n INT UNSIGNED)")
         table = table_of(session, name)
         with pytest.raises(SourceDrift):
-            list(select(session, sql.format(name), table.columns, TypeOptions(), counters=Counters()))
+            list(select(session, sql.format(name), table.columns, TypeOptions(), counters=ReadCounters()))
 
 
 def test_a_statement_that_the_server_refuses_is_an_error(any_server: Server) -> None:
     with open_session(any_server) as session, pytest.raises(SourceDrift, match="1146"):
-        list(select(session, "SELECT 1 FROM mysql.no_such_table", [], TypeOptions(), counters=Counters()))
+        list(select(session, "SELECT 1 FROM mysql.no_such_table", [], TypeOptions(), counters=ReadCounters()))
 
 
 # Keys: per case the definition of the key's columns, the key, and a generator of rows.

@@ -100,12 +100,12 @@ def test_nothing_is_kept_of_tables_that_were_made_copied_and_dropped(mariadb: Se
             running.settled()
         ledger = running.pipeline.ledger
         assert list(ledger.snapshots) == list(ledger.watermarks) == [f"ods.{shop}_stays"]
-        marks, ledger.marks = ledger.marks, {}
+        marks, ledger.last_commits = ledger.last_commits, {}
         assert len(marks) == 1 + TABLES, "the lake keeps their rows, and a table of such a name goes on behind its mark"
         try:
             assert names_held(running.pipeline, "leaves_") == []
         finally:
-            ledger.marks = marks
+            ledger.last_commits = marks
     assert lake_rows(tmp_path, f"ods.{shop}_stays") == source_rows(mariadb, f"{shop}.stays")
 
 

@@ -215,7 +215,7 @@ def test_a_snapshot_keeps_the_properties_it_was_published_with(lake: PaimonSink)
         None,
         {"snowmelt.epoch": "2", "snowmelt.identity": "1-a1", "snowmelt.sequence-max": "4"},
     ]
-    marker, greatest = lake.newest_marker(KEYED)
+    marker, greatest = lake.newest_commit(KEYED)
     assert marker is not None
     assert (marker.epoch, marker.identity, marker.snapshot, greatest) == (2, "1-a1", 3, 4)
 
@@ -723,7 +723,7 @@ def test_our_newest_marker_is_found_behind_a_hole(lake: PaimonSink) -> None:
     for number in (7, 8):
         foreign_commit(lake, KEYED, (number, "theirs", 1))
     expire(lake, KEYED, 1, 3)
-    marker, greatest = lake.newest_marker(KEYED)
+    marker, greatest = lake.newest_commit(KEYED)
     assert marker is not None
     assert (marker.epoch, marker.snapshot, greatest) == (2, 2, 4)
 

@@ -504,7 +504,7 @@ def test_an_epoch_that_changes_the_schema_alone_is_told_of_by_the_table(lake: Pa
     entry, _ = _changing(lake, target, 2, "alone")
     intent = intent_of(2, entry, nonce="b2")
     assert [lake.commit(intent, entry) for _ in range(2)] == [2, 2]
-    marker, greatest = lake.newest_marker(target)
+    marker, greatest = lake.newest_commit(target)
     assert marker is not None
     assert (marker.epoch, marker.identity, greatest) == (2, "1-b2", 4)
     assert isinstance(judge(intent, entry, lake.view(entry)), EpochInLake)

@@ -35,7 +35,7 @@ from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.driver.state import Owner, State
 from snowmelt.engine.log import standby
 from snowmelt.engine.log.handover import own_log, take_over
-from snowmelt.engine.log.recorder import Keeper
+from snowmelt.engine.log.recorder import LogRecorder
 from snowmelt.engine.log.standby import RelayActivity, RelayStatus, keep_capturing
 from snowmelt.engine.log.storage import segments_of
 from snowmelt.engine.tasks.jobs import Lane
@@ -87,7 +87,7 @@ class Driver:
         assert self.relay.newest is not None
         server_shapes: Any = {"captured": lambda _: False, "keyed": lambda _: True}
         shapes = Shapes(self.state, generation, server, lower_case_names=False, refuse_cascades=False, **server_shapes)
-        self.keeper = Keeper(
+        self.keeper = LogRecorder(
             self.state,
             self.relay,
             shapes,

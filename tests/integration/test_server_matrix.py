@@ -21,7 +21,7 @@ from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.failover import find_place
 from snowmelt.databases.mysql.log.capture import capture_until
 from snowmelt.databases.mysql.log.segments import list_segments
-from snowmelt.databases.mysql.log.statements import read_marked
+from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.databases.mysql.preflight import TESTED_VERSIONS, inspect
 from snowmelt.databases.mysql.read.bounds import ESTIMATED_ROWS_MIN, Extent, plan_chunks
 from snowmelt.databases.mysql.read.reads import log_end
@@ -283,7 +283,7 @@ def test_mysql_logs_which_databases_a_statement_changed_however_it_reached_them(
                 end = log_end(session, era=0)
             folder = tmp_path / str(len(reached))
             capture_until(options, folder, start, end)
-            logged = [one for segment in list_segments(folder) for one in read_marked(segment)[0]]
+            logged = [one for segment in list_segments(folder) for one in read_flagged_groups(segment)[0]]
             assert logged, statement
             changed = [one.databases for one in logged]
             reached.append(any(names is None or far in names for names in changed))

@@ -17,7 +17,7 @@ from snowmelt.databases.mysql.ddl import CreateTable, DatabaseDefaults, Ignored,
 from snowmelt.databases.mysql.log.capture import capture_until
 from snowmelt.databases.mysql.log.decode import LogReader, SchemaChanged
 from snowmelt.databases.mysql.log.segments import Segment, list_segments
-from snowmelt.databases.mysql.log.statements import LoggedStatement, changes_of, read_marked
+from snowmelt.databases.mysql.log.statements import LoggedStatement, changes_of, read_flagged_groups
 from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.errors import Corrupt
 from snowmelt.model.position import LogFile, Position
@@ -123,7 +123,7 @@ def does_something(changes: tuple[SchemaChange, ...]) -> bool:
 
 def read_all(segments: list[Segment]) -> Iterator[tuple[Segment, LoggedStatement]]:
     for segment in segments:
-        for statement in read_marked(segment)[0]:
+        for statement in read_flagged_groups(segment)[0]:
             yield segment, statement
 
 
@@ -263,7 +263,7 @@ def test_damage_in_a_statements_group_is_found(mariadb: Server, database: Callab
         cursor.execute("CREATE TABLE u AS SELECT 1 AS a")
     capture_until(options(mariadb), tmp_path, start, now(mariadb), server_id=SERVER_ID)
     (segment,) = list_segments(tmp_path)
-    assert [statement.event for statement in read_marked(segment)[0]] == [None, 0]
+    assert [statement.event for statement in read_flagged_groups(segment)[0]] == [None, 0]
     whole = segment.data_path.read_bytes()
     for at in range(0, segment.cuts[-1].at, 3):
         for bit in (0, 7):
@@ -271,4 +271,4 @@ def test_damage_in_a_statements_group_is_found(mariadb: Server, database: Callab
             damaged[at] ^= 1 << bit
             segment.data_path.write_bytes(damaged)
             with pytest.raises(Corrupt):
-                read_marked(segment)[0]
+                read_flagged_groups(segment)[0]

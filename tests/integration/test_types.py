@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlTable, TimeAs, TypeOptions, ZeroDates
 from snowmelt.errors import SourceDrift
 from snowmelt.model.position import Position
@@ -534,7 +534,7 @@ class Trial:
     def read(self, options: TypeOptions = TypeOptions()) -> Shown:  # noqa: B008
         """By a chunk read."""
         found: Shown = {}
-        for batch in select(self.session, self.chunk(), self.shape.columns, options, counters=Counters()):
+        for batch in select(self.session, self.chunk(), self.shape.columns, options, counters=ReadCounters()):
             assert batch.schema.types == self.shape.arrow_schema(options).types
             values = {name: python_values(batch.column(name)) for name in self.columns}
             for row, key in enumerate(batch.column("id").to_pylist()):
@@ -693,7 +693,7 @@ def test_dates_that_became_null_are_counted_alike(any_server: Server, trial_of: 
     trial = trial_of(any_server, temporals(any_server))
     start = mark_by(trial.cursor)
     trial.insert(trial.edge_rows())
-    counters = Counters()
+    counters = ReadCounters()
     list(select(trial.session, trial.chunk(), trial.shape.columns, TypeOptions(), counters=counters))
     schemas: SchemaHistory[MySqlTable] = SchemaHistory()
     schemas.put(trial.id, Position(0, 0), trial.shape)

@@ -24,7 +24,7 @@ from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.read import reads
 from snowmelt.databases.mysql.read.marks import PositionMark
 from snowmelt.databases.mysql.read.reads import shown_place
-from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TimeAs, TypeOptions, ZeroDates
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
@@ -166,7 +166,7 @@ def _equal(session: Session, shape: MySqlTable, columns: list[MySqlColumn], type
 
 def _read(session: Session, shape: MySqlTable, items: list[str], columns: list[MySqlColumn], types: TypeOptions) -> pa.RecordBatch:
     sql = f"SELECT {', '.join(items)} FROM {quote_table(shape.id)} ORDER BY id"
-    return pa.Table.from_batches(list(select(session, sql, columns, types, counters=Counters()))).combine_chunks().to_batches()[0]
+    return pa.Table.from_batches(list(select(session, sql, columns, types, counters=ReadCounters()))).combine_chunks().to_batches()[0]
 
 
 @pytest.mark.timeout(900)

@@ -14,10 +14,10 @@ import pytest
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.log.capture import capture_until
-from snowmelt.databases.mysql.log.decode import Held
+from snowmelt.databases.mysql.log.decode import PreparedEvents
 from snowmelt.databases.mysql.log.events import Xid
 from snowmelt.databases.mysql.log.segments import list_segments
-from snowmelt.databases.mysql.log.statements import read_marked
+from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.engine.driver import chunks as chunk_lane
 from snowmelt.engine.driver.pipeline import Pipeline
@@ -395,7 +395,7 @@ def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
     capture_until(options, tmp_path / "log", start, end, server_id=4_000_200)
     (segment,) = list_segments(tmp_path / "log")
     assert bool(segment.payloads) == (form == "mysql-compressed")
-    statements, of_xa = read_marked(segment)
+    statements, of_xa = read_flagged_groups(segment)
     assert statements == []
     a, b = "X'61',X'6272616e6368',7", "X'62',X'6272616e6368',7"
     assert [(str(one.xid), one.committed) for one in of_xa] == [(a, None), (a, True), (b, None), (b, False)]
@@ -411,7 +411,7 @@ def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
     asked: list[tuple[str, int]] = []
     take_back = partial(aside.take_back, store, group, PreFilter(4096), Limits())
 
-    def prepared(xid: Xid, position: Position) -> Held | None:
+    def prepared(xid: Xid, position: Position) -> PreparedEvents | None:
         asked.append((str(xid), position.offset))
         return take_back()
 

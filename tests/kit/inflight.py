@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.log.segments import Cut, Segment, SegmentWriter
+from snowmelt.databases.mysql.log.segments import Segment, SegmentCut, SegmentWriter
 from snowmelt.databases.mysql.types.columns import TypeOptions
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.model.position import LogFile, Position
@@ -37,7 +37,7 @@ class LogFolder:
     ) -> tuple[Segment, Sealed]:
         """The next segment, which begins at offset `start`. `cuts` are places in its data and in the log; the last is its end."""
         self._number += 1
-        found = tuple(Cut(at, offset, _TIME_S, "commit") for at, offset in cuts)
+        found = tuple(SegmentCut(at, offset, _TIME_S, "commit") for at, offset in cuts)
         made = Segment(
             folder=self._folder,
             number=self._number,

@@ -225,7 +225,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         statement="a put whose reply was lost is not known for ours",
         file="commit/coordinator.py",
         old="        elif found.identity in [offered.identity for offered in self._offered]:\n"
-        "            self._turn(StageTrigger.OURS)\n"
+        "            self._move(StageTrigger.OURS)\n"
         "            self._take(found)\n",
         new="",
         tests=("unit/test_coordinator.py::TestLostReplies::test_a_put_that_won_although_its_reply_was_lost_is_ours",),
@@ -273,7 +273,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         file="commit/coordinator.py",
         old="        if stage is None:\n"
         '            raise InvariantBroken("a commit can\'t go on like this", detail=f"it is {self.s'
-        'tage.value}: {turn.value}")\n',
+        'tage.value}: {trigger.value}")\n',
         new="        if stage is None:\n            return\n",
         tests=("unit/test_coordinator.py::TestRepeatedAndStale::test_an_outcome_that_no_step_of_this_stage_has_is_refused",),
     ),
@@ -667,7 +667,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="004",
         statement="a summary forgets the last commit of each lake table",
         file="commit/summary.py",
-        old="    ledger.marks = dict(summary.marks)\n",
+        old="    ledger.last_commits = dict(summary.last_commits)\n",
         new="",
         tests=("unit/test_summary.py::test_the_records_behind_a_summary_lead_to_where_all_records_lead",),
     ),

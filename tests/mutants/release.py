@@ -33,8 +33,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="001",
         statement="a released table keeps its chunks",
         file="planning/tables.py",
-        old="            self._turn(table, TableTrigger.LET_GO)\n            table.copy = None\n",
-        new="            self._turn(table, TableTrigger.LET_GO)\n",
+        old="            self._move(table, TableTrigger.LET_GO)\n            table.copy = None\n",
+        new="            self._move(table, TableTrigger.LET_GO)\n",
         tests=("unit/test_summary.py::TestReleased::test_what_is_let_go_of_is_not_in_the_summary",),
     ),
     Mutant(
@@ -107,9 +107,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="000",
         statement="a chunk is adopted twice",
         file="planning/tables.py",
-        old="    (ChunkState.RUNNING, ChunkTurn.ADOPTED): ChunkState.ADOPTED,\n",
-        new="    (ChunkState.RUNNING, ChunkTurn.ADOPTED): ChunkState.ADOPTED,\n"
-        "    (ChunkState.ADOPTED, ChunkTurn.ADOPTED): ChunkState.ADOPTED,\n",
+        old="    (ChunkState.RUNNING, ChunkTrigger.ADOPTED): ChunkState.ADOPTED,\n",
+        new="    (ChunkState.RUNNING, ChunkTrigger.ADOPTED): ChunkState.ADOPTED,\n"
+        "    (ChunkState.ADOPTED, ChunkTrigger.ADOPTED): ChunkState.ADOPTED,\n",
         tests=("unit/test_tables.py::TestReads::test_a_chunk_is_adopted_once",),
     ),
     Mutant(
@@ -135,8 +135,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="000",
         statement="a second release fails",
         file="planning/tables.py",
-        old="        elif table.phase is TablePhase.STREAMING:\n            self._turn(table, TableTrigger.LET_GO)\n",
-        new="        else:\n            self._turn(table, TableTrigger.LET_GO)\n",
+        old="        elif table.phase is TablePhase.STREAMING:\n            self._move(table, TableTrigger.LET_GO)\n",
+        new="        else:\n            self._move(table, TableTrigger.LET_GO)\n",
         tests=("unit/test_tables.py::TestRelease::test_to_let_go_twice_is_harmless_also_of_what_has_moved_on",),
     ),
     Mutant(
@@ -300,8 +300,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="000",
         statement="reads of a table that was dropped stay under way",
         file="planning/tables.py",
-        old="                self._turn(table, TableTrigger.DROPPED)\n                self._void(table)\n",
-        new="                self._turn(table, TableTrigger.DROPPED)\n",
+        old="                self._move(table, TableTrigger.DROPPED)\n                self._void(table)\n",
+        new="                self._move(table, TableTrigger.DROPPED)\n",
         tests=("property/test_machine_tables.py::test_tables_and_chunks_live_as_the_model_does",),
     ),
     Mutant(

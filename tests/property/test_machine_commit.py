@@ -36,7 +36,7 @@ from snowmelt.commit.coordinator import (
     TableCommitted,
 )
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.publish import EpochInLake, Files, Marker, PublishEpoch, View, judge, judge_schema
+from snowmelt.commit.publish import EpochInLake, Files, LastCommit, PublishEpoch, View, judge, judge_schema
 from snowmelt.commit.records import Done, Entry, Intent, Staged, StagedName
 from snowmelt.commit.summary import Summary, restore, summarise
 from snowmelt.commit.watermarks import advance, lowest
@@ -78,7 +78,7 @@ class CommitMachine(RuleBasedStateMachine):
         self.summaries: list[Summary] = []
         self.generation = 0
         self.drivers: list[Driver] = []
-        self.lake: dict[str, list[Marker]] = {target: [] for target in TARGETS}
+        self.lake: dict[str, list[LastCommit]] = {target: [] for target in TARGETS}
         self.clock = 0
         self.nonces = 0
         self.late: list[Intent] = []
@@ -300,7 +300,7 @@ class CommitMachine(RuleBasedStateMachine):
             if fate == "request lost":
                 return []
             assert verdict.on == len(markers)
-            markers.append(Marker(intent.epoch, intent.identity, len(markers) + 1))
+            markers.append(LastCommit(intent.epoch, intent.identity, len(markers) + 1))
             return [TableCommitted(intent.epoch, entry.target, len(markers))] if fate != "reply lost" else []
         assert isinstance(verdict, EpochInLake)
         return [TableCommitted(intent.epoch, entry.target, verdict.snapshot)]
@@ -509,7 +509,7 @@ views = st.builds(
     st.sampled_from([1, 1, 2]),
     st.sampled_from([True, True, True, False]),
     st.just(9),
-    st.one_of(st.none(), epochs.map(lambda n: Marker(n, f"1-n{n}", n))),
+    st.one_of(st.none(), epochs.map(lambda n: LastCommit(n, f"1-n{n}", n))),
     st.booleans(),
     st.sampled_from(Files),
 )

@@ -37,7 +37,7 @@ from snowmelt.planning.facts import (
     Truncated,
 )
 from snowmelt.planning.ordinals import Bounds, RangeSet
-from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTurn, TablePhase, Tables, TableTrigger
+from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTrigger, TablePhase, Tables, TableTrigger
 from snowmelt.store.codec import decode, encode
 
 EXTENT = KeyEnds(b"\x01", b"\xff")
@@ -250,7 +250,7 @@ class TablesMachine(RuleBasedStateMachine):
         model = self.here(name, off)
         state = model.chunk(ordinal) if model else None
         fact = Adopted(self.incarnation(name, off), ordinal, "n", high - 1, high, extent)
-        if self.put(fact, state is not None and (state, ChunkTurn.ADOPTED) in CHUNK_LIFE):
+        if self.put(fact, state is not None and (state, ChunkTrigger.ADOPTED) in CHUNK_LIFE):
             assert model is not None
             model.running.pop(ordinal, None)
             model.failures = 0

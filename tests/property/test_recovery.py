@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, Part
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, SegmentSlice
 from snowmelt.engine.log.prepared import put_aside, take_back
 from snowmelt.engine.log.reading import Filtered, StoredLog
 from snowmelt.engine.log.storage import segments_of
@@ -204,7 +204,7 @@ def test_transactions_of_many_segments_keep_their_names(tmp_path: Path, flavour:
         reader = LogReader(flavour=held.history.flavour, version=(10, 11, 0), schemas=schemas(), limits=least)
         for sealed in held.relay.covering(0, held.relay.end):
             segment, read = opened(sealed.name)
-            part = Part(0, segment.start.offset, None, segment.end.offset)
+            part = SegmentSlice(0, segment.start.offset, None, segment.end.offset)
             log = StoredLog(segment, part, PreFilter(PREFILTER_BYTES_MIN), least, read)
             for item in reader.read_stored(segment, part, log):
                 if not isinstance(item, ChangeBatch):

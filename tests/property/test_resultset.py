@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.read import resultset
-from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlColumn, TypeOptions
 from snowmelt.errors import Corrupt, SnowmeltError, Unavailable
 
@@ -166,7 +166,7 @@ def read(answer: bytes, *, receive_bytes: int = 1 << 20, **limits: int) -> list[
     try:
         with ours:
             session = cast(Session, OneEnd(ours))
-            return list(select(session, "SELECT", COLUMNS, TypeOptions(), counters=Counters(), **limits))
+            return list(select(session, "SELECT", COLUMNS, TypeOptions(), counters=ReadCounters(), **limits))
     finally:
         resultset.RECEIVE_BYTES = before
         server.join()

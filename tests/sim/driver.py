@@ -595,7 +595,7 @@ class Driver:
             lake = world.lakes[target]
             files = (*chunks.get(target, ()), *(file.name for file in sorted(logs.get(target, ()), key=lambda file: file.first)))
             new = lake.schema + 1 if target in reshaped else None
-            previous = self.ledger.marks.get(target, "")
+            previous = self.ledger.last_commits.get(target, "")
             shape = f"{self.generation}-{plan.epoch}".encode() if new is not None else b""
             entries.append(Entry(target, lake.uuid, 1, lake.schema, new, lake.newest, empties.get(target, ()), files, (), previous, shape))
         time_ms, segment = self.relay.committed_by(plan.upto, world.clock), self.relay.number_at(plan.upto)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from snowmelt.commit.publish import Files, Marker, View
+from snowmelt.commit.publish import Files, LastCommit, View
 
 Key = tuple[str, int]
 """The source table and the key in it."""
@@ -68,7 +68,7 @@ class LakeTable:
                 break
             whole = whole and snapshot is not None
             if snapshot is not None and snapshot.marker is not None:
-                marker = Marker(*snapshot.marker, number)
+                marker = LastCommit(*snapshot.marker, number)
                 break
         if not self.referenced().isdisjoint(files):
             where = Files.REFERENCED
@@ -110,11 +110,11 @@ class LakeTable:
             return
         rows = tuple(self.merged().values()) if self.keyed else tuple(row for part in newest.parts for row in part.rows)
         self.storage[name] = rows
-        marker = self.newest_marker() if ours else None
+        marker = self.newest_commit() if ours else None
         self.newest += 1
         self.snapshots[self.newest] = Snapshot(self.newest, False, marker, (Part(name, rows),))
 
-    def newest_marker(self) -> tuple[int, str] | None:
+    def newest_commit(self) -> tuple[int, str] | None:
         """What our own maintenance copies forward."""
         return next((s.marker for _, s in sorted(self.snapshots.items(), reverse=True) if s.marker is not None), None)
 

@@ -29,7 +29,7 @@ class TrustsTheServer(LeaseBook):
     def _acquired(self, one: _Lease, answer: Acquired) -> None:
         super()._acquired(one, answer)
         if one.phase is LeasePhase.CHECKING:
-            self._turn(one, LeaseTrigger.NEWEST)
+            self._move(one, LeaseTrigger.NEWEST)
 
 
 class ListsAnywhere(LeaseBook):

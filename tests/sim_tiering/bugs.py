@@ -59,7 +59,7 @@ def believes(machine: Round, outcome: Outcome) -> None:
     """What Fluss wrote is not read back."""
     if isinstance(outcome, CommitPrepared) and machine.state is RoundState.CHECKED:
         machine._path = outcome.path
-        machine._turn(RoundTrigger.PREPARED)
+        machine._move(RoundTrigger.PREPARED)
     else:
         TAKES(machine, outcome)
 

@@ -14,7 +14,7 @@ from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.log import framing
 from snowmelt.databases.mysql.log.capture import _Log, _Writer
 from snowmelt.databases.mysql.log.segments import Segment, list_segments
-from snowmelt.databases.mysql.log.statements import read_marked
+from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.gtid import MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
@@ -170,12 +170,12 @@ def test_statements_keep_their_cuts_when_a_segment_has_no_room_for_more(tmp_path
     assert stored(tmp_path) == b"".join(log.stored)
     segments = list_segments(tmp_path)
     assert len(segments) == 5
-    found = [statement for segment in segments for statement in read_marked(segment)[0]]
+    found = [statement for segment in segments for statement in read_flagged_groups(segment)[0]]
     assert [statement.begins for statement in found] == begins
     for segment in segments:
         cuts = {cut.offset for cut in segment.cuts}
-        assert {statement.offset for statement in read_marked(segment)[0]} < cuts
-        assert {statement.begins for statement in read_marked(segment)[0]} < cuts
+        assert {statement.offset for statement in read_flagged_groups(segment)[0]} < cuts
+        assert {statement.begins for statement in read_flagged_groups(segment)[0]} < cuts
 
 
 def test_a_connection_that_breaks_beyond_4_gib_goes_on_from_the_last_place_that_can_be_named(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import Owner, State
 from snowmelt.engine.log import storage as keeping
 from snowmelt.engine.log.handover import own_log
-from snowmelt.engine.log.recorder import Keeper
+from snowmelt.engine.log.recorder import LogRecorder
 from snowmelt.engine.log.standby import keep_capturing
-from snowmelt.engine.log.storage import InBucket, InFolder, segments_of, spool
+from snowmelt.engine.log.storage import BucketStorage, FolderStorage, segments_of, spool
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Cut, Relay, Sealed
@@ -49,7 +49,7 @@ class Driver:
         self.kept: list[tuple[Segment, str]] = []
         self.errors: list[BaseException] = []
         self.heard = threading.Semaphore(0)
-        self.bucket = InBucket(self.state, folder)
+        self.bucket = BucketStorage(self.state, folder)
         number = self.relay.newest.number + 1 if self.relay.newest is not None else 1
         self.bucket.start(self.generation, number, self._is_kept, self._failed)
 
@@ -200,7 +200,7 @@ def test_only_what_no_record_can_name_any_more_is_swept(driver: Driver, store: M
 def test_what_is_let_go_of_leaves_nothing_behind(driver: Driver, store: MemoryStore, tmp_path: Path) -> None:
     records = [driver.record(one, driver.keep(one)) for one in three(tmp_path)]
     assert driver.bucket.begin(driver.relay) == (600, [])
-    older = InBucket(driver.state, tmp_path)
+    older = BucketStorage(driver.state, tmp_path)
     assert [driver.bucket.remove(record) for record in records[:2]] == [100, 200]
     # By who did not keep it, and twice.
     assert [older.remove(records[2]), older.remove(records[2])] == [300, 300]
@@ -237,11 +237,11 @@ def test_records_that_a_dead_driver_had_not_come_to_are_swept(store: MemoryStore
         if number >= 3:
             found.apply(sealed)
     nothing: Any = None
-    keeper = Keeper(
+    keeper = LogRecorder(
         state,
         found,
         nothing,
-        InFolder(tmp_path),
+        FolderStorage(tmp_path),
         MySqlOptions(),
         generation=2,
         start=Position(7, 4),
@@ -272,7 +272,7 @@ def test_a_record_that_names_anything_else_than_a_segment_of_its_state_touches_n
         victim.write_text("precious")
     sealed = Sealed(2, 1, name, Position(7, 4), Position(7, 104), 0, (Cut(100, 0),))
     with pytest.raises(Corrupt, match="names no segment"):
-        InFolder(folder).remove(sealed)
+        FolderStorage(folder).remove(sealed)
     with pytest.raises(Corrupt, match="names no segment"):
         segments_of(tmp_path / "state")(name)
     with pytest.raises(Corrupt, match="names no segment"):

@@ -290,7 +290,7 @@ class TestWatermarks:
         win(ledger, Gone(ORDERS, 5), time_ms=20)
         close(ledger)
         assert (ledger.snapshots, ledger.watermarks) == ({"ods.items": 3}, {"ods.items": 20})
-        assert set(ledger.marks) == {"ods.orders", "ods.items"}
+        assert set(ledger.last_commits) == {"ods.orders", "ods.items"}
 
     def test_before_the_first_transaction_there_is_none(self) -> None:
         assert self.mark(Ledger(), None, found(), adopted(OUTSIDE)) == {}

@@ -6,28 +6,28 @@ from dataclasses import replace
 
 import pytest
 
-from snowmelt.commit.publish import EpochInLake, Files, Marker, PublishEpoch, View, check_start, judge, judge_schema
+from snowmelt.commit.publish import EpochInLake, Files, LastCommit, PublishEpoch, View, check_start, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent
 from snowmelt.errors import BEGIN_ANEW, Fenced, SourceDrift
 
 ENTRY = Entry("ods.orders", "u", 4, 1, None, 10, (), ("f1", "f2"))
 INTENT = Intent(9, 3, "n", 0, 1, None, (), (ENTRY,), 3, 1)
-OURS = Marker(9, "3-n", 11)
+OURS = LastCommit(9, "3-n", 11)
 VIEW = View(uuid="u", buckets=4, schema=1, sequence_field=True, snapshot=12, marker=None, whole=True, files=Files.STAGED)
 
 
-def marked(marker: Marker) -> View:
+def marked(marker: LastCommit) -> View:
     return replace(VIEW, marker=marker)
 
 
 class TestOnce:
     def test_an_epoch_that_is_not_there_is_published_on_the_snapshot_that_was_asked(self) -> None:
         assert judge(INTENT, ENTRY, VIEW) == PublishEpoch(12)
-        assert judge(INTENT, replace(ENTRY, previous="3-m"), marked(Marker(8, "3-m", 11))) == PublishEpoch(12)
+        assert judge(INTENT, replace(ENTRY, previous="3-m"), marked(LastCommit(8, "3-m", 11))) == PublishEpoch(12)
 
     def test_a_table_whose_last_commit_of_ours_is_not_the_stores_stops(self) -> None:
         """A store that was lost or restored, a table that was rolled back, a commit that somebody's overwrote."""
-        for previous, marker in (("", Marker(8, "3-m", 10)), ("3-m", Marker(7, "3-k", 9)), ("3-m", Marker(8, "9-x", 11))):
+        for previous, marker in (("", LastCommit(8, "3-m", 10)), ("3-m", LastCommit(7, "3-k", 9)), ("3-m", LastCommit(8, "9-x", 11))):
             with pytest.raises(SourceDrift, match="does not have what the store says"):
                 judge(INTENT, replace(ENTRY, previous=previous), marked(marker))
 
@@ -50,7 +50,7 @@ class TestOnce:
         assert judge(INTENT, ENTRY, VIEW) == PublishEpoch(12)
         assert judge(INTENT, ENTRY, replace(marked(replace(OURS, snapshot=12)), snapshot=12)) == EpochInLake(12)
         with pytest.raises(Fenced, match="the lake is ahead"):
-            judge(INTENT, ENTRY, replace(marked(Marker(10, "4-x", 13)), snapshot=13))
+            judge(INTENT, ENTRY, replace(marked(LastCommit(10, "4-x", 13)), snapshot=13))
 
     def test_others_may_commit_in_between(self) -> None:
         assert judge(INTENT, ENTRY, replace(VIEW, snapshot=99)) == PublishEpoch(99)
@@ -59,12 +59,12 @@ class TestOnce:
     def test_another_intent_of_this_number_is_never_taken_for_ours(self) -> None:
         """L10: the numbers began anew; skipped as there already, every epoch would be lost."""
         with pytest.raises(Fenced, match=r"another epoch of this number is in the lake: ods\.orders: epoch 9"):
-            judge(INTENT, ENTRY, marked(Marker(9, "1-old", 11)))
+            judge(INTENT, ENTRY, marked(LastCommit(9, "1-old", 11)))
 
     def test_a_lake_that_is_ahead_is_not_written_to(self) -> None:
         """L10, L15: the store is older than the lake, or this driver is."""
         with pytest.raises(Fenced, match=r"the lake is ahead: ods\.orders has epoch 12, not 9"):
-            judge(INTENT, ENTRY, marked(Marker(12, "4-x", 12)))
+            judge(INTENT, ENTRY, marked(LastCommit(12, "4-x", 12)))
 
 
 class TestRemovedSnapshots:
@@ -106,7 +106,7 @@ class TestTheTableItself:
     )
     @pytest.mark.parametrize("marker", [None, OURS])
     def test_a_table_that_is_not_the_one_we_staged_for_is_not_written_to(
-        self, changed: dict[str, object], lost: str, marker: Marker | None
+        self, changed: dict[str, object], lost: str, marker: LastCommit | None
     ) -> None:
         """H4, A17: made anew, with other buckets, or without the order that decides which row wins."""
         with pytest.raises(SourceDrift, match=rf"a lake table lost {lost}: ods\.orders: .*{BEGIN_ANEW}"):
@@ -149,12 +149,12 @@ class TestSchema:
 class TestStart:
     """L10: a store that was lost or restored, and a lake that knows more."""
 
-    @pytest.mark.parametrize("marker", [None, Marker(8, "3-m", 11), Marker(9, "3-n", 11), Marker(8, "another", 11)])
-    def test_a_lake_that_knows_no_more_than_the_store_is_right(self, marker: Marker | None) -> None:
+    @pytest.mark.parametrize("marker", [None, LastCommit(8, "3-m", 11), LastCommit(9, "3-n", 11), LastCommit(8, "another", 11)])
+    def test_a_lake_that_knows_no_more_than_the_store_is_right(self, marker: LastCommit | None) -> None:
         check_start("ods.orders", marker, epoch=9, identity="3-n")
 
-    @pytest.mark.parametrize("marker", [Marker(10, "3-n", 11), Marker(9, "1-old", 11), Marker(1, "1-x", 1)])
-    def test_a_lake_that_is_ahead_of_the_store_stops_us(self, marker: Marker) -> None:
+    @pytest.mark.parametrize("marker", [LastCommit(10, "3-n", 11), LastCommit(9, "1-old", 11), LastCommit(1, "1-x", 1)])
+    def test_a_lake_that_is_ahead_of_the_store_stops_us(self, marker: LastCommit) -> None:
         epoch = 0 if marker.epoch == 1 else 9
         with pytest.raises(SourceDrift, match=f"the lake is ahead of the store: .* has epoch {marker.epoch}, the store ends with {epoch}"):
             check_start("ods.orders", marker, epoch=epoch, identity="3-n" if epoch else "")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.log.segments import PAGE, Cut, Segment, SegmentWriter, list_segments, read_segment, remove_torn
+from snowmelt.databases.mysql.log.segments import PAGE, Segment, SegmentCut, SegmentWriter, list_segments, read_segment, remove_torn
 from snowmelt.errors import Corrupt, InvariantBroken, Unavailable
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
@@ -35,7 +35,7 @@ def segment(folder: Path, number: int, start: int, data: bytes, *, crc_length: i
         server=SERVER,
         first_time_s=1000,
         last_time_s=1001,
-        cuts=(Cut(len(data), end.offset, 1001, "commit"),),
+        cuts=(SegmentCut(len(data), end.offset, 1001, "commit"),),
         format_description=b"\0\1\2\xff",
         event_bytes_max=min(len(data), 30),
     )

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from snowmelt.columnar.assembly import Assembly
-from snowmelt.databases.mysql.log.decode import LogReader, Part
+from snowmelt.databases.mysql.log.decode import LogReader, SegmentSlice
 from snowmelt.databases.mysql.log.events import Event
-from snowmelt.databases.mysql.log.windows import Log
+from snowmelt.databases.mysql.log.windows import LogBytes
 from snowmelt.engine.log.reading import Filtered, StoredLog, read_file, read_group
 from snowmelt.errors import Corrupt, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.relay.limits import Limits
@@ -130,14 +130,16 @@ def test_a_consumer_that_never_begins_does_not_leave_the_filter_behind() -> None
 
 
 class TestStoredLog:
-    def stored(self, folder: Path, data: bytes, part: Part | None = None, *, crc_length: int = 4, **limits: int) -> StoredLog:
+    def stored(self, folder: Path, data: bytes, part: SegmentSlice | None = None, *, crc_length: int = 4, **limits: int) -> StoredLog:
         made = write(folder, data, segment(folder, 1, 4, data, crc_length=crc_length))
         bounds = Limits(**{"prefilter_bytes": 4096} | limits)
-        return StoredLog(made, part or Part(0, 4, None, made.end.offset), PreFilter(4096), bounds, partial(read_file, made.data_path))
+        return StoredLog(
+            made, part or SegmentSlice(0, 4, None, made.end.offset), PreFilter(4096), bounds, partial(read_file, made.data_path)
+        )
 
     def test_pieces_are_what_the_file_holds(self, tmp_path: Path) -> None:
         data = os.urandom(10_000)
-        log = self.stored(tmp_path, data, Part(100, 104, 9000, 9004))
+        log = self.stored(tmp_path, data, SegmentSlice(100, 104, 9000, 9004))
         assert log.size == 8900
         for at in (0, 4096, 8000, 8899):
             assert log.piece(at).tobytes() == data[100 + at : min(100 + at + 4096, 9000)]
@@ -175,7 +177,9 @@ class TestStoredLog:
         log.give_back()
         made = segment(tmp_path, 1, 4, data, crc_length=0)
         with pytest.raises(Corrupt, match="checksum"):
-            StoredLog(replace(made, data_crc32=1), Part(0, 4, 10, 14), PreFilter(4096), Limits(), partial(read_file, made.data_path))
+            StoredLog(
+                replace(made, data_crc32=1), SegmentSlice(0, 4, 10, 14), PreFilter(4096), Limits(), partial(read_file, made.data_path)
+            )
 
     def test_missing_data_is_never_empty_data(self, tmp_path: Path) -> None:
         log = self.stored(tmp_path, bytes(9000))
@@ -245,12 +249,12 @@ class TestSpillFiles:
         """The error that a log is refused with, and all that it holds."""
         data = b"".join(log.stored)
         made = write(folder, data, segment(folder, 1, 4, data))
-        part = Part(0, 4, None, made.end.offset)
+        part = SegmentSlice(0, 4, None, made.end.offset)
         stored = StoredLog(made, part, PreFilter(4096), limits, partial(read_file, made.data_path))
         return self.refused(stored, made.crc_length, limits)
 
     @staticmethod
-    def refused(log: Log, checksum_bytes: int, limits: Limits) -> SnowmeltError:
+    def refused(log: LogBytes, checksum_bytes: int, limits: Limits) -> SnowmeltError:
         reader = LogReader(flavour="mariadb", version=(12, 3, 1), schemas=handmade_schemas(), limits=limits)
         with pytest.raises(SnowmeltError) as caught:
             list(reader.read_log(log, file=1, start=4, checksum_bytes=checksum_bytes))
@@ -305,7 +309,7 @@ class TestSpillFiles:
     def test_log_that_is_gone_while_an_event_is_put_together(self, tmp_path: Path, spilled: Callable[[], int]) -> None:
         data = bytes(50_000)
         made = write(tmp_path, data, segment(tmp_path, 1, 4, data))
-        log = StoredLog(made, Part(0, 4, None, made.end.offset), PreFilter(4096), self.LIMITS, partial(read_file, made.data_path))
+        log = StoredLog(made, SegmentSlice(0, 4, None, made.end.offset), PreFilter(4096), self.LIMITS, partial(read_file, made.data_path))
         made.data_path.write_bytes(bytes(30_000))
         with pytest.raises(Corrupt, match="shorter") as caught:
             log.whole(0, 50_000)
@@ -331,7 +335,7 @@ class TestSpillFiles:
     def test_a_reader_that_is_given_up(self, tmp_path: Path, spilled: Callable[[], int]) -> None:
         data = b"".join(self.log(self.MAP, (Event.WRITE_ROWS_V1, self.ROWS)).stored)
         made = write(tmp_path, data, segment(tmp_path, 1, 4, data))
-        prefilter, part = PreFilter(4096), Part(0, 4, None, made.end.offset)
+        prefilter, part = PreFilter(4096), SegmentSlice(0, 4, None, made.end.offset)
         log = StoredLog(made, part, prefilter, self.LIMITS, partial(read_file, made.data_path))
         limits = replace(self.LIMITS, rows_per_batch=10)
         items = LogReader(flavour="mariadb", version=(12, 3, 1), schemas=handmade_schemas(), limits=limits).read_stored(made, part, log)

@@ -32,7 +32,7 @@ from snowmelt.planning.facts import (
     Split,
     Truncated,
 )
-from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTurn, Copy, Table, TablePhase, Tables, TableTrigger, covers
+from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, ChunkTrigger, Copy, Table, TablePhase, Tables, TableTrigger, covers
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 ITEMS = Incarnation(TableId("shop", "items"), 1)
@@ -498,17 +498,17 @@ class TestLives:
         assert {before for before, _ in TABLE_LIFE} == set(TablePhase)
         assert {turn for _, turn in TABLE_LIFE} == set(TableTrigger)
 
-    @pytest.mark.parametrize("turn", ChunkTurn)
+    @pytest.mark.parametrize("turn", ChunkTrigger)
     @pytest.mark.parametrize("state", ChunkState)
-    def test_a_chunk_goes_on_as_its_life_says_or_not_at_all(self, state: ChunkState, turn: ChunkTurn) -> None:
+    def test_a_chunk_goes_on_as_its_life_says_or_not_at_all(self, state: ChunkState, turn: ChunkTrigger) -> None:
         way = {ChunkState.PLANNED: 0, ChunkState.RUNNING: 1, ChunkState.READ: 2, ChunkState.ADOPTED: 3}[state]
         tables = book(found(), outside(), split(b"\x04", b"\x09"), *(launched(1, 1), reported(1, 1), adopted(1))[:way])
         assert tables.chunk_state(ORDERS, 1) is state
         fact: Fact = {
-            ChunkTurn.LAUNCHED: launched(1, 1),
-            ChunkTurn.REPORTED: reported(1, 1),
-            ChunkTurn.GIVEN_BACK: GivenBack(ORDERS, 1, 1, "slow"),
-            ChunkTurn.ADOPTED: adopted(1),
+            ChunkTrigger.LAUNCHED: launched(1, 1),
+            ChunkTrigger.REPORTED: reported(1, 1),
+            ChunkTrigger.GIVEN_BACK: GivenBack(ORDERS, 1, 1, "slow"),
+            ChunkTrigger.ADOPTED: adopted(1),
         }[turn]
         if (state, turn) in CHUNK_LIFE:
             tables.apply(fact, 2)

@@ -195,7 +195,7 @@ class Coordinator:
         next_one = (intent.epoch, intent.after) == (self.ledger.epoch + 1, self.ledger.upto)
         check(next_one, "an intent is offered that does not follow", f"{intent.epoch} from {intent.after}")
         self._offered = [intent]
-        self._turn(StageTrigger.OFFERED)
+        self._move(StageTrigger.OFFERED)
         return True
 
     def next_step(self) -> Step | None:
@@ -222,7 +222,7 @@ class Coordinator:
     def apply(self, outcome: Outcome) -> None:
         match outcome:
             case IntentPut(won):
-                self._turn(StageTrigger.WON if won else StageTrigger.UNSURE)
+                self._move(StageTrigger.WON if won else StageTrigger.UNSURE)
                 for offered in self._offered if won else []:
                     self._take(offered)
             case IntentRead(intent):
@@ -231,31 +231,31 @@ class Coordinator:
                 if newest < self.generation:
                     raise Corrupt("the record of this driver's generation is gone", detail=f"{self.generation}, the newest is {newest}")
                 if newest > self.generation:
-                    self._turn(StageTrigger.NEWER)
+                    self._move(StageTrigger.NEWER)
                 else:
                     found_open = self.stage is Stage.STARTING and self.ledger.open is not None
-                    self._turn(StageTrigger.FOUND_OPEN if found_open else StageTrigger.STILL_OURS)
+                    self._move(StageTrigger.FOUND_OPEN if found_open else StageTrigger.STILL_OURS)
                 self._when_committed()
             case TableCommitted(epoch, target, snapshot):
                 if self.stage is Stage.COMMITTING and epoch == self.ledger.epoch and self._touches(target):
                     self._committed[target] = snapshot
                     self._when_committed()
             case ListenersRan(state):
-                self._turn(StageTrigger.HEARD)
+                self._move(StageTrigger.HEARD)
                 self._listeners = state
             case DonePut(done):
                 same = (done.epoch, done.identity) == (self.ledger.epoch, self.ledger.identity)
                 check(same, "another intent is done than the open one", f"{done.epoch} as {done.identity}")
-                self._turn(StageTrigger.CLOSED)
+                self._move(StageTrigger.CLOSED)
                 self._committed.clear()
                 self.released = tuple(self.ledger.apply_done(done))
             case _ as never:
                 assert_never(never)
 
-    def _turn(self, turn: StageTrigger) -> None:
-        stage = STAGES.get((self.stage, turn))
+    def _move(self, trigger: StageTrigger) -> None:
+        stage = STAGES.get((self.stage, trigger))
         if stage is None:
-            raise InvariantBroken("a commit can't go on like this", detail=f"it is {self.stage.value}: {turn.value}")
+            raise InvariantBroken("a commit can't go on like this", detail=f"it is {self.stage.value}: {trigger.value}")
         self.stage = stage
 
     def _take(self, intent: Intent) -> None:
@@ -268,16 +268,16 @@ class Coordinator:
         right = found is None or found.epoch == self.ledger.epoch + 1
         check(right, "another intent was read back than was put")
         if found is None:
-            self._turn(StageTrigger.ABSENT)
+            self._move(StageTrigger.ABSENT)
         elif found.identity in [offered.identity for offered in self._offered]:
-            self._turn(StageTrigger.OURS)
+            self._move(StageTrigger.OURS)
             self._take(found)
         elif found.generation < self.generation:
             # Its driver may be dead or slow; what it says is the epoch, and ours is dropped with all that was planned on it.
-            self._turn(StageTrigger.OLDER)
+            self._move(StageTrigger.OLDER)
             self._take(found)
         else:
-            self._turn(StageTrigger.NEWER)
+            self._move(StageTrigger.NEWER)
 
     def _touches(self, target: str) -> bool:
         return self.ledger.open is not None and any(entry.target == target for entry in self.ledger.open.entries)
@@ -285,4 +285,4 @@ class Coordinator:
     def _when_committed(self) -> None:
         intent = self.ledger.open
         if self.stage is Stage.COMMITTING and intent is not None and all(entry.target in self._committed for entry in intent.entries):
-            self._turn(StageTrigger.ALL_COMMITTED)
+            self._move(StageTrigger.ALL_COMMITTED)

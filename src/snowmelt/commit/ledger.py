@@ -37,7 +37,7 @@ class Ledger:
         self.listeners = ""
         self.tables = Tables()
         self.snapshots: dict[str, int] = {}
-        self.marks: dict[str, str] = {}
+        self.last_commits: dict[str, str] = {}
         """Per lake table the intent whose commit is the last of ours there."""
         self.watermarks: dict[str, int] = {}
 
@@ -71,7 +71,7 @@ class Ledger:
         watermarks = self.decide_watermarks()
         self.open, self.done_upto, self.done_segment, self.listeners = None, self.upto, self.segment, done.listeners
         self.snapshots.update((committed.target, committed.snapshot) for committed in done.snapshots)
-        self.marks.update((committed.target, done.identity) for committed in done.snapshots)
+        self.last_commits.update((committed.target, done.identity) for committed in done.snapshots)
         self.watermarks = watermarks
         self.tables.apply(Covered(done.epoch, self.upto))
         released = self.tables.releasable()

@@ -24,7 +24,7 @@ class Files(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class LastCommit:
     """What the lake's own metadata says of a commit of ours."""
 
     epoch: int
@@ -42,7 +42,7 @@ class View:
     sequence_field: bool
     """Rows are still merged by `_seq`."""
     snapshot: int
-    marker: Marker | None
+    marker: LastCommit | None
     """Of our newest commit, also at or below the entry's base, as far back as snapshots go."""
     whole: bool
     """No snapshot is missing behind that one, or behind the base where that is newer: no later commit of ours can be hidden."""
@@ -108,7 +108,7 @@ def judge_schema(entry: Entry, schema: int, shape: bytes) -> bool:
     raise _reshaped(entry, schema)
 
 
-def check_start(target: str, marker: Marker | None, *, epoch: int, identity: str) -> None:
+def check_start(target: str, marker: LastCommit | None, *, epoch: int, identity: str) -> None:
     """Before a driver's first step: the lake must not know more than the store, whose newest intent is `epoch` as `identity`.
 
     A store that was lost, or restored from an older copy, would number epochs that the lake has already: each of its commits

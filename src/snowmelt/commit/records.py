@@ -37,7 +37,7 @@ class Entry:
     messages: tuple[bytes, ...] = ()
     """What the lake's own commit wants to know of these files, in the lake's own form."""
     previous: str = ""
-    """The intent whose commit is the last of ours in this table, as `Ledger.marks` has it; empty before the first."""
+    """The intent whose commit is the last of ours in this table, as `Ledger.last_commits` has it; empty before the first."""
     shape: bytes = b""
     """What `new_schema` is to be, in the lake's own form: whoever rolls the intent forward makes exactly this. Empty without a change."""
 

@@ -50,7 +50,7 @@ class Summary:
     listeners: str
     tables: tuple[TableState, ...]
     snapshots: tuple[Committed, ...]
-    marks: tuple[tuple[str, str], ...]
+    last_commits: tuple[tuple[str, str], ...]
     watermarks: tuple[Watermark, ...]
 
 
@@ -66,7 +66,7 @@ def summarise(ledger: Ledger) -> Summary:
         ledger.listeners,
         tuple(_table_state(table) for table in ledger.tables),
         tuple(Committed(*pair) for pair in sorted(ledger.snapshots.items())),
-        tuple(sorted(ledger.marks.items())),
+        tuple(sorted(ledger.last_commits.items())),
         tuple(Watermark(*pair) for pair in sorted(ledger.watermarks.items())),
     )
 
@@ -78,7 +78,7 @@ def restore(summary: Summary) -> Ledger:
     ledger.segment = ledger.done_segment = summary.segment
     ledger.sequence_max, ledger.listeners = summary.sequence_max, summary.listeners
     ledger.snapshots = {committed.target: committed.snapshot for committed in summary.snapshots}
-    ledger.marks = dict(summary.marks)
+    ledger.last_commits = dict(summary.last_commits)
     ledger.watermarks = {watermark.target: watermark.time_ms for watermark in summary.watermarks}
     for state in summary.tables:
         ledger.tables.restore(_table(state))

@@ -102,22 +102,22 @@ class ChunkState(Enum):
     ADOPTED = "adopted"
 
 
-class ChunkTurn(Enum):
+class ChunkTrigger(Enum):
     LAUNCHED = "launched"
     REPORTED = "reported"
     GIVEN_BACK = "given back"
     ADOPTED = "adopted"
 
 
-CHUNK_LIFE: Final[dict[tuple[ChunkState, ChunkTurn], ChunkState]] = {
-    (ChunkState.PLANNED, ChunkTurn.LAUNCHED): ChunkState.RUNNING,
-    (ChunkState.RUNNING, ChunkTurn.REPORTED): ChunkState.READ,
-    (ChunkState.RUNNING, ChunkTurn.GIVEN_BACK): ChunkState.PLANNED,
-    (ChunkState.READ, ChunkTurn.GIVEN_BACK): ChunkState.PLANNED,
-    (ChunkState.READ, ChunkTurn.ADOPTED): ChunkState.ADOPTED,
+CHUNK_LIFE: Final[dict[tuple[ChunkState, ChunkTrigger], ChunkState]] = {
+    (ChunkState.PLANNED, ChunkTrigger.LAUNCHED): ChunkState.RUNNING,
+    (ChunkState.RUNNING, ChunkTrigger.REPORTED): ChunkState.READ,
+    (ChunkState.RUNNING, ChunkTrigger.GIVEN_BACK): ChunkState.PLANNED,
+    (ChunkState.READ, ChunkTrigger.GIVEN_BACK): ChunkState.PLANNED,
+    (ChunkState.READ, ChunkTrigger.ADOPTED): ChunkState.ADOPTED,
     # An intent of another generation may adopt what this driver has not read; its own read is void then.
-    (ChunkState.PLANNED, ChunkTurn.ADOPTED): ChunkState.ADOPTED,
-    (ChunkState.RUNNING, ChunkTurn.ADOPTED): ChunkState.ADOPTED,
+    (ChunkState.PLANNED, ChunkTrigger.ADOPTED): ChunkState.ADOPTED,
+    (ChunkState.RUNNING, ChunkTrigger.ADOPTED): ChunkState.ADOPTED,
 }
 
 
@@ -290,35 +290,35 @@ class Tables:
                 self._reborn(incarnation, at, schema)
             case Gone(incarnation):
                 table = self.known(incarnation)
-                self._turn(table, TableTrigger.DROPPED)
+                self._move(table, TableTrigger.DROPPED)
                 self._void(table)
                 table.copy = table.aside = None
             case SetAside(incarnation):
                 table = self.known(incarnation)
-                self._turn(table, TableTrigger.SET_ASIDE)
+                self._move(table, TableTrigger.SET_ASIDE)
                 self._void(table)
                 table.copy, table.aside = None, fact
             case Truncated(incarnation):
-                self._turn(self.known(incarnation), TableTrigger.TRUNCATED)
+                self._move(self.known(incarnation), TableTrigger.TRUNCATED)
             case Reshaped(incarnation, _, schema):
                 self.known(incarnation).schema = schema
             case Recopied(incarnation, at):
                 table = self.known(incarnation)
                 check(table.keyed, "an append-only table is read again in place", str(incarnation))
-                self._turn(table, TableTrigger.RECOPIED)
+                self._move(table, TableTrigger.RECOPIED)
                 table.copy, table.since = Copy(replaces=True), at
             case Split(incarnation, first, uppers, complete):
                 self._split(incarnation, first, uppers, complete)
             case Adopted():
                 self._adopt(fact, epoch)
             case Launched(incarnation, ordinal):
-                self._turn_chunk(incarnation, ordinal, ChunkTurn.LAUNCHED)
+                self._move_chunk(incarnation, ordinal, ChunkTrigger.LAUNCHED)
                 self._readings[incarnation.table, ordinal] = Reading(fact)
             case Reported(incarnation, ordinal, job):
-                self._turn_chunk(incarnation, ordinal, ChunkTurn.REPORTED, job)
+                self._move_chunk(incarnation, ordinal, ChunkTrigger.REPORTED, job)
                 self._readings[incarnation.table, ordinal].report = fact
             case GivenBack(incarnation, ordinal, job):
-                self._turn_chunk(incarnation, ordinal, ChunkTurn.GIVEN_BACK, job)
+                self._move_chunk(incarnation, ordinal, ChunkTrigger.GIVEN_BACK, job)
                 del self._readings[incarnation.table, ordinal]
                 self._failures[incarnation.table] = self.failures(incarnation.table) + 1
             case Covered(done, upto):
@@ -328,19 +328,19 @@ class Tables:
             case _ as never:
                 assert_never(never)
 
-    def _turn(self, table: Table, turn: TableTrigger) -> None:
-        phase = TABLE_LIFE.get((table.phase, turn))
+    def _move(self, table: Table, trigger: TableTrigger) -> None:
+        phase = TABLE_LIFE.get((table.phase, trigger))
         if phase is None:
-            raise InvariantBroken("a table can't go on like this", detail=f"{table.incarnation} is {table.phase.value}: {turn.value}")
+            raise InvariantBroken("a table can't go on like this", detail=f"{table.incarnation} is {table.phase.value}: {trigger.value}")
         table.phase = phase
 
-    def _turn_chunk(self, incarnation: Incarnation, ordinal: int, turn: ChunkTurn, job: int | None = None) -> None:
+    def _move_chunk(self, incarnation: Incarnation, ordinal: int, trigger: ChunkTrigger, job: int | None = None) -> None:
         state, reading = self.chunk_state(incarnation, ordinal), self.reading(incarnation, ordinal)
         same = job is None or reading is None or reading.launch.job == job
         check(same, "a fact is of another read than the one under way", f"{ordinal} of {incarnation}, job {job}")
-        if state is None or (state, turn) not in CHUNK_LIFE:
+        if state is None or (state, trigger) not in CHUNK_LIFE:
             name = "not there" if state is None else state.value
-            raise InvariantBroken("a chunk can't go on like this", detail=f"{ordinal} of {incarnation} is {name}: {turn.value}")
+            raise InvariantBroken("a chunk can't go on like this", detail=f"{ordinal} of {incarnation} is {name}: {trigger.value}")
 
     def _void(self, table: Table) -> None:
         """Reads of an incarnation that ended are none of ours any more; their reports will find nothing."""
@@ -352,7 +352,7 @@ class Tables:
         table = self._tables.get(incarnation.table)
         if table is None or incarnation.number <= table.incarnation.number:
             raise InvariantBroken("an incarnation does not follow the last one", detail=str(incarnation))
-        self._turn(table, TableTrigger.REBORN)
+        self._move(table, TableTrigger.REBORN)
         self._void(table)
         table.incarnation, table.schema, table.copy, table.since, table.aside = incarnation, schema, Copy(), at, None
 
@@ -367,12 +367,12 @@ class Tables:
         copy.bounds.extend(uppers)
         if complete:
             copy.complete = True
-            self._turn(table, TableTrigger.SPLIT_COMPLETE)
+            self._move(table, TableTrigger.SPLIT_COMPLETE)
             self._finish(table, copy)
 
     def _adopt(self, fact: Adopted, epoch: int) -> None:
         table, copy = self.known(fact.incarnation), self.copy_of(fact.incarnation)
-        self._turn_chunk(fact.incarnation, fact.ordinal, ChunkTurn.ADOPTED)
+        self._move_chunk(fact.incarnation, fact.ordinal, ChunkTrigger.ADOPTED)
         self._readings.pop((fact.incarnation.table, fact.ordinal), None)
         self._failures.pop(fact.incarnation.table, None)
         copy.adopted.add(fact.ordinal)
@@ -381,20 +381,20 @@ class Tables:
         copy.bounds.forget(copy.adopted.first_missing(OUTSIDE) - 1)
         if fact.ordinal == OUTSIDE:
             copy.extent = fact.extent
-            self._turn(table, TableTrigger.OUTSIDE_ADOPTED)
+            self._move(table, TableTrigger.OUTSIDE_ADOPTED)
             if fact.extent is None:
                 copy.complete = True
-                self._turn(table, TableTrigger.SPLIT_COMPLETE)
+                self._move(table, TableTrigger.SPLIT_COMPLETE)
         self._finish(table, copy)
 
     def _finish(self, table: Table, copy: Copy) -> None:
         if table.phase is TablePhase.SNAPSHOTTING and copy.finished:
-            self._turn(table, TableTrigger.ALL_ADOPTED)
+            self._move(table, TableTrigger.ALL_ADOPTED)
 
     def _cover(self, done: int, upto: int) -> None:
         for table in self._tables.values():
             if table.phase is TablePhase.CATCHING_UP and covers(self.copy_of(table.incarnation), done, upto):
-                self._turn(table, TableTrigger.COVERED)
+                self._move(table, TableTrigger.COVERED)
 
     def _release(self, incarnation: Incarnation) -> None:
         table = self.current(incarnation)
@@ -404,7 +404,7 @@ class Tables:
         if table.phase is TablePhase.GONE:
             del self._tables[incarnation.table]
         elif table.phase is TablePhase.STREAMING:
-            self._turn(table, TableTrigger.LET_GO)
+            self._move(table, TableTrigger.LET_GO)
             table.copy = None
 
 

@@ -383,7 +383,7 @@ class LeaseBook:
             case ReadFiles(_, snapshot), FilesRead(files):
                 found.files[snapshot.bucket] = files
                 if found.files.keys() == found.leased.keys():
-                    self._turn(found, LeaseTrigger.LOOKED)
+                    self._move(found, LeaseTrigger.LOOKED)
                     found.held_ms = now_ms
             case _:
                 check(False, "an answer does not fit its question", f"{type(step).__name__}, {type(answer).__name__}")
@@ -423,7 +423,7 @@ class LeaseBook:
         if listed.table != one.table:
             self._end(one, "the table was dropped and made anew")
         else:
-            self._turn(one, LeaseTrigger.LISTED if one.leased else LeaseTrigger.NOTHING)
+            self._move(one, LeaseTrigger.LISTED if one.leased else LeaseTrigger.NOTHING)
 
     def _acquired(self, one: _Lease, answer: Acquired) -> None:
         if one.phase is not LeasePhase.ACQUIRING:
@@ -434,7 +434,7 @@ class LeaseBook:
         elif answer.unavailable & one.leased.keys():
             self._again(one, LeaseTrigger.MOVED)
         else:
-            self._turn(one, LeaseTrigger.ACQUIRED)
+            self._move(one, LeaseTrigger.ACQUIRED)
 
     def _verify(self, one: _Lease, listed: Listed) -> None:
         if listed.place != one.place:
@@ -449,7 +449,7 @@ class LeaseBook:
         elif one.leased.keys() > one.verified:
             self._end(one, "a bucket has no snapshot any more")
         else:
-            self._turn(one, LeaseTrigger.NEWEST)
+            self._move(one, LeaseTrigger.NEWEST)
 
     def _newest(self, one: _Lease, listed: Listed) -> dict[Bucket, KvSnapshot]:
         return {bucket: listed.snapshots[bucket] for bucket in one.wanted if bucket in listed.snapshots}
@@ -459,7 +459,7 @@ class LeaseBook:
         if one.tries >= self._tries_max:
             self._end(one, f"no snapshots could be leased that stayed the newest until that was verified, {one.tries} times in a row")
         else:
-            self._turn(one, why)
+            self._move(one, why)
 
     def _failed(self, one: _Lease, step: Step, answer: NoAnswer | Refused, now_ms: int) -> None:
         one.lost_in_a_row += 1
@@ -501,7 +501,7 @@ class LeaseBook:
                 self._lost.append((one.id, failure))
             one.leased, one.files, one.letting_go = {}, {}, frozenset()
             one.not_before_ms = 0
-            self._turn(one, LeaseTrigger.ENDED)
+            self._move(one, LeaseTrigger.ENDED)
             if not self._has_under_way(one):
                 self._over_if_never_sent(one)
         self._forget(one)
@@ -515,13 +515,13 @@ class LeaseBook:
             self._over(one)
 
     def _over(self, one: _Lease) -> None:
-        self._turn(one, LeaseTrigger.OVER)
+        self._move(one, LeaseTrigger.OVER)
         self._forget(one)
 
     def _forget(self, one: _Lease) -> None:
         if one.phase is LeasePhase.GONE and one.over_for_round:
             self._leases.pop(one.id, None)
 
-    def _turn(self, one: _Lease, turn: LeaseTrigger) -> None:
-        to = LEASE_LIFE.get((one.phase, turn))
-        one.phase = present(to, "invalid lease transition", f"{one.id}, {one.phase.value}, {turn.value}")
+    def _move(self, one: _Lease, trigger: LeaseTrigger) -> None:
+        to = LEASE_LIFE.get((one.phase, trigger))
+        one.phase = present(to, "invalid lease transition", f"{one.id}, {one.phase.value}, {trigger.value}")

@@ -409,7 +409,7 @@ class Round:
             case RoundState.CHECKED:
                 return Prepare(self._offsets())
             case RoundState.PREPARED:
-                self._turn(RoundTrigger.BEGUN)
+                self._move(RoundTrigger.BEGUN)
                 return Commit(_there(self._start).base, self._path, self._messages)
             case RoundState.UNSURE:
                 return LookBack(_there(self._start).base, self._path)
@@ -453,33 +453,33 @@ class Round:
             case TableSeen(table_id, schema_id):
                 if self._still(RoundState.STAGED):
                     same = (table_id, schema_id) == (self.table_id, self.schema_id)
-                    self._turn(RoundTrigger.SAME if same else RoundTrigger.FAILED)
+                    self._move(RoundTrigger.SAME if same else RoundTrigger.FAILED)
             case CommitPrepared(path, written):
                 if self._still(RoundState.CHECKED):
                     self._prepared(path, written)
             case LakeCommitted(snapshot):
                 self._snapshot = snapshot
-                self._turn(RoundTrigger.IN_THE_LAKE)
+                self._move(RoundTrigger.IN_THE_LAKE)
             case Unclear():
                 self._unclear = True
-                self._turn(RoundTrigger.UNKNOWN)
+                self._move(RoundTrigger.UNKNOWN)
             case Absent():
-                self._turn(RoundTrigger.NOT_THERE)
+                self._move(RoundTrigger.NOT_THERE)
             case Overtaken():
-                self._turn(RoundTrigger.PRECEDED)
+                self._move(RoundTrigger.PRECEDED)
             case NewestConfirmed(newest):
                 self._confirm(newest)
             case Cleaned():
                 self._messages = ()
-                self._turn(RoundTrigger.CLEANED)
+                self._move(RoundTrigger.CLEANED)
             case RoundReported():
                 # Lost while it was under way: whoever has the table has heard nothing of us.
                 if self.state is not RoundState.FENCED:
-                    self._turn(RoundTrigger.REPORTED)
+                    self._move(RoundTrigger.REPORTED)
             case Failed(messages):
                 self._messages = self._messages or messages
                 if self.state is not RoundState.VOID:
-                    self._turn(RoundTrigger.FAILED)
+                    self._move(RoundTrigger.FAILED)
             case _ as never:
                 assert_never(never)
 
@@ -501,17 +501,17 @@ class Round:
         self._newest = lake.newest
         if isinstance(found, Untold):
             self._missed = found.tiered
-            self._turn(RoundTrigger.MISSED)
+            self._move(RoundTrigger.MISSED)
         else:
             self._start = found
-            self._turn(RoundTrigger.LOOKED)
+            self._move(RoundTrigger.LOOKED)
 
     def _told(self, known: bool) -> None:
         if self.state is RoundState.NEWEST:
-            self._turn(RoundTrigger.TOLD if known else RoundTrigger.UNKNOWN)
+            self._move(RoundTrigger.TOLD if known else RoundTrigger.UNKNOWN)
         elif self._still(RoundState.UNTOLD):
             # Whether it was heard or not, the next look tells.
-            self._turn(RoundTrigger.REPAIRED)
+            self._move(RoundTrigger.REPAIRED)
 
     def _plan_on(self, logs: Sequence[BucketLog]) -> None:
         starts = _there(self._start).offsets.ends
@@ -519,21 +519,21 @@ class Round:
             plan = plan_splits(keyed=self._keyed, starts=starts, logs=logs, budget=self._budget)
         except SourceDrift as error:
             self._doubt = error
-            self._turn(RoundTrigger.DOUBTED)
+            self._move(RoundTrigger.DOUBTED)
             return
         self._plan = plan
-        self._turn(RoundTrigger.PLANNED if plan.splits else RoundTrigger.NOTHING)
+        self._move(RoundTrigger.PLANNED if plan.splits else RoundTrigger.NOTHING)
         if plan.splits and not self._wanted():
-            self._turn(RoundTrigger.LEASED)
+            self._move(RoundTrigger.LEASED)
 
     def _confirm(self, newest: Tiered | None) -> None:
         if self.state is RoundState.COMMITTED:
             ours = newest == Tiered(self._snapshot, self._path)
-            self._turn(RoundTrigger.STILL_NEWEST if ours else RoundTrigger.OVERTAKEN)
+            self._move(RoundTrigger.STILL_NEWEST if ours else RoundTrigger.OVERTAKEN)
         elif self._still(RoundState.DOUBTED):
             if newest == self._newest:
                 raise _there(self._doubt)
-            self._turn(RoundTrigger.OVERTAKEN)
+            self._move(RoundTrigger.OVERTAKEN)
 
     def _wanted(self) -> dict[Bucket, KvSnapshot]:
         return {split.bucket: split.snapshot for split in _there(self._plan).splits if isinstance(split, SnapshotSplit)}
@@ -546,7 +546,7 @@ class Round:
             check(snapshot.offset >= wanted[bucket].offset, "an older KV snapshot is held than was to be", str(bucket))
         splits = (SnapshotSplit(held[split.bucket]) if isinstance(split, SnapshotSplit) else split for split in plan.splits)
         self._plan = SplitPlan(tuple(splits), plan.more)
-        self._turn(RoundTrigger.LEASED)
+        self._move(RoundTrigger.LEASED)
 
     def _stage(self, reads: Sequence[BucketRead]) -> None:
         splits = {split.bucket: split for split in _there(self._plan).splits}
@@ -567,7 +567,7 @@ class Round:
                 self._timestamps[read.bucket] = read.timestamp_ms
             else:
                 check(not read.messages, "a bucket did not move and has files", str(read.bucket))
-        self._turn(RoundTrigger.READ if self._ends else RoundTrigger.NOTHING)
+        self._move(RoundTrigger.READ if self._ends else RoundTrigger.NOTHING)
 
     def _offsets(self) -> Offsets:
         return _there(self._start).offsets.moved(self._ends)
@@ -578,7 +578,7 @@ class Round:
             raise Corrupt("Fluss wrote other offsets than it was given", detail=path)
         check(path != "", "a file of offsets has no name")
         self._path = path
-        self._turn(RoundTrigger.PREPARED)
+        self._move(RoundTrigger.PREPARED)
 
     # ---- small things
 
@@ -592,17 +592,17 @@ class Round:
         check(self.state is state, "an outcome is of another step", f"{self.state.value}, not {state.value}")
         return True
 
-    def _turn(self, turn: RoundTrigger) -> None:
-        to = ROUND.get((self.state, turn))
+    def _move(self, trigger: RoundTrigger) -> None:
+        to = ROUND.get((self.state, trigger))
         if to is None:
-            raise InvariantBroken("a round can't go on like this", detail=f"{self.state.value}: {turn.value}")
+            raise InvariantBroken("a round can't go on like this", detail=f"{self.state.value}: {trigger.value}")
         self.state = to
         self._settle()
 
     def _settle(self) -> None:
         """A table that is not ours any more ends the round wherever the lake can't have it, and is not reported."""
         if not self.owned and (self.state, RoundTrigger.LOST) in ROUND:
-            self._turn(RoundTrigger.LOST)
+            self._move(RoundTrigger.LOST)
 
 
 def _there(value: _T | None) -> _T:

@@ -13,7 +13,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.read.bounds import from_table, key_condition, plan_chunks
 from snowmelt.databases.mysql.read.marks import GtidMark, Mark
 from snowmelt.databases.mysql.read.reads import ExactRead, Method, read_extent, read_method, shown_place
-from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
 from snowmelt.engine.tasks.keys import chunked
 from snowmelt.errors import InvalidConfig, SourceDrift
@@ -184,7 +184,7 @@ class SourceTable:
         floats = [MySqlColumn(name=f"f{index}", base="double") for index in range(len(forms.floats))]
         selected = [*digests, *(sql_float(column) for column in forms.floats), *items]
         sql = f"SELECT {', '.join(selected)} FROM {from_table(session, self._table)} WHERE {where}"
-        for batch in select(session, sql, [*described, *floats, *columns], _PLAIN, counters=Counters()):
+        for batch in select(session, sql, [*described, *floats, *columns], _PLAIN, counters=ReadCounters()):
             bits = {column.name: float_bits(batch.column(f"f{index}")) for index, column in enumerate(forms.floats)}
             row = hashes(forms.with_floats(from_raw(batch.column("h0")), list(bits.values())))
             of_key = [bits[column.name] for column in forms.key if column.name in bits]

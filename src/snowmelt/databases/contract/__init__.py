@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from snowmelt.databases.contract.tables import Tables
+from snowmelt.databases.contract.tables import SourceTables
 
 
-class Database(Tables, Protocol):
+class Database(SourceTables, Protocol):
     """A database as a source of a pipeline."""

@@ -23,7 +23,7 @@ class TableShape(Protocol):
         ...
 
 
-class Tables(Protocol):
+class SourceTables(Protocol):
     """What is asked of a database's tables. `Unavailable`: nothing happened, ask again. `InvalidConfig` and `SourceDrift`: an operator
     has to do something. `Corrupt`: the server's answer is none."""
 

@@ -71,12 +71,12 @@ class Connection(Base):  # type: ignore[misc]
         connect_timeout_s: float,
         read_timeout_s: float,
     ) -> None:
-        plugins: dict[str, type[Any]] = {"mysql_old_password": _Refused}
+        plugins: dict[str, type[Any]] = {"mysql_old_password": _RefusedPlugin}
         if not password_may_be_sent:
             plugins |= {
-                "mysql_clear_password": _Refused,
-                "dialog": _Refused,
-                "sha256_password": _Refused,
+                "mysql_clear_password": _RefusedPlugin,
+                "dialog": _RefusedPlugin,
+                "sha256_password": _RefusedPlugin,
                 "caching_sha2_password": _CachingSha2,
             }
         self._plain_will_do = plain_will_do
@@ -176,7 +176,7 @@ class _Unspoken:
         )
 
 
-class _Refused:
+class _RefusedPlugin:
     """Answers to a plugin that would give the password away."""
 
     def __init__(self, connection: Connection) -> None:

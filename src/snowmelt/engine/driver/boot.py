@@ -30,8 +30,8 @@ from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.driver.splitting import Splitter
 from snowmelt.engine.driver.state import Owner
 from snowmelt.engine.log.handover import own_log, place_on_another, with_nothing_prepared
-from snowmelt.engine.log.recorder import Keeper
-from snowmelt.engine.log.storage import Keeping
+from snowmelt.engine.log.recorder import LogRecorder
+from snowmelt.engine.log.storage import LogStorage
 from snowmelt.engine.loop.committing import Committing
 from snowmelt.engine.loop.driver import DriverLoop
 from snowmelt.engine.loop.fitness import Asides, Fitness
@@ -75,7 +75,7 @@ class _Taken:
     """What the driver has once it is the newest, and has looked whether it still is."""
 
     generation: Generation
-    keeping: Keeping
+    keeping: LogStorage
     machine: Coordinator
     relay: Relay
     catalogue: Catalogue
@@ -161,7 +161,7 @@ def _ask_workers(resources: Resources, found: _Before, ended: Callable[[], bool]
     return True
 
 
-def _take_over(resources: Resources, found: _Before, generation: Generation, keeping: Keeping) -> _Taken:
+def _take_over(resources: Resources, found: _Before, generation: Generation, keeping: LogStorage) -> _Taken:
     """Load the state as its newest driver, and see that this driver still is the newest."""
     settings, state = resources.settings, resources.state
     ledger = state.load()
@@ -190,7 +190,7 @@ def _take_over(resources: Resources, found: _Before, generation: Generation, kee
     )
 
 
-def _begin_chain(resources: Resources, generation: Generation, relay: Relay, keeping: Keeping, catalogue: Catalogue) -> Position:
+def _begin_chain(resources: Resources, generation: Generation, relay: Relay, keeping: LogStorage, catalogue: Catalogue) -> Position:
     """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
     a database that receives no writes would never be copied, because no cut would ever be proven visible."""
     if relay.newest is None:
@@ -358,9 +358,9 @@ def _shapes(resources: Resources, found: _Before, taken: _Taken) -> Shapes:
     return shapes
 
 
-def _keeper(resources: Resources, known: Knowledge, taken: _Taken, folder: contextlib.ExitStack) -> Keeper:
+def _keeper(resources: Resources, known: Knowledge, taken: _Taken, folder: contextlib.ExitStack) -> LogRecorder:
     settings = resources.settings
-    return Keeper(
+    return LogRecorder(
         resources.state,
         known.relay,
         known.shapes,

@@ -26,7 +26,7 @@ from snowmelt.databases.mysql.read.reads import newest_visible
 from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.retries import Retries
-from snowmelt.engine.log.recorder import Keeper
+from snowmelt.engine.log.recorder import LogRecorder
 from snowmelt.engine.tasks.chunk import ChunkAnswer, ChunkTask, run_chunk
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
@@ -61,7 +61,7 @@ class Chunks:
     def __init__(
         self,
         ledger: Ledger,
-        keeper: Keeper,
+        keeper: LogRecorder,
         jobs: Jobs,
         place: TaskContext,
         retries: Retries,

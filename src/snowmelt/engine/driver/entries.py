@@ -90,7 +90,7 @@ class Entries:
             match fact:
                 case Found(incarnation, target, keyed, schema):
                     one = work.setdefault(target, _Work(incarnation.table, keyed))
-                    self._begin_anew(one, incarnation.table, schema, holds=target in self._ledger.marks)
+                    self._begin_anew(one, incarnation.table, schema, holds=target in self._ledger.last_commits)
                 case Reborn(incarnation, _, schema):
                     self._begin_anew(self._work(work, incarnation.table), incarnation.table, schema, holds=True)
                 case Truncated(incarnation):
@@ -110,7 +110,7 @@ class Entries:
             if fact.incarnation.table in untouched:
                 continue
             match fact:
-                case Found(incarnation, target, False, _, at) if target in self._ledger.marks:
+                case Found(incarnation, target, False, _, at) if target in self._ledger.last_commits:
                     found.append(Emptied(incarnation.table, target, at, relay.time_at(at) or 0))
                 case Reborn(incarnation, at) | Truncated(incarnation, at):
                     table = self._ledger.tables.get(incarnation.table)
@@ -161,7 +161,7 @@ class Entries:
             one.empties,
             tuple(one.files),
             (*preface, *one.messages),
-            self._ledger.marks.get(target, ""),
+            self._ledger.last_commits.get(target, ""),
             b"" if change is None else change.content,
         )
 

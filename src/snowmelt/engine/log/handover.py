@@ -24,7 +24,7 @@ from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
-from snowmelt.engine.log.storage import InBucket, InFolder, Keeping, check_folder, spool
+from snowmelt.engine.log.storage import BucketStorage, FolderStorage, LogStorage, check_folder, spool
 from snowmelt.errors import Fenced, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Relay
@@ -82,7 +82,7 @@ def take_over(store: Store, folder: Path, until: contextlib.ExitStack, ended: Ca
 
 def own_log(
     settings: Settings, state: State, until: contextlib.ExitStack, ended: Callable[[], bool] = lambda: False
-) -> tuple[Generation, Keeping] | None:
+) -> tuple[Generation, LogStorage] | None:
     """Become the newest driver, with a folder to capture into until `until` is closed. None: an operator `ended` the wait for the driver
     that has it.
 
@@ -92,9 +92,9 @@ def own_log(
     if settings.log_folder is not None:
         check_folder(settings.log_folder)
         generation = take_over(state.store, settings.log_folder, until, ended)
-        return None if generation is None else (generation, InFolder(settings.log_folder))
+        return None if generation is None else (generation, FolderStorage(settings.log_folder))
     folder = until.enter_context(spool(settings.spool))
-    return take_generation(state.store, uuid.uuid4().hex), InBucket(state, folder)
+    return take_generation(state.store, uuid.uuid4().hex), BucketStorage(state, folder)
 
 
 def place_on_another(settings: Settings, relay: Relay, last: Segment | None, server: Server, began: str) -> Position | None:

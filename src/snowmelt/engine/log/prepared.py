@@ -25,7 +25,7 @@ import numpy as np
 
 from snowmelt.columnar.arena import Bytes
 from snowmelt.columnar.assembly import write_all
-from snowmelt.databases.mysql.log.decode import Held
+from snowmelt.databases.mysql.log.decode import PreparedEvents
 from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.log.windows import InMemory
 from snowmelt.engine.log.reading import Stretch
@@ -76,7 +76,7 @@ def put_aside(store: Store, segment: Segment, group: Prepared, position: int) ->
         raise Corrupt("another transaction lies aside under this place", detail=f"{found.value.xid} for {group.xid} at {group.offset}")
 
 
-def take_back(store: Store, group: Prepared, prefilter: PreFilter, limits: Limits) -> Held:
+def take_back(store: Store, group: Prepared, prefilter: PreFilter, limits: Limits) -> PreparedEvents:
     """The events of a transaction that lies aside: in memory if an assembly holds them, otherwise through the pre-filter segment, when the
     first piece is asked for."""
     record = read_record(store, numbered(_PREFIX, group.number), ASIDE)
@@ -84,7 +84,7 @@ def take_back(store: Store, group: Prepared, prefilter: PreFilter, limits: Limit
         raise Corrupt("another transaction lies aside than the log says", detail=f"{record.xid} for {group.xid} at {group.offset}")
     if group.bytes > limits.assembly_bytes:
         fetched = _Fetched(store, group, record.pieces, prefilter, limits)
-        return Held(fetched, record.checksum_bytes, record.position, shares_segment=True, close=fetched.close)
+        return PreparedEvents(fetched, record.checksum_bytes, record.position, shares_segment=True, close=fetched.close)
     data = np.empty(group.bytes, np.uint8)
     at = 0
     for piece in record.pieces:
@@ -92,7 +92,7 @@ def take_back(store: Store, group: Prepared, prefilter: PreFilter, limits: Limit
         store.read_into(_key(group.number, piece), 0, content)
         _prove(group, piece, hashlib.sha256(content).hexdigest())
         at += piece.bytes
-    return Held(InMemory(data, window_bytes=prefilter.size), record.checksum_bytes, record.position)
+    return PreparedEvents(InMemory(data, window_bytes=prefilter.size), record.checksum_bytes, record.position)
 
 
 def _prove(group: Prepared, piece: Piece, sha256: str) -> None:

@@ -27,9 +27,9 @@ import numpy as np
 from snowmelt.columnar.arena import Bytes
 from snowmelt.columnar.assembly import Assembly
 from snowmelt.columnar.crc32 import crc32
-from snowmelt.databases.mysql.log.decode import Part
+from snowmelt.databases.mysql.log.decode import SegmentSlice
 from snowmelt.databases.mysql.log.segments import Segment
-from snowmelt.databases.mysql.log.windows import InMemory, Log
+from snowmelt.databases.mysql.log.windows import InMemory, LogBytes
 from snowmelt.errors import Corrupt
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.pool import Pool
@@ -60,7 +60,7 @@ def read_file(path: Path, at: int, into: Bytes) -> None:
 
 
 class Stretch:
-    """Bytes that are read piece by piece, as `windows.Log`, through the task's one pre-filter segment."""
+    """Bytes that are read piece by piece, as `windows.LogBytes`, through the task's one pre-filter segment."""
 
     def __init__(self, read: ReadInto, first: int, size: int, prefilter: PreFilter, limits: Limits) -> None:
         self._read = read
@@ -100,7 +100,7 @@ class Stretch:
 class StoredLog(Stretch):
     """A part of a segment."""
 
-    def __init__(self, segment: Segment, part: Part, prefilter: PreFilter, limits: Limits, read: ReadInto) -> None:
+    def __init__(self, segment: Segment, part: SegmentSlice, prefilter: PreFilter, limits: Limits, read: ReadInto) -> None:
         size = (segment.data_bytes if part.last is None else part.last) - part.first
         super().__init__(read, part.first, size, prefilter, limits)
         if segment.data_crc32 is not None:
@@ -117,7 +117,7 @@ class StoredLog(Stretch):
             raise Corrupt("a segment's checksum is wrong", detail=f"{segment.log}:{segment.start.offset}")
 
 
-def read_group(read: ReadInto, at: int, size: int, prefilter: PreFilter, limits: Limits) -> tuple[Log, bool]:
+def read_group(read: ReadInto, at: int, size: int, prefilter: PreFilter, limits: Limits) -> tuple[LogBytes, bool]:
     """A prepared transaction of a segment, and whether it is read through the pre-filter segment. One that an assembly holds is read in
     one go, so that the window around its COMMIT need not be read again for each of many small ones."""
     if size > limits.assembly_bytes:

@@ -19,12 +19,12 @@ from dataclasses import replace
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.log.capture import Capture, CaptureLimits
 from snowmelt.databases.mysql.log.segments import Segment
-from snowmelt.databases.mysql.log.statements import LoggedXa, read_marked
+from snowmelt.databases.mysql.log.statements import LoggedXa, read_flagged_groups
 from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.driver.state import State
 from snowmelt.engine.failpoints import DURING_RELEASE, GROUPS_ASIDE, SEGMENT_DURABLE, reach
 from snowmelt.engine.log.prepared import let_go_of, lying_aside, put_aside
-from snowmelt.engine.log.storage import Keeping
+from snowmelt.engine.log.storage import LogStorage
 from snowmelt.errors import Corrupt, Fenced, SnowmeltError, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.flow import Backlog, Flow, Need, decide_flow
@@ -76,7 +76,7 @@ class Gauge:
         return self.paused and self.held_bytes >= self._limits.disk_bytes_hard
 
 
-class Keeper:
+class LogRecorder:
     """Captures, has the segments kept, and keeps the chain. All but these two happens in the caller's thread."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Keeper:
         state: State,
         relay: Relay,
         shapes: Shapes,
-        keeping: Keeping,
+        keeping: LogStorage,
         options: MySqlOptions,
         *,
         generation: int,
@@ -206,7 +206,7 @@ class Keeper:
         reach(SEGMENT_DURABLE)
         first = self.relay.end
         cuts = tuple(Cut(first + cut.offset - segment.start.offset, cut.time_s * 1000) for cut in segment.cuts)
-        logged, of_xa = read_marked(segment)
+        logged, of_xa = read_flagged_groups(segment)
         sealed = self.relay.decide_seal(
             self._generation,
             name,

@@ -67,7 +67,7 @@ Kept = Callable[[Segment, str], None]
 """A segment is durable where tasks find it by this name."""
 
 
-class Keeping(Protocol):
+class LogStorage(Protocol):
     """`start` once, then `keep` by the capture's thread and all else by the thread that owns the machines, until `close`."""
 
     folder: Path
@@ -116,7 +116,7 @@ class Keeping(Protocol):
 # ---- in a folder
 
 
-class InFolder(Keeping):
+class FolderStorage(LogStorage):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.exclusive = True
@@ -213,7 +213,7 @@ def _remove(index: Path) -> int:
 # ---- in a bucket
 
 
-class InBucket(Keeping):
+class BucketStorage(LogStorage):
     """`folder` is the spool."""
 
     def __init__(self, state: State, folder: Path) -> None:

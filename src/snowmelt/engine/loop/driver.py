@@ -17,7 +17,7 @@ from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.read.reads import log_end
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.discovery import Discovery
-from snowmelt.engine.log.recorder import Keeper
+from snowmelt.engine.log.recorder import LogRecorder
 from snowmelt.engine.loop.committing import Committing
 from snowmelt.engine.loop.knowledge import Knowledge
 from snowmelt.engine.loop.letting_go import LettingGo
@@ -63,7 +63,7 @@ class DriverLoop:
     resources: Resources
     known: Knowledge
     machine: Coordinator
-    keeper: Keeper
+    keeper: LogRecorder
     discovery: Discovery
     proposals: Proposals
     chunks: Chunks

@@ -11,7 +11,7 @@ from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.discovery import Discovery
 from snowmelt.engine.driver.retries import Retries
 from snowmelt.engine.driver.splitting import Splitter
-from snowmelt.engine.log.recorder import Keeper
+from snowmelt.engine.log.recorder import LogRecorder
 from snowmelt.engine.loop.knowledge import Knowledge
 from snowmelt.engine.loop.log_lane import LogLane
 from snowmelt.engine.loop.proposals import Proposals
@@ -36,7 +36,7 @@ class LettingGo:
         resources: Resources,
         known: Knowledge,
         machine: Coordinator,
-        keeper: Keeper,
+        keeper: LogRecorder,
         chunks: Chunks,
         lane: LogLane,
         cleaner: Cleaner,

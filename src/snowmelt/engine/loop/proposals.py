@@ -86,7 +86,7 @@ class Proposals:
                 # One that is gone makes room when its epoch is done.
                 if target.name in gone:
                     continue
-                if why and target.name not in ledger.marks:
+                if why and target.name not in ledger.last_commits:
                     self._discovery.leave_out(shape.id, why)
                     continue
                 found = self._find(shape, target, taken)
@@ -120,7 +120,7 @@ class Proposals:
         if not lake.exists(target.name):
             key, system = (shape.key, None) if target.keyed else ((), CHANGE_FIELDS)
             lake.create(target.name, schema, key, buckets=settings.buckets, system=system)
-        elif target.name not in ledger.marks and lake.describe(target.name).progress:
+        elif target.name not in ledger.last_commits and lake.describe(target.name).progress:
             raise InvalidConfig(
                 "a lake table holds rows that this pipeline did not bring",
                 detail=target.name,

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from snowmelt.columnar.arena import Longs
 from snowmelt.commit.checks import Message, StagedFile
-from snowmelt.databases.mysql.log.decode import ChangeBatch, Held, LogReader, Part, SchemaChanged
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, PreparedEvents, SchemaChanged, SegmentSlice
 from snowmelt.databases.mysql.log.events import Xid
 from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.read.marks import Mark, PositionMark, covers
@@ -162,13 +162,13 @@ def _low(task: LogTask, sealed: Sealed, table: TableId) -> int:
 
 def _prepared(
     context: TaskContext, task: LogTask, opened: Callable[[str], Opened], prefilter: PreFilter
-) -> Callable[[Sealed, Xid, Position], Held | None]:
+) -> Callable[[Sealed, Xid, Position], PreparedEvents | None]:
     """Finds the events of a prepared transaction by the place of its COMMIT in a segment."""
     known = {decided.offset: decided for decided in task.committed}
 
     opened = cache(opened)
 
-    def find(sealed: Sealed, xid: Xid, position: Position) -> Held | None:
+    def find(sealed: Sealed, xid: Xid, position: Position) -> PreparedEvents | None:
         decided = known.get(sealed.first + position.offset - sealed.begins.offset)
         if decided is None or decided.group.xid != str(xid):
             return None
@@ -177,12 +177,12 @@ def _prepared(
             return take_back(open_store(context.state), group, prefilter, context.limits)
         segment, read = opened(sealed.name)
         log, shares_segment = read_group(read, group.at, group.bytes, prefilter, context.limits)
-        return Held(log, segment.crc_length, sealed.begins.offset + group.begins - sealed.first, shares_segment)
+        return PreparedEvents(log, segment.crc_length, sealed.begins.offset + group.begins - sealed.first, shares_segment)
 
     return find
 
 
-def _part(segment: Segment, sealed: Sealed, after: int, upto: int) -> Part:
+def _part(segment: Segment, sealed: Sealed, after: int, upto: int) -> SegmentSlice:
     """What of a segment lies in (after, upto]. Both are cuts, so that no transaction is torn."""
     first, start = 0, segment.start.offset
     last, end = segment.data_bytes, segment.end.offset
@@ -190,7 +190,7 @@ def _part(segment: Segment, sealed: Sealed, after: int, upto: int) -> Part:
         first, start = _cut(segment, sealed, after)
     if upto < sealed.last:
         last, end = _cut(segment, sealed, upto)
-    return Part(first, start, last, end)
+    return SegmentSlice(first, start, last, end)
 
 
 def _cut(segment: Segment, sealed: Sealed, at: int) -> tuple[int, int]:

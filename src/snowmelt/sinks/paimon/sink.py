@@ -27,7 +27,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.publish import EpochInLake, Files, Marker, View, check_start, judge, judge_schema
+from snowmelt.commit.publish import EpochInLake, Files, LastCommit, View, check_start, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
 from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, OutcomeUnknown, SourceDrift, check
 from snowmelt.model.table import SYSTEM_COLUMNS
@@ -135,7 +135,7 @@ class PaimonSink:
             raise InvalidConfig("a column can't be brought to the lake", detail=f"{target}: {wrong}", hint="rename it in the source")
         paimon_shape.columns(target, schema)
         if self.exists(target):
-            if self.newest(target) and self.newest_marker(target)[0] is None:
+            if self.newest(target) and self.newest_commit(target)[0] is None:
                 hint = "drop it, or give its source another target"
                 raise InvalidConfig("a lake table holds rows that this pipeline did not bring", detail=target, hint=hint)
             with our_errors(target):
@@ -223,7 +223,7 @@ class PaimonSink:
                 return None
             return Reshape(int(old.id), int(new.id), JSON.to_json(new, indent=2).encode())
 
-    def newest_marker(self, target: str) -> tuple[Marker | None, int]:
+    def newest_commit(self, target: str) -> tuple[LastCommit | None, int]:
         """Our newest commit that the table tells of, and the greatest `_seq` it says; for the check at the start."""
         table = self.table(target)
         with our_errors(target):
@@ -237,7 +237,7 @@ class PaimonSink:
 
     def check_start(self, target: str, ledger: Ledger) -> None:
         """Before a driver's first step: the table must not know more than the store."""
-        marker, _ = self.newest_marker(target)
+        marker, _ = self.newest_commit(target)
         check_start(target, marker, epoch=ledger.epoch, identity=ledger.identity)
 
     def preface(self, target: str) -> tuple[bytes, ...]:
@@ -271,7 +271,7 @@ class PaimonSink:
                 detail=f"{entry.target} is at {newest}, the intent saw {entry.base}",
                 hint=f"was it rolled back? {BEGIN_ANEW}",
             )
-        marker: Marker | None = None
+        marker: LastCommit | None = None
         whole = True
         for number in range(newest, 0, -1):
             snapshot = latest if number == newest else manager.get_snapshot_by_id(number)
@@ -481,12 +481,12 @@ def _fitting(table: Any) -> Any:
     return table
 
 
-def _marker(snapshot: Any) -> Marker | None:
+def _marker(snapshot: Any) -> LastCommit | None:
     properties = snapshot.properties or {}
     if _EPOCH not in properties:
         return None
     try:
-        return Marker(int(properties[_EPOCH]), properties[_IDENTITY], snapshot.id)
+        return LastCommit(int(properties[_EPOCH]), properties[_IDENTITY], snapshot.id)
     except (KeyError, ValueError) as error:
         raise Corrupt("a snapshot's properties can't be read", detail=f"snapshot {snapshot.id}") from error
 

@@ -49,7 +49,7 @@ from snowmelt.databases.mysql.failover import gtids_at, nothing_lost
 from snowmelt.databases.mysql.log import framing
 from snowmelt.databases.mysql.log.events import Event, MySqlGtid, read_gtid
 from snowmelt.databases.mysql.log.framing import Bytes, Framer
-from snowmelt.databases.mysql.log.segments import PAGE, Cut, Segment, SegmentWriter, list_segments, remove_torn
+from snowmelt.databases.mysql.log.segments import PAGE, Segment, SegmentCut, SegmentWriter, list_segments, remove_torn
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check, instance
 from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import LogFile, Position
@@ -122,7 +122,7 @@ class _Write:
 
 
 @dataclass(frozen=True, slots=True)
-class _Truncate:
+class _Shorten:
     size: int
 
 
@@ -142,7 +142,7 @@ class _Writer(threading.Thread):
         super().__init__(name="snowmelt-capture-writer")
         self._segments = SegmentWriter(folder)
         self._sealed = sealed
-        self._work: queue.SimpleQueue[_Write | _Truncate | _Seal | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[_Write | _Shorten | _Seal | None] = queue.SimpleQueue()
         self._pool: queue.SimpleQueue[Bytes | None] = queue.SimpleQueue()
         self.error: BaseException | None = None
         for _ in range(buffers):
@@ -156,7 +156,7 @@ class _Writer(threading.Thread):
             raise self.error or InvariantBroken("the writer of segments ended")
         return buffer
 
-    def put(self, work: _Write | _Truncate | _Seal) -> None:
+    def put(self, work: _Write | _Shorten | _Seal) -> None:
         self._work.put(work)
 
     def run(self) -> None:
@@ -166,7 +166,7 @@ class _Writer(threading.Thread):
                     case _Write(number, buffer, count):
                         self._segments.write(number, buffer.data[:count])
                         self._pool.put(buffer)
-                    case _Truncate(size):
+                    case _Shorten(size):
                         self._segments.truncate(size)
                     case _Seal(segment):
                         self._segments.seal(segment)
@@ -416,7 +416,7 @@ class _Log:
         """Forget what came in behind the last whole event."""
         whole = self._framer["segment_bytes"]
         if self._handed > whole:
-            self._writer.put(_Truncate(whole))
+            self._writer.put(_Shorten(whole))
             self._handed = whole
         self._framer.state["fill"] = whole - self._handed
         self._framer.state["streaming"] = 0
@@ -449,9 +449,9 @@ class _Log:
         self._add_gtids(framer.gtids())
         check(framer.at_cut, "a segment ends inside a transaction", framer.place)
         check(self._handed == data_bytes, "a segment ends inside an event", f"{self._handed} and {data_bytes} bytes")
-        cuts = [Cut(at, place, when, framing.CUT_KINDS[kind]) for at, place, when, kind in framer.cuts()]
+        cuts = [SegmentCut(at, place, when, framing.CUT_KINDS[kind]) for at, place, when, kind in framer.cuts()]
         if not cuts or cuts[-1].at != data_bytes:
-            cuts.append(Cut(data_bytes, offset, framer["last_time"], framing.CUT_KINDS[framer["cut_kind"]]))
+            cuts.append(SegmentCut(data_bytes, offset, framer["last_time"], framing.CUT_KINDS[framer["cut_kind"]]))
         checksummed = bool(framer["checksummed"])
         end = Position(self.file.number, offset, self._era)
         segment = Segment(

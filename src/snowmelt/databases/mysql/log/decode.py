@@ -68,7 +68,7 @@ from snowmelt.databases.mysql.log.savepoints import (
 from snowmelt.databases.mysql.log.scan import Places, S, Stop, Walk, whole_events
 from snowmelt.databases.mysql.log.tablemap import TableMap, mapped_table, read_table_map
 from snowmelt.databases.mysql.log.unpack import Unpacker, inflate
-from snowmelt.databases.mysql.log.windows import InMemory, Log, Wanted, Windows
+from snowmelt.databases.mysql.log.windows import InMemory, LogBytes, Wanted, Windows
 from snowmelt.databases.mysql.types import kinds
 from snowmelt.databases.mysql.types.binary_json import apply_diffs, text_of
 from snowmelt.databases.mysql.types.charsets import transcode
@@ -143,7 +143,7 @@ class Stored(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentSlice:
     """A stretch of a segment: from byte `first` to `last` of its data, which is from `start` to `end` in the log."""
 
     first: int
@@ -175,10 +175,10 @@ LogItem = ChangeBatch | SchemaChanged
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PreparedEvents:
     """A prepared XA group: its events as they are in the log, or plain."""
 
-    log: Log
+    log: LogBytes
     checksum_bytes: int
     position: int
     """Where it begins in the log."""
@@ -275,21 +275,21 @@ class LogReader:
         self._pool = ArenaPool()
         self._heaps: dict[TableId, dict[str, int]] = {}
         self._plans: dict[tuple[bytes, MySqlTable | None], RowPlan] = {}
-        self.prepared: Callable[[Xid, Position], Held | None] | None = None
-        self.held: dict[Xid, Held] = {}
+        self.prepared: Callable[[Xid, Position], PreparedEvents | None] | None = None
+        self.held: dict[Xid, PreparedEvents] = {}
         self.low: Callable[[TableId], int] = lambda _: 0
         self.counters = Counters()
 
     def read_segment(self, segment: Stored) -> Iterator[LogItem]:
         """Decode a segment that capture stored."""
-        return self.read_part(segment, Part(0, segment.start.offset, None, segment.end.offset))
+        return self.read_part(segment, SegmentSlice(0, segment.start.offset, None, segment.end.offset))
 
-    def read_part(self, segment: Stored, part: Part) -> Iterator[LogItem]:
+    def read_part(self, segment: Stored, part: SegmentSlice) -> Iterator[LogItem]:
         """Decode what lies between two cuts of a segment."""
         data = segment.bytes()[part.first : part.last]
         return self.read_stored(segment, part, InMemory(data, window_bytes=self._limits.prefilter_bytes))
 
-    def read_stored(self, segment: Stored, part: Part, log: Log) -> Generator[LogItem, None, None]:
+    def read_stored(self, segment: Stored, part: SegmentSlice, log: LogBytes) -> Generator[LogItem, None, None]:
         """The same, of bytes that are fetched piece by piece. They are given back at the end, or when the iterator is closed."""
         return self.read_log(log, file=segment.log.number, start=part.start, end=part.end, checksum_bytes=segment.crc_length)
 
@@ -298,7 +298,9 @@ class LogReader:
         log = InMemory(data, window_bytes=self._limits.prefilter_bytes)
         return self.read_log(log, file=file, start=start, checksum_bytes=checksum_bytes, end=end)
 
-    def read_log(self, log: Log, *, file: int, start: int, checksum_bytes: int, end: int | None = None) -> Generator[LogItem, None, None]:
+    def read_log(
+        self, log: LogBytes, *, file: int, start: int, checksum_bytes: int, end: int | None = None
+    ) -> Generator[LogItem, None, None]:
         """The same of bytes that lie anywhere. Their pieces are given back at the end, or when the iterator is closed."""
         gaps = self._flavour == "mariadb"
         # Packed events may make a range larger than it is, and never a window.
@@ -829,7 +831,7 @@ class LogReader:
         if held > self._limits.held_bytes_max:
             raise SourceDrift("prepared XA transactions are larger than the limit", detail=f"{held} bytes at {position}")
         log = InMemory(events(), window_bytes=self._limits.prefilter_bytes)
-        self.held[xid] = Held(log, checksum_bytes, int(walk.state[S.GROUP_POSITION]))
+        self.held[xid] = PreparedEvents(log, checksum_bytes, int(walk.state[S.GROUP_POSITION]))
         walk.drop_group()
 
     def _xa_ended(self, windows: Windows, committed: bool, xid: Xid, position: Position, ended: Transactions) -> Iterator[LogItem]:
@@ -852,7 +854,7 @@ class LogReader:
         finally:
             held.close()
 
-    def _held_rows(self, held: Held, position: Position, ended: Transactions) -> Iterator[LogItem]:
+    def _held_rows(self, held: PreparedEvents, position: Position, ended: Transactions) -> Iterator[LogItem]:
         """The rows of a prepared group. Prepared rows are in no read: what counts is the name and the time of the COMMIT, as its position
         does. The group's places and statements were dealt with when it was prepared."""
         walk = Walk(window_bytes=held.log.window_bytes, position=held.position)

@@ -52,7 +52,7 @@ _DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SegmentCut:
     """A place in a segment where no transaction is open."""
 
     at: int
@@ -89,7 +89,7 @@ class Segment:
     server: Server
     first_time_s: int
     last_time_s: int
-    cuts: tuple[Cut, ...]
+    cuts: tuple[SegmentCut, ...]
     """At most one per MiB, the end and beginning of each group that holds a statement or is of XA, and always the segment's end."""
     format_description: bytes
     """The event that the log file begins with, whole; as sent for the connection if the capture began inside the file."""
@@ -205,7 +205,7 @@ def _decode(folder: Path | None, raw: bytes) -> Segment:
         server=Server(server["flavour"], tuple(server["version"]), server["identity"]),
         first_time_s=fields["first_time_s"],
         last_time_s=fields["last_time_s"],
-        cuts=tuple(Cut(*cut) for cut in fields["cuts"]),
+        cuts=tuple(SegmentCut(*cut) for cut in fields["cuts"]),
         format_description=base64.b64decode(fields["format_description"], validate=True),
         event_bytes_max=fields["event_bytes_max"],
         payloads=fields["payloads"],

@@ -1,7 +1,7 @@
 """Statements of a captured segment and what it says of XA transactions, found by its index without decoding a row.
 
 Laws:
-- Capture marks each group that holds a statement (`Cut.kind`), and has a cut right before it. Only these groups are walked here, by
+- Capture marks each group that holds a statement (`SegmentCut.kind`), and has a cut right before it. Only these groups are walked here, by
   the walk that the decoder uses, so that both find the same statements at the same places.
 - It marks likewise each group that prepares an XA transaction or decides it. Of these only the last event is read, which says so, and
   the names of tables; what MySQL has compressed is told by its first, and only if that is of XA by its last. A server that compresses
@@ -26,7 +26,7 @@ from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.ddl import Rules, SchemaChange, read_statement
 from snowmelt.databases.mysql.log.events import HEADER_BYTES, Event, Xid, read_query, read_xa_end, read_xa_prepare
 from snowmelt.databases.mysql.log.scan import Places, S, Stop, Walk
-from snowmelt.databases.mysql.log.segments import Cut, Segment
+from snowmelt.databases.mysql.log.segments import Segment, SegmentCut
 from snowmelt.databases.mysql.log.tablemap import mapped_table
 from snowmelt.databases.mysql.log.unpack import first_of_payload, unpack
 from snowmelt.databases.mysql.types.columns import MySqlTable
@@ -84,7 +84,7 @@ class LoggedXa:
     """Of one that is prepared: the tables that it names."""
 
 
-def read_marked(segment: Segment, *, unpacked_bytes_max: int | None = None) -> tuple[list[LoggedStatement], list[LoggedXa]]:
+def read_flagged_groups(segment: Segment, *, unpacked_bytes_max: int | None = None) -> tuple[list[LoggedStatement], list[LoggedXa]]:
     """The statements of a segment, and what it says of XA transactions, each in the order of the log. `unpacked_bytes_max` bounds what
     one compressed group may grow to."""
     statements: list[LoggedStatement] = []
@@ -92,7 +92,7 @@ def read_marked(segment: Segment, *, unpacked_bytes_max: int | None = None) -> t
     if not segment.payloads and not any(cut.kind in ("statement", "xa") for cut in segment.cuts):
         return statements, of_xa
     data = segment.bytes()
-    before = Cut(0, segment.start.offset, segment.first_time_s, "other")
+    before = SegmentCut(0, segment.start.offset, segment.first_time_s, "other")
     for cut in segment.cuts:
         if cut.kind == "statement":
             found, more = _read_group(segment, data[before.at : cut.at], before, cut, unpacked_bytes_max)
@@ -117,7 +117,7 @@ def _events(segment: Segment, data: Bytes, first: int, last: int) -> Iterator[tu
         at += size
 
 
-def _read_xa(segment: Segment, data: Bytes, before: Cut, cut: Cut) -> LoggedXa:
+def _read_xa(segment: Segment, data: Bytes, before: SegmentCut, cut: SegmentCut) -> LoggedXa:
     """What a group that is marked as of XA says: its last event alone tells."""
     where = f"{segment.log}:{before.offset}"
     at, end, kind = 0, 0, 0
@@ -177,7 +177,7 @@ def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int | None
 
 
 def _read_group(
-    segment: Segment, data: Bytes, before: Cut, cut: Cut, unpacked_bytes_max: int | None
+    segment: Segment, data: Bytes, before: SegmentCut, cut: SegmentCut, unpacked_bytes_max: int | None
 ) -> tuple[list[LoggedStatement], list[LoggedXa]]:
     gaps = segment.server.flavour == "mariadb"
     where = f"{segment.log}:{before.offset}"
@@ -244,7 +244,7 @@ def _read_group(
     return (found if rows else [replace(statement, event=None) for statement in found]), of_xa
 
 
-def _statement(segment: Segment, walk: Walk, body: bytes, before: Cut, cut: Cut) -> list[LoggedStatement]:
+def _statement(segment: Segment, walk: Walk, body: bytes, before: SegmentCut, cut: SegmentCut) -> list[LoggedStatement]:
     """The statement that the walk stopped at, unless it is none that does anything by itself."""
     if not walk.takes_effect():
         return []

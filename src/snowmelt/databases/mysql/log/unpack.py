@@ -424,7 +424,7 @@ def _unzstd(payload: Bytes, plain_bytes: int) -> Iterator[bytes]:
         raise Corrupt("TRANSACTION_PAYLOAD doesn't have the length that it says")
 
 
-class _Found(IntEnum):
+class _SieveStop(IntEnum):
     """Why the sieve's kernel stops at an event."""
 
     MORE = 0
@@ -457,18 +457,18 @@ def _write_sifted(out: Assembly, pieces: Iterable[bytes | memoryview], maps: _Ma
             first = at
             at, why = _sift(view, first, known, drops)
             out.write(memoryview(data)[first:at])
-            if why == _Found.BAD:
+            if why == _SieveStop.BAD:
                 raise Corrupt("TRANSACTION_PAYLOAD holds an event that can't be")
-            if why == _Found.MORE:
+            if why == _SieveStop.MORE:
                 rest = bytes(memoryview(data)[at:])
                 break
             size = int.from_bytes(view[at + 9 : at + 13].tobytes(), "little")
             here = min(size, len(data) - at)
-            if why == _Found.MAP:
+            if why == _SieveStop.MAP:
                 maps.note(view[at + HEADER_BYTES : at + size])
                 known, drops = maps.table()
                 out.write(memoryview(data)[at : at + size])
-            elif why == _Found.DROPPED:
+            elif why == _SieveStop.DROPPED:
                 head = row_head(int(view[at + 4]), bytes(memoryview(data)[at : at + ROW_HEAD_BYTES]))
                 out.write(present(head, "rows that are left out have no head"))
                 dropping = size - here
@@ -482,7 +482,7 @@ def _write_sifted(out: Assembly, pieces: Iterable[bytes | memoryview], maps: _Ma
 
 @njit(**JIT)
 def _sift(data, at, known, drops):  # type: ignore[no-untyped-def]
-    """Step over events that are whole and come as they are; where the next other one begins, and which of `_Found` it is."""
+    """Step over events that are whole and come as they are; where the next other one begins, and which of `_SieveStop` it is."""
     end = data.shape[0]
     while at < end:
         if end - at < 19:

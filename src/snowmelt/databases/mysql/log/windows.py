@@ -42,7 +42,7 @@ Wanted = Callable[[bytes], bool]
 """Whether rows of a table are needed, by the body of its map."""
 
 
-class Log(Protocol):
+class LogBytes(Protocol):
     """The bytes of a range of the log, wherever they are. Used by one thread."""
 
     @property
@@ -87,7 +87,7 @@ class InMemory:
 class Windows:
     """Where a walk is in a range. `next` lays its next window before it."""
 
-    def __init__(self, log: Log, walk: Walk, unpacker: Unpacker, *, checksum_bytes: int, places: Places, where: str) -> None:
+    def __init__(self, log: LogBytes, walk: Walk, unpacker: Unpacker, *, checksum_bytes: int, places: Places, where: str) -> None:
         self._log = log
         self._walk = walk
         self._unpacker = unpacker

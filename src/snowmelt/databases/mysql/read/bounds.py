@@ -26,7 +26,7 @@ from typing import Any
 from snowmelt.databases.mysql.answers import anything, number, number_or_none
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote, quote_table
-from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.charsets import canonical_charset
 from snowmelt.databases.mysql.types.columns import (
     BINARY_TYPES,
@@ -211,7 +211,7 @@ def read_keys(session: Session, table: MySqlTable, source: str, tail: str) -> li
             columns.append(replace(column, nullable=False))
     sql = f"SELECT {', '.join(items)} FROM {source} {tail}"
     bounds: list[Bound] = []
-    for batch in select(session, sql, columns, _KEY_OPTIONS, counters=Counters()):
+    for batch in select(session, sql, columns, _KEY_OPTIONS, counters=ReadCounters()):
         values = [_values(column, array.to_pylist()) for column, array in zip(columns, batch.columns, strict=True)]
         bounds.extend(zip(*values, strict=True))
     return bounds

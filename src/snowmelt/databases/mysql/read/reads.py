@@ -35,7 +35,7 @@ from snowmelt.databases.mysql.connect import Session, log_is_off
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.read.bounds import Chunk, Extent, chunk_condition, from_table, key_equals, read_keys
 from snowmelt.databases.mysql.read.marks import GtidMark, Mark, PositionMark, at_least
-from snowmelt.databases.mysql.read.resultset import BATCH_BYTES_MAX, ROW_BYTES_MAX, ROWS_MAX, Counters, select
+from snowmelt.databases.mysql.read.resultset import BATCH_BYTES_MAX, ROW_BYTES_MAX, ROWS_MAX, ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
 from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check
 from snowmelt.model.gtid import MySqlGtidSet
@@ -179,7 +179,7 @@ def read_chunk(
         sql = f"SELECT {names} FROM {from_table(session, table)} WHERE {chunk_condition(table, chunk)}"
         if ordered:
             sql += f" ORDER BY {', '.join(quote(name) for name in table.key)}"
-        counters = Counters()
+        counters = ReadCounters()
         rows = select(
             session,
             sql,
@@ -201,7 +201,7 @@ def read_chunk(
 class ChunkRead:
     """A running read. It counts only when `complete`: all rows were taken and the table kept its shape meanwhile."""
 
-    def __init__(self, exact: ExactRead, rows: Iterator[pa.RecordBatch], counters: Counters) -> None:
+    def __init__(self, exact: ExactRead, rows: Iterator[pa.RecordBatch], counters: ReadCounters) -> None:
         self._exact = exact
         self._rows = rows
         self._taken = False

@@ -67,7 +67,7 @@ _BINARY_CHARSET = 63
 
 
 @dataclass(slots=True)
-class Counters:
+class ReadCounters:
     """What a read has brought so far."""
 
     rows: int = 0
@@ -83,7 +83,7 @@ def select(
     columns: Sequence[MySqlColumn],
     options: TypeOptions,
     *,
-    counters: Counters,
+    counters: ReadCounters,
     pool: ArenaPool | None = None,
     rows_max: int = ROWS_MAX,
     batch_bytes_max: int = BATCH_BYTES_MAX,
@@ -98,12 +98,12 @@ def select(
     """
     check(0 < rows_max < 1 << 24, "rows_max is out of its range", str(rows_max))
     check(RECEIVE_BYTES <= row_bytes_max < HEAP_BYTES_MAX, "row_bytes_max is out of its range", str(row_bytes_max))
-    wire = _Wire(session, counters, row_bytes_max, table)
+    wire = _Packets(session, counters, row_bytes_max, table)
     finished = False
     try:
         statement = _prepare(wire, sql)
         _execute(wire, statement, columns)
-        shape = _Shape(columns, options, rows_max=rows_max, batch_bytes_max=batch_bytes_max)
+        shape = _ArenaShape(columns, options, rows_max=rows_max, batch_bytes_max=batch_bytes_max)
         rows = _Rows(wire, shape, counters, pool or ArenaPool())
         while (batch := rows.next_batch()) is not None:
             yield batch
@@ -115,10 +115,10 @@ def select(
             session.close()
 
 
-class _Wire:
+class _Packets:
     """The packets of one connection, received into one buffer."""
 
-    def __init__(self, session: Session, counters: Counters, row_bytes_max: int, table: TableId | None = None) -> None:
+    def __init__(self, session: Session, counters: ReadCounters, row_bytes_max: int, table: TableId | None = None) -> None:
         self._socket = session.sock
         self._socket.settimeout(session.options.read_timeout_s)
         # What TLS has decrypted already the system knows nothing of, so there only plain connections wait for more.
@@ -232,7 +232,7 @@ def _server_error(payload: bytes) -> Exception:
     return translate(pymysql.err.OperationalError(code, text.decode("utf-8", "replace")))
 
 
-def _prepare(wire: _Wire, sql: str) -> int:
+def _prepare(wire: _Packets, sql: str) -> int:
     wire.send(bytes([_PREPARE]) + sql.encode())
     payload = wire.packet()
     if len(payload) < 12 or payload[0] != 0:
@@ -246,7 +246,7 @@ def _prepare(wire: _Wire, sql: str) -> int:
     return int(statement)
 
 
-def _execute(wire: _Wire, statement: int, columns: Sequence[MySqlColumn]) -> None:
+def _execute(wire: _Packets, statement: int, columns: Sequence[MySqlColumn]) -> None:
     wire.send(struct.pack("<BIBI", _EXECUTE, statement, 0, 1))
     payload = wire.packet()
     count, _ = _length(payload, 0)
@@ -358,7 +358,7 @@ def _kind(column: MySqlColumn, options: TypeOptions) -> tuple[int, Storage, int,
             return kernel.BYTES, HEAP, 0, 0
 
 
-class _Shape:
+class _ArenaShape:
     """The columns as the kernel knows them, and the size of the arenas: it learns from batches that ended early."""
 
     def __init__(self, columns: Sequence[MySqlColumn], options: TypeOptions, *, rows_max: int, batch_bytes_max: int) -> None:
@@ -421,7 +421,7 @@ class _Shape:
 class _Rows:
     """The rows of a running statement, as batches."""
 
-    def __init__(self, wire: _Wire, shape: _Shape, counters: Counters, pool: ArenaPool) -> None:
+    def __init__(self, wire: _Packets, shape: _ArenaShape, counters: ReadCounters, pool: ArenaPool) -> None:
         self._wire = wire
         self._shape = shape
         self._counters = counters
