@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from snowmelt.fluss.server import FlussServer
-from snowmelt.supervise import spark_session
+from snowmelt.supervise.session import spark_session
 from tests.kit import jvm
 from tests.kit.fluss_servers import FreshFluss, Tables, start_fluss
 from tests.kit.servers import Fresh, NotRun, Server, Setting, start_mariadb, start_mysql8, start_mysql56

@@ -21,7 +21,7 @@ import snowmelt
 from snowmelt.config import read_pipeline
 from snowmelt.errors import SnowmeltError
 from snowmelt.machine import check_machine
-from snowmelt.supervise import spark_session
+from snowmelt.supervise.session import spark_session
 from snowmelt.verify import TableOutcome, verify
 
 ROWS = 3_000

@@ -286,16 +286,9 @@ def tier(
 
 def _tier(file: Path, *, master: str, ui: bool, as_json: bool, debug: bool) -> None:
     from snowmelt.config import read_tiering
-    from snowmelt.supervise import (
-        TIERING_DAEMON,
-        Interrupts,
-        JsonLines,
-        Lines,
-        Watcher,
-        notes_of_log,
-        round_teller,
-        spark_session,
-    )
+    from snowmelt.supervise.restarts import Interrupts
+    from snowmelt.supervise.session import TIERING_DAEMON, spark_session
+    from snowmelt.supervise.terminal import JsonLines, Lines, Watcher, notes_of_log, round_teller
 
     settings = read_tiering(file).to_settings()
     _tell_machine(check_machine(master, "fluss"))
@@ -388,7 +381,8 @@ def relay(
 def _relay(file: Path, *, as_json: bool, debug: bool) -> None:
     from snowmelt.config import read_pipeline
     from snowmelt.engine.log.standby import keep_capturing
-    from snowmelt.supervise import Interrupts, JsonLines, Lines, Watcher, notes_of_log, relay_teller
+    from snowmelt.supervise.restarts import Interrupts
+    from snowmelt.supervise.terminal import JsonLines, Lines, Watcher, notes_of_log, relay_teller
 
     settings = read_pipeline(file).to_settings()
     watcher: Watcher = JsonLines(_line) if as_json else Lines(_line)
@@ -403,7 +397,7 @@ def _relay(file: Path, *, as_json: bool, debug: bool) -> None:
 def _failures_told(*, as_json: bool, debug: bool) -> Iterator[None]:
     """Errors of ours go on to `main`; whoever meets what we did not foresee gets a line too."""
     # The engine takes a second to import, which other commands need not wait for.
-    from snowmelt.supervise import JsonLines
+    from snowmelt.supervise.terminal import JsonLines
 
     try:
         yield
@@ -440,7 +434,9 @@ def _run(
     from snowmelt.config import read_pipeline
     from snowmelt.engine.driver.pipeline import Pipeline
     from snowmelt.planning.asides import Requests
-    from snowmelt.supervise import Interrupts, JsonLines, Lines, Screen, Watcher, notes_of_log, spark_session, start_compiling, supervise
+    from snowmelt.supervise.restarts import Interrupts, start_compiling, supervise
+    from snowmelt.supervise.session import spark_session
+    from snowmelt.supervise.terminal import JsonLines, Lines, Screen, Watcher, notes_of_log
 
     config = read_pipeline(file)
     master = config.master(master)
@@ -477,7 +473,7 @@ def _run(
 
 def _preflight(config: PipelineConfig, *, adopt_state: bool, as_json: bool) -> None:
     """Errors end the run here, with their remedies; warnings are told and left."""
-    from snowmelt.supervise import JsonLines
+    from snowmelt.supervise.terminal import JsonLines
 
     looked = preflight.of_pipeline(config, adopt_state=adopt_state)
     if as_json:
@@ -549,7 +545,8 @@ def verify(
 
 def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, master: str | None, as_json: bool, debug: bool) -> None:
     from snowmelt.config import read_pipeline
-    from snowmelt.supervise import JsonLines, spark_session
+    from snowmelt.supervise.session import spark_session
+    from snowmelt.supervise.terminal import JsonLines
     from snowmelt.verify import Step, TableOutcome, open_state, verify
 
     config = read_pipeline(file)
@@ -667,7 +664,7 @@ def status(
 
 def _print_status(found: Status, *, into_fluss: bool) -> None:
     from snowmelt.status import Life
-    from snowmelt.supervise import phase_of
+    from snowmelt.supervise.terminal import phase_of
 
     ago = "" if found.sign_s is None else f"{_age(found.sign_s)} ago"
     _line(

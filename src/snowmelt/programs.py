@@ -28,7 +28,7 @@ from snowmelt.engine.union.options import LEASE_S
 from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.sinks.contract import ReadShare
 from snowmelt.sinks.registry import open_reader
-from snowmelt.supervise import supervise
+from snowmelt.supervise.restarts import supervise
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from snowmelt.fluss.formats.types import Schema
 from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.tables import describe_table
 from snowmelt.model.table import TableId
-from snowmelt.supervise import TIERING_DAEMON, spark_session
+from snowmelt.supervise.session import TIERING_DAEMON, spark_session
 from snowmelt.tiering.rounds import RoundState
 from tests.bench._processes import Meter, Stage
 from tests.integration.test_fluss_reading import Reading

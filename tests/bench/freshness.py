@@ -30,7 +30,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.sinks.paimon.sink import PaimonSink
-from snowmelt.supervise import spark_session
+from snowmelt.supervise.session import spark_session
 from tests.bench._processes import Meter, Stage
 from tests.bench.pipeline import work_folder
 from tests.kit.servers import Server, start_mariadb

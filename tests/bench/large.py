@@ -28,7 +28,7 @@ from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
-from snowmelt.supervise import spark_session
+from snowmelt.supervise.session import spark_session
 from snowmelt.verify import TableOutcome, verify
 from tests.bench._processes import Meter, Stage
 from tests.bench.pipeline import work_folder

@@ -45,7 +45,7 @@ from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
-from snowmelt.supervise import spark_session
+from snowmelt.supervise.session import spark_session
 from tests.bench._peer_flink import FlinkCdc, fetch
 from tests.bench._processes import Meter, Stage
 from tests.kit.servers import Server, start_mariadb

@@ -33,7 +33,7 @@ from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.fluss.tables import describe_table
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
-from snowmelt.supervise import TIERING_DAEMON, spark_session
+from snowmelt.supervise.session import TIERING_DAEMON, spark_session
 from tests.bench._flink import FlinkJvm
 from tests.bench._peer_tiering import FlinkTiering, fetch
 from tests.bench._processes import Meter

@@ -39,7 +39,7 @@ from snowmelt.fluss.tables import BucketLeader, describe_table
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import OFFSET, TIMESTAMP
-from snowmelt.supervise import spark_session
+from snowmelt.supervise.session import spark_session
 from tests.bench._peer_tiering import WARMING_ROWS, FlinkTiering, fetch
 from tests.bench._processes import Meter
 from tests.bench._tiering_rounds import Orders, Round, measure

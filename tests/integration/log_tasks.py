@@ -31,7 +31,7 @@ from snowmelt.relay.limits import Limits
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
-from snowmelt.supervise import _MALLOC
+from snowmelt.supervise.session import MALLOC
 from tests.integration.logs import table_map_body
 from tests.kit.inflight import LogFolder
 from tests.kit.streams import Log, gtid_body, query_body
@@ -121,7 +121,7 @@ def growth_bytes(file: Path, *tasks: tuple[TaskContext, LogTask]) -> int:
     """By how much the memory of a process of its own grows at most while it runs the last of these tasks."""
     file.write_bytes(pickle.dumps(tasks))
     command = [sys.executable, "-m", __name__, str(file)]
-    done = subprocess.run(command, env={**os.environ, **_MALLOC}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env={**os.environ, **MALLOC}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return int(json.loads(done.stdout))
 

@@ -15,7 +15,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
-from snowmelt.supervise import spark_session
+from snowmelt.supervise.session import spark_session
 
 
 def settings(host: str, port: int, folder: Path) -> Settings:

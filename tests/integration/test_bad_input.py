@@ -149,10 +149,10 @@ def snowmelt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
     def shared(*_: object, **__: object) -> Iterator[Any]:
         yield spark
 
-    monkeypatch.setattr("snowmelt.supervise.spark_session", shared)
-    monkeypatch.setattr("snowmelt.supervise.Interrupts.install", lambda _: None)
+    monkeypatch.setattr("snowmelt.supervise.session.spark_session", shared)
+    monkeypatch.setattr("snowmelt.supervise.restarts.Interrupts.install", lambda _: None)
     # What passes by itself is tried again at once and once, so that it is seen how it ends.
-    monkeypatch.setattr("snowmelt.supervise.RESTARTS_MAX", 1)
+    monkeypatch.setattr("snowmelt.supervise.restarts.RESTARTS_MAX", 1)
 
     def call(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["snowmelt", *arguments])

@@ -152,7 +152,7 @@ def test_a_lake_in_a_bucket_survives_the_loss_of_a_worker_and_of_the_driver(
 SESSION = """\
 import os, sys
 from snowmelt.credentials import Secret
-from snowmelt.supervise import spark_session
+from snowmelt.supervise.session import spark_session
 
 # Of names that Spark takes for a secret's, and of one that it does not.
 entries = {"spark.my.password": Secret("${S3_SECRET}"), "spark.executorEnv.S3": Secret("${S3_SECRET}"), "spark.ui.port": sys.argv[1]}

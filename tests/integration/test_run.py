@@ -309,8 +309,8 @@ def test_what_nobody_foresaw_is_a_line_and_a_traceback_only_when_asked_for(
     def break_down(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero\nand more")
 
-    monkeypatch.setattr("snowmelt.supervise.spark_session", break_down)
-    monkeypatch.setattr("snowmelt.supervise.Interrupts.install", lambda _: None)
+    monkeypatch.setattr("snowmelt.supervise.session.spark_session", break_down)
+    monkeypatch.setattr("snowmelt.supervise.restarts.Interrupts.install", lambda _: None)
     path = describe(tmp_path, mariadb, shop)
     code, said = snowmelt(mariadb.password, "run", str(path))
     told = "snowmelt: an unexpected error: ZeroDivisionError: division by zero (hint: --debug shows where it comes from)"

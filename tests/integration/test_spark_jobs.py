@@ -166,7 +166,7 @@ def test_a_task_that_does_not_see_the_drivers_store_says_so_before_it_does_anyth
 
 def repeat(folder: Path) -> None:
     """In a process of its own, because it needs a Spark that repeats tasks."""
-    from snowmelt.supervise import spark_session
+    from snowmelt.supervise.session import spark_session
 
     def run_twice(_: Any, task: int) -> tuple[int, str]:
         nonce = uuid.uuid4().hex
@@ -197,7 +197,7 @@ def test_a_task_that_is_repeated_is_another_run_and_only_one_of_the_two_answers(
 
 _SERVE = """
 from pathlib import Path
-from snowmelt.supervise import spark_session
+from snowmelt.supervise.session import spark_session
 
 with spark_session("ui", master="local[1]", ui=True, debug=False) as spark:
     port = int(spark.sparkContext.uiWebUrl.rpartition(":")[2])

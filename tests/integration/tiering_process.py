@@ -15,7 +15,7 @@ from snowmelt.engine.tiering import round as round_module
 from snowmelt.engine.tiering.service import Tiering
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.fluss.client import HandedOut
-from snowmelt.supervise import spark_session
+from snowmelt.supervise.session import spark_session
 
 
 @contextlib.contextmanager

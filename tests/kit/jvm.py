@@ -42,7 +42,7 @@ def main() -> None:
     os.environ["JDK_JAVA_OPTIONS"] = f"{OPTIONS} -Xlog:disable -XX:ArchiveClassesAtExit={new}"
 
     from snowmelt.engine.tasks.spark_job import run_on_spark
-    from snowmelt.supervise import spark_session
+    from snowmelt.supervise.session import spark_session
 
     with spark_session("classes", master="local[2]", ui=False, debug=False) as spark:
         run_on_spark(spark, [1, 2], abs)

@@ -19,13 +19,12 @@ ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
         **_each(
             "split next",
             {
-                "cli.py": 892,
+                "cli.py": 889,
                 "engine/tiering/round.py": 505,
                 "fluss/client.py": 594,
                 "relay/retention.py": 505,
                 "sinks/fluss.py": 727,
                 "sinks/paimon/sink.py": 514,
-                "supervise.py": 645,
                 "tiering/leases.py": 527,
                 "tiering/rounds.py": 611,
             },
@@ -69,12 +68,6 @@ ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
                 "databases/mysql/types/binary_json.py::json_text": 91,
                 "fluss/formats/arrays.py::fill_elements": 80,
                 "fluss/formats/compacted.py::fill": 209,
-            },
-        ),
-        **_each(
-            "split next",
-            {
-                "supervise.py::spark_session": 73,
             },
         ),
     },

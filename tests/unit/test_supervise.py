@@ -21,22 +21,9 @@ from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.supervise import (
-    PAUSE_S_MAX,
-    RESTARTS_MAX,
-    TABLES_SHOWN_MAX,
-    Interrupts,
-    JsonLines,
-    Lines,
-    Screen,
-    _handlers_kept,
-    _uninterrupted,
-    notes_of_log,
-    relay_teller,
-    round_teller,
-    start_compiling,
-    supervise,
-)
+from snowmelt.supervise.restarts import PAUSE_S_MAX, RESTARTS_MAX, Interrupts, start_compiling, supervise
+from snowmelt.supervise.session import _handlers_kept, _uninterrupted
+from snowmelt.supervise.terminal import TABLES_SHOWN_MAX, JsonLines, Lines, Screen, notes_of_log, relay_teller, round_teller
 from snowmelt.tiering.rounds import RoundState
 
 COPYING = Progress(
