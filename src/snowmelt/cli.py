@@ -33,9 +33,10 @@ from snowmelt import preflight
 from snowmelt.credentials import Secret
 from snowmelt.databases.contract.findings import Finding, Level, gravest_first
 from snowmelt.databases.contract.patterns import match_tables
-from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import CaptureLimits
-from snowmelt.databases.mysql.preflight import Cascades, PreflightOptions
+from snowmelt.databases.mysql.preflight import Cascades
 from snowmelt.databases.mysql.read.resultset import ROW_BYTES_MAX
 from snowmelt.errors import InvalidConfig, SnowmeltError, printable
 from snowmelt.machine import check_machine, inspect_machine
@@ -138,7 +139,7 @@ def check(
             tls_ca=tls_ca,
             allow_password_to_unverified_server=allow_password_to_unverified_server,
         )
-        looked = preflight.of_server(options, tables or [], exclude or [], PreflightOptions(cascades=cascades))
+        looked = preflight.of_server(MySql(options=options, cascades=cascades), tables or [], exclude or [])
         capture, reading = CaptureLimits(), Limits()
     if as_json:
         limits = {"capture": asdict(capture), "copy": {"row_bytes_max": ROW_BYTES_MAX}, "task": asdict(reading)}
@@ -556,7 +557,7 @@ def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, m
     open_state(settings)
     master = config.master(master)
     _tell_machine(check_machine(master))
-    Session(settings.source).close()
+    settings.source.connect()
     console = Console(stderr=True)
     told = JsonLines(_line)
     with contextlib.ExitStack() as stack:

@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from snowmelt.databases.contract import Database
 from snowmelt.databases.contract.findings import Finding, Level, gravest_first
-from snowmelt.databases.contract.patterns import match_tables
-from snowmelt.databases.mysql.catalog import ignores_case, read_tables
-from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.databases.mysql.preflight import PreflightOptions, inspect
-from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.databases.contract.patterns import TablePredicate, match_tables
+from snowmelt.databases.contract.tables import TableShape, Wanted
+from snowmelt.engine.driver.discovery import patterns
 from snowmelt.engine.driver.routes import SAME_NAME, Route, Router, assign_targets, check_goes_on
 from snowmelt.model.table import SYSTEM_COLUMNS, TableId
 from snowmelt.sinks.registry import wrong_name
@@ -43,7 +42,7 @@ class Preflight:
 
     server: str
     ignore_case: bool
-    found: dict[TableId, MySqlTable]
+    found: Mapping[TableId, TableShape]
     findings: list[Finding]
     targets: dict[TableId, str] | None = None
     identity: str = ""
@@ -75,17 +74,23 @@ class Preflight:
 
 
 def of_server(
-    options: MySqlOptions, tables: Sequence[str], exclude: Sequence[str], wanted: PreflightOptions, routes: Sequence[Route] = ()
+    source: Database, tables: Sequence[str], exclude: Sequence[str], routes: Sequence[Route] = (), *, begun: bool = False
 ) -> Preflight:
     # A wrong pattern is told before anything is asked of the server.
     match_tables(tables, exclude)
-    with Session(options) as session:
-        ignore_case = ignores_case(session)
-        found = read_tables(session, match_tables(tables, exclude, ignore_case=ignore_case))
+    looked = source.inspect(patterns(tables, exclude, source.system_databases), _changelog(routes), begun=begun)
+    findings = _unmatched(tables, exclude, looked.tables, looked.ignores_case, begun=begun) + list(looked.findings)
+    return Preflight(looked.server, looked.ignores_case, looked.tables, findings, identity=looked.identity)
+
+
+def _changelog(routes: Sequence[Route]) -> Wanted:
+    """Which tables go to change tables."""
+
+    def predicate(ignore_case: bool) -> TablePredicate:
         router = Router(routes, default=SAME_NAME, ignore_case=ignore_case)
-        wanted = replace(wanted, changelog=frozenset(table for table in found if not router.keyed(table)))
-        findings = _unmatched(tables, exclude, found, ignore_case, begun=wanted.begun) + inspect(session, found.values(), wanted)
-        return Preflight(str(session.server), ignore_case, found, findings, identity=session.server.identity)
+        return lambda table: not router.keyed(table)
+
+    return predicate
 
 
 def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflight:
@@ -103,8 +108,7 @@ def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflig
     ledger = state.load()
     begun = ledger.epoch > 0
     routes = [route.route() for route in config.routes]
-    wanted = PreflightOptions(types=source.types(), cascades=source.cascades, begun=state.begun)
-    looked = of_server(source.options(), source.tables, source.exclude, wanted, routes)
+    looked = of_server(source.database(), source.tables, source.exclude, routes, begun=state.begun)
     # A state of another pipeline, of another server or place, is told before Spark is started.
     owner = Owner(config.pipeline.name, looked.identity, config.to_settings().place)
     state.check_owner(owner, moves=config.source.failover is Failover.GTID, adopt=adopt_state)
@@ -124,11 +128,11 @@ def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflig
     return replace(looked, findings=gravest_first(findings), targets={table: target.name for table, target in targets.items()})
 
 
-def lake_columns(tables: Iterable[MySqlTable]) -> list[Finding]:
+def lake_columns(tables: Iterable[TableShape]) -> list[Finding]:
     """Columns whose names a Paimon table can't have. Those that snowmelt itself adds are told of already, whatever the sink."""
     wrong: dict[str, list[TableId]] = defaultdict(list)
     for table in tables:
-        why = wrong_name(name for column in table.columns if (name := column.name).lower() not in SYSTEM_COLUMNS)
+        why = wrong_name(name for name in table.names if name.lower() not in SYSTEM_COLUMNS)
         if why:
             wrong[why].append(table.id)
     remedy = "rename the column, or exclude the tables"
@@ -159,7 +163,7 @@ def weigh(findings: Iterable[Finding], change_tables: AbstractSet[TableId], inst
 
 
 def _unmatched(
-    patterns: Sequence[str], exclude: Sequence[str], found: dict[TableId, MySqlTable], ignore_case: bool, *, begun: bool
+    patterns: Sequence[str], exclude: Sequence[str], found: Mapping[TableId, TableShape], ignore_case: bool, *, begun: bool
 ) -> list[Finding]:
     """A pattern without a table is a typing error or a missing grant: the catalogue shows only what the user may see."""
     findings = []

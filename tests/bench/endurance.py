@@ -30,6 +30,7 @@ from rich.table import Table
 
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
@@ -198,13 +199,15 @@ def main() -> None:
                 name="bench",
                 state=folder / "state",
                 warehouse=str(folder / "lake"),
-                source=MySqlOptions(
-                    host=server.host,
-                    port=server.port,
-                    username=server.user,
-                    password=Secret(f"file:{password}"),
-                    tls=Tls.DISABLED,
-                    allow_password_to_unverified_server=True,
+                source=MySql(
+                    options=MySqlOptions(
+                        host=server.host,
+                        port=server.port,
+                        username=server.user,
+                        password=Secret(f"file:{password}"),
+                        tls=Tls.DISABLED,
+                        allow_password_to_unverified_server=True,
+                    )
                 ),
                 tables=["bench.*"],
                 target="ods.{table}",

@@ -27,6 +27,7 @@ from rich.table import Table
 
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.sinks.paimon.sink import PaimonSink
@@ -186,13 +187,15 @@ def main() -> None:
                 name="bench",
                 state=folder / "state",
                 warehouse=str(folder / "lake"),
-                source=MySqlOptions(
-                    host=server.host,
-                    port=server.port,
-                    username=server.user,
-                    password=Secret(f"file:{password}"),
-                    tls=Tls.DISABLED,
-                    allow_password_to_unverified_server=True,
+                source=MySql(
+                    options=MySqlOptions(
+                        host=server.host,
+                        port=server.port,
+                        username=server.user,
+                        password=Secret(f"file:{password}"),
+                        tls=Tls.DISABLED,
+                        allow_password_to_unverified_server=True,
+                    )
                 ),
                 tables=["bench.ticks"],
                 target="ods.{table}",

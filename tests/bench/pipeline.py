@@ -43,6 +43,7 @@ from rich.table import Table
 
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.supervise.session import spark_session
@@ -182,7 +183,7 @@ class Snowmelt:
             name="bench",
             state=folder / "state",
             warehouse=str(folder / "lake"),
-            source=source,
+            source=MySql(options=source),
             tables=[f"{DATABASE}.sbtest1"],
             target="ods.{table}",
             interval_s=INTERVAL_S,

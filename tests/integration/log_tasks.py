@@ -19,8 +19,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from snowmelt.databases.mysql.connect import Server
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.events import Event
-from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
+from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.log import LogTask, run_log
 from snowmelt.engine.tasks.rows import CHANGE_FIELDS, Sourced, lake_schema
@@ -72,7 +73,7 @@ class Made:
             if source.keyed and first:
                 shutil.copytree(warehouse / "ods.db" / first, warehouse / "ods.db" / name)
                 continue
-            schema = lake_schema(source.table, TypeOptions(), keyed=source.keyed)
+            schema = lake_schema(source.table, MySql(), keyed=source.keyed)
             key, system = (source.table.key, None) if source.keyed else ((), CHANGE_FIELDS)
             lake.create(source.target, schema, key, buckets=buckets, system=system)
             first = first or name

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
@@ -26,7 +27,7 @@ def settings(host: str, port: int, folder: Path) -> Settings:
         name="test",
         state=folder / "state",
         warehouse=str(folder / "lake"),
-        source=source,
+        source=MySql(options=source),
         tables=["shop.*"],
         routes=[Route("shop.journal", "ods.journal", Mode.CHANGELOG)],
         interval_s=0.3,

@@ -16,6 +16,8 @@ import pytest
 
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.database import MySql
+from snowmelt.databases.mysql.preflight import Cascades
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.routes import Route
@@ -31,7 +33,7 @@ WAIT_S_MAX = 240
 SYSTEM = ("_seq", "_op", "_position", "_ts", "_ordinal")
 
 
-def settings(server: Server, folder: Path, *, routes: Sequence[Route] = (), **more: Any) -> Settings:
+def settings(server: Server, folder: Path, *, routes: Sequence[Route] = (), refuse_cascades: bool = True, **more: Any) -> Settings:
     """Of a pipeline of all tables of the database shop, with small chunks and short epochs."""
     # In a file, because Spark's workers were started before this server was.
     secret = folder / "password"
@@ -39,8 +41,16 @@ def settings(server: Server, folder: Path, *, routes: Sequence[Route] = (), **mo
     source = MySqlOptions(
         host=server.host, port=server.port, password=Secret(f"file:{secret}"), tls=Tls.DISABLED, allow_password_to_unverified_server=True
     )
+    cascades = Cascades.REFUSE if refuse_cascades else Cascades.IGNORE
     given = {"tables": ["shop.*"], "interval_s": 0.2, "rows_per_chunk": 500, "summary_every": 4, **more}
-    return Settings(name="test", state=folder / "state", warehouse=str(folder / "lake"), source=source, routes=routes, **given)
+    return Settings(
+        name="test",
+        state=folder / "state",
+        warehouse=str(folder / "lake"),
+        source=MySql(options=source, cascades=cascades),
+        routes=routes,
+        **given,
+    )
 
 
 class Running:

@@ -40,7 +40,7 @@ def server(fresh_mariadb: Fresh) -> Server:
 def begun(server: Server, folder: Path, *, shapes: bool = True) -> State:
     """The state of a pipeline that has found both tables."""
     wanted = settings(server, folder)
-    with Session(wanted.source) as session:
+    with Session(wanted.source.options) as session:
         found = read_tables(session, TABLES)
     state, ledger = State(open_store(str(wanted.state))), Ledger()
     generation = take_generation(state.store, "before")

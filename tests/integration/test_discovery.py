@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from snowmelt.databases.mysql import placed
 from snowmelt.engine.driver import discovery, retries
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.pipeline import Pipeline
@@ -32,7 +33,7 @@ def compare(server: Server, folder: Path, *tables: str) -> None:
 
 @contextmanager
 def behind_each_read_of_the_catalogue(act: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    real, count = discovery.read_tables, iter(range(1000))
+    real, count = placed.read_tables, iter(range(1000))
 
     def reading(*arguments: Any) -> Any:
         found = real(*arguments)
@@ -40,7 +41,7 @@ def behind_each_read_of_the_catalogue(act: Callable[[int], None], monkeypatch: p
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(discovery, "read_tables", reading)
+        patch.setattr(placed, "read_tables", reading)
         yield
 
 

@@ -300,7 +300,6 @@ def test_every_task_looks_for_the_drivers_store_before_it_does_anything(tmp_path
         source=nothing,
         server=nothing,
         log=nothing,
-        options=nothing,
     )
     for run in (chunk.run_chunk, log.run_log, cleaning.run_sweep):
         with pytest.raises(InvalidConfig, match="not shared"):

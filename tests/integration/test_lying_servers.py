@@ -14,8 +14,8 @@ from snowmelt import cli, preflight
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql import catalog, handshake
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import Capture
-from snowmelt.databases.mysql.preflight import PreflightOptions
 from snowmelt.errors import Corrupt, InvalidConfig, SnowmeltError, Unavailable
 from tests.kit.certificates import make_certificates
 from tests.kit.lying_server import (
@@ -303,7 +303,7 @@ DISTORTIONS: dict[str, Callable[[Told], Told]] = {
 class TestAnAnswerOfTheWrongShape:
     def test_the_honest_ones_get_through(self) -> None:
         with LyingServer(tells(honest)) as server:
-            looked = preflight.of_server(options(server), ["a.*"], [], PreflightOptions())
+            looked = preflight.of_server(MySql(options=options(server)), ["a.*"], [])
         assert [str(table) for table in looked.found] == ["a.t"]
         assert not {finding.code for finding in looked.findings if finding.code.endswith("unchecked")}
 
@@ -321,7 +321,7 @@ class TestAnAnswerOfTheWrongShape:
             for begin, told in HONEST.items():
                 wrong[:] = [told]
                 with suppress(SnowmeltError):
-                    looked = preflight.of_server(options(server), ["a.*"], [], PreflightOptions())
+                    looked = preflight.of_server(MySql(options=options(server)), ["a.*"], [])
                     passed += 1
                     assert all(len(finding.fact) < 3_000 for finding in looked.findings), begin
         assert passed < len(HONEST) or how == "a column more"

@@ -17,9 +17,9 @@ import pymysql
 import pytest
 
 from snowmelt.commit.records import Entry, Intent
+from snowmelt.databases.mysql import database
+from snowmelt.databases.mysql.read import shown
 from snowmelt.databases.mysql.read.bounds import Chunk
-from snowmelt.engine.driver import chunks as chunk_lane
-from snowmelt.engine.driver import splitting
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import sweep
 from snowmelt.engine.driver.routes import Mode, Route
@@ -216,13 +216,13 @@ def test_no_chunk_is_read_while_what_lies_before_the_captured_log_is_not_visible
 ) -> None:
     """L1: the log is captured from behind such a transaction on, so that no epoch will ever bring it."""
     asked: list[object] = []
-    ask = chunk_lane.newest_visible
+    ask = shown.newest_visible
 
     def count(*arguments: Any, **more: Any) -> object:
         asked.append(ask(*arguments, **more))
         return asked[-1]
 
-    monkeypatch.setattr(chunk_lane, "newest_visible", count)
+    monkeypatch.setattr(shown, "newest_visible", count)
     late = ExitStack()
     late.enter_context(logged_and_not_visible(shop))
     with late, Running(spark, shop.settings()) as running:
@@ -298,13 +298,13 @@ def test_rows_beyond_the_ends_that_come_before_the_table_is_split_are_not_lost(
     """L5, A13: they lie in no chunk, and epochs pass while the ends are read and while the rest is split."""
     late = Late(monkeypatch, lambda answer: answer.launch.ordinal == OUTSIDE)
     running = Running(spark, shop.settings())
-    look = splitting.plan_chunks
+    look = database.plan_chunks
 
     def look_late(*arguments: Any, **more: Any) -> Iterator[Chunk]:
         pass_epochs(running, 2, shop.change)
         return look(*arguments, **more)
 
-    monkeypatch.setattr(splitting, "plan_chunks", look_late)
+    monkeypatch.setattr(database, "plan_chunks", look_late)
     with running:
         running.wait_for(lambda: len(late.held) == 2)
         pass_epochs(running, 3, shop.change)

@@ -14,10 +14,10 @@ from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.read.bounds import Chunk
+from snowmelt.databases.mysql.read.parts import ChunkReading
 from snowmelt.databases.mysql.read.reads import ChunkRead
 from snowmelt.databases.mysql.read.watched import LOOK_AFTER_S, Watch
 from snowmelt.databases.mysql.types.columns import TypeOptions
-from snowmelt.engine.tasks.chunk_reading import ChunkReading
 from snowmelt.errors import Occupied, TableStuck
 from snowmelt.model.table import TableId
 from tests.integration.dump import await_that

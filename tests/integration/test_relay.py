@@ -70,7 +70,7 @@ class Driver:
     def __init__(self, settings: Settings) -> None:
         self.state = State(open_store(settings.state))
         self._seen: dict[int, bytes] = {}
-        with Session(settings.source) as session:
+        with Session(settings.source.options) as session:
             server, end = session.server, log_end(session, era=0)
         self.state.bind(Owner(settings.name, server.identity, settings.place))
         self._lock = ExitStack()
@@ -92,7 +92,7 @@ class Driver:
             self.relay,
             shapes,
             keeping,
-            settings.source,
+            settings.source.options,
             generation=generation,
             start=self.relay.newest.ends,
             server_id=settings.capture_id(),

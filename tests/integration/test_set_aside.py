@@ -378,7 +378,7 @@ def test_a_table_that_the_user_may_not_read_any_more_is_set_aside(
     )
     monkeypatch.setattr(retries, "FAILED_MAX", 2)
     wanted = settings(server, tmp_path)
-    wanted = replace(wanted, source=replace(wanted.source, username="melt"))
+    wanted = replace(wanted, source=replace(wanted.source, options=replace(wanted.source.options, username="melt")))
     look = Splitter._look
 
     def refused(splitter: Splitter, sought: Any, *more: Any) -> Any:

@@ -150,7 +150,6 @@ def test_a_task_that_does_not_see_the_drivers_store_says_so_before_it_does_anyth
             source=nothing,
             server=nothing,
             log=nothing,
-            options=nothing,
         )
 
     def look(where: TaskContext, task: int) -> int:

@@ -19,7 +19,7 @@ from snowmelt.databases.mysql.log.events import Xid
 from snowmelt.databases.mysql.log.segments import list_segments
 from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.databases.mysql.preflight import prepared_transactions
-from snowmelt.engine.driver import chunks as chunk_lane
+from snowmelt.databases.mysql.read import shown
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
@@ -252,7 +252,7 @@ class Stalled:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *xids: str) -> None:
         self.xids = list(xids)
         self.asked = 0
-        monkeypatch.setattr(chunk_lane, "prepared_transactions", self._listed)
+        monkeypatch.setattr(shown, "prepared_transactions", self._listed)
 
     def _listed(self, session: Session) -> list[str]:
         self.asked += 1

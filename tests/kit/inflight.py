@@ -5,11 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from snowmelt.databases.mysql.connect import Server
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.segments import Segment, SegmentCut, SegmentWriter
-from snowmelt.databases.mysql.types.columns import TypeOptions
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.model.position import LogFile, Position
 from snowmelt.relay import retention
@@ -65,7 +64,6 @@ class LogFolder:
 
 
 def _place(server: Server, *, state: Path) -> TaskContext:
-    nothing: Any = None
     return TaskContext(
-        generation=1, nonce="n", state=state, warehouse="", user="", source=nothing, server=server, log=LOG, options=TypeOptions()
+        generation=1, nonce="n", state=state, warehouse="", user="", source=MySql(), server=server, log=LOG
     )  # fmt: skip

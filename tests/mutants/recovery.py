@@ -347,7 +347,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="003",
         statement="two tasks write rows of one key",
         file="engine/tasks/log.py",
-        old="    return np.asarray(keys % task.parts == task.part)\n",
+        old="    return np.asarray(keys.numbers() % task.parts == task.part)\n",
         new="    return np.asarray(numbers % task.parts == task.part)\n",
         tests=("unit/test_engine_filter.py::test_each_row_of_a_shared_transaction_is_one_tasks_and_all_rows_of_a_key_are_the_same_tasks",),
     ),

@@ -16,13 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from snowmelt.databases.contract.keys import pack_integer
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, SegmentSlice
 from snowmelt.engine.log.prepared import put_aside, take_back
 from snowmelt.engine.log.reading import Filtered, StoredLog
 from snowmelt.engine.log.storage import segments_of
 from snowmelt.engine.tasks.context import TaskContext
-from snowmelt.engine.tasks.keys import pack_bound
 from snowmelt.engine.tasks.log import LogTask, kept_bytes, kept_rows
 from snowmelt.engine.tasks.rows import Sourced
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
@@ -289,9 +289,9 @@ def test_what_is_covered_is_dropped_though_a_chunk_needs_older_log(tmp_path: Pat
     rules = {}
     for table in TABLES:
         made = Incarnation(table, 1)
-        extent = KeyEnds(pack_bound((ids[0],)), pack_bound((ids[-1],)))
+        extent = KeyEnds(pack_integer(ids[0]), pack_integer(ids[-1]))
         read = Reported(made, ordinal=2, job=1, nonce="n", high=0, exact=True, schema=1, files=(), extent=extent)
-        span = Span(pack_bound((low,)), pack_bound((high,)))
+        span = Span(pack_integer(low), pack_integer(high))
         rules[table] = Rule(made, covered, live=True, adopting=(Adopting(read, visible=0, span=span, replaces=False),))
     sourced = {table: Sourced(shape(table), table.name, keyed=True) for table in TABLES}
     found = [

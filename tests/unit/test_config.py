@@ -14,6 +14,7 @@ from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, SinkSecti
 from snowmelt.credentials import Secret
 from snowmelt.databases.contract.patterns import match_tables
 from snowmelt.databases.mysql.connect import Tls
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.databases.mysql.types.columns import TimeAs, ZeroDates
 from snowmelt.engine.driver.routes import SAME_NAME, Mode, Route, Router, assign_targets, check_goes_on
@@ -113,12 +114,12 @@ def told(folder: Path, text: str | bytes) -> str:
 def test_all_but_the_necessary_keys_have_defaults(tmp_path: Path) -> None:
     settings = read(tmp_path, LEAST).to_settings()
     defaults = Settings(name="", state=tmp_path, warehouse="", source=settings.source, tables=())
-    assert settings.source.port == 3306
-    assert settings.source.password == Secret()
-    assert settings.source.tls is Tls.PREFERRED
+    assert settings.source.options.port == 3306
+    assert settings.source.options.password == Secret()
+    assert settings.source.options.tls is Tls.PREFERRED
     assert (settings.interval_s, settings.epoch_bytes) == (defaults.interval_s, defaults.epoch_bytes)
     assert (settings.rows_per_chunk, settings.chunks_at_once) == (defaults.rows_per_chunk, defaults.chunks_at_once)
-    assert (settings.buckets, settings.types, settings.server_id) == (defaults.buckets, defaults.types, None)
+    assert (settings.buckets, settings.source.types, settings.source.server_id) == (defaults.buckets, MySql().types, None)
     assert (settings.exclude, settings.routes, settings.target) == ((), (), SAME_NAME)
     assert (settings.capture, settings.limits) == (defaults.capture, defaults.limits)
 
@@ -126,12 +127,17 @@ def test_all_but_the_necessary_keys_have_defaults(tmp_path: Path) -> None:
 def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
     config = read(tmp_path, FULL)
     settings = config.to_settings()
-    source = settings.source
+    source = settings.source.options
     assert (source.host, source.port, source.username, source.password) == ("db.example.com", 3307, "repl", Secret("${DB_PASSWORD}"))
     assert (source.tls, source.tls_ca) == (Tls.VERIFY_CA, str(tmp_path / "ca.pem"))
     assert (source.tls_cert, source.tls_key, source.connect_timeout_s) == ("/etc/client.pem", "/etc/client.key", 60.0)
     assert (settings.tables, settings.exclude) == (("shop.*", "crm.customers"), ("shop.tmp_*",))
-    assert (settings.server_id, settings.types.zero_dates, settings.types.time_as) == (4711, ZeroDates.STRING, TimeAs.INTERVAL)
+    types = settings.source.types
+    assert (settings.source.server_id, types.zero_dates, types.time_as) == (
+        4711,
+        ZeroDates.STRING,
+        TimeAs.INTERVAL,
+    )
     reached = {
         "s3.endpoint": "http://minio.example.com:9000",
         "s3.region": "eu-central-1",
@@ -176,7 +182,7 @@ def test_relative_paths_are_of_the_files_folder_whatever_folder_one_is_in(tmp_pa
     assert settings.state.is_absolute()
     assert settings.state.resolve() == tmp_path / "state"
     assert Path(str(settings.warehouse)).resolve() == tmp_path / "lake"
-    assert Path(settings.source.password.reference.removeprefix("file:")).resolve() == tmp_path / "secret"
+    assert Path(settings.source.options.password.reference.removeprefix("file:")).resolve() == tmp_path / "secret"
 
 
 def test_fluss_stands_for_a_warehouse(tmp_path: Path) -> None:
@@ -191,7 +197,7 @@ def test_fluss_stands_for_a_warehouse(tmp_path: Path) -> None:
 
 def test_a_socket_stands_for_a_host(tmp_path: Path) -> None:
     settings = read(tmp_path, LEAST.replace("host: db.example.com", "socket: /run/mysqld.sock")).to_settings()
-    assert settings.source.socket == "/run/mysqld.sock"
+    assert settings.source.options.socket == "/run/mysqld.sock"
 
 
 @pytest.mark.parametrize("word", ["no", "null_and_void", "1:30", "0x1F", "2020-01-01", "on", "1e3"])
@@ -214,7 +220,7 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
     with pytest.raises(ValueError, match="frozen"):
         config.sink.buckets = 7  # type: ignore[misc]
     settings = config.to_settings()
-    assert settings.source.password.reveal() == "hunter2"
+    assert settings.source.options.password.reveal() == "hunter2"
     for text in (repr(config), str(config), repr(settings), str(config.model_dump())):
         assert "hunter2" not in text
     assert b"hunter2" not in pickle.dumps(settings)

@@ -10,8 +10,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snowmelt.databases.contract.keys import IntegerKeys, pack_integer
+from snowmelt.databases.mysql.read.keys import keys_of
 from snowmelt.databases.mysql.read.marks import PositionMark, covers
-from snowmelt.engine.tasks.keys import in_span, outside, pack_bound
+from snowmelt.engine.tasks.keys import in_span, outside
 from snowmelt.engine.tasks.log import _emitted, _mine
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
@@ -20,8 +22,9 @@ from snowmelt.planning.epochs import Adopting, Rule, Span
 from snowmelt.planning.facts import Incarnation, KeyEnds, Reported
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
-EXTENT = KeyEnds(pack_bound((2,)), pack_bound((9,)))
-SPANS = (Span(None, pack_bound((3,))), Span(pack_bound((3,)), pack_bound((6,))), Span(pack_bound((6,)), pack_bound((9,))))
+SOURCE: Any = SimpleNamespace(keys=keys_of)
+EXTENT = KeyEnds(pack_integer(2), pack_integer(9))
+SPANS = (Span(None, pack_integer(3)), Span(pack_integer(3), pack_integer(6)), Span(pack_integer(6), pack_integer(9)))
 
 
 @st.composite
@@ -61,7 +64,7 @@ def test_columns_are_judged_as_single_changes_are(
     task: Any = SimpleNamespace(marks={"n": mark}, committed=[SimpleNamespace(offset=offset) for offset in of_xa])
 
     def within(key: int, span: Span | None) -> bool:
-        one = np.array([key], np.int64)
+        one = IntegerKeys(np.array([key], np.int64))
         return bool((outside(one, rule.extent) if span is None else in_span(one, span, rule.extent))[0])
 
     expected = []
@@ -71,7 +74,7 @@ def test_columns_are_judged_as_single_changes_are(
         surely = covers(mark, position=mark.high, gtid=None, xa=offset in of_xa)
         covered = lambda one, offset=offset, surely=surely: surely and offset <= one.reading.high  # noqa: E731
         expected.append(emits(rule, offset=offset, adopted=adopted, adopting=adopting, keyed=keyed, covered=covered))
-    assert _emitted(task, rule, item, offsets, keyed=keyed).tolist() == expected
+    assert _emitted(SOURCE, task, rule, item, offsets, keyed=keyed).tolist() == expected
 
 
 @settings(deadline=None, max_examples=100)
@@ -83,10 +86,9 @@ def test_each_row_of_a_shared_transaction_is_one_tasks_and_all_rows_of_a_key_are
     column = pa.array(keys, pa.int64()) if ordered else pa.array(map(str, keys), pa.string())
     rows = pa.RecordBatch.from_arrays([column], names=["id"])
     item: Any = SimpleNamespace(table=SimpleNamespace(key=("id",), id=ORDERS.table), rows=rows)
-    source: Any = SimpleNamespace(keyed=True)
     numbers = np.arange(len(keys), dtype=np.int64)
     tasks: list[Any] = [SimpleNamespace(part=part, parts=parts) for part in range(parts)]
-    taken = np.stack([_mine(task, source, item, numbers) for task in tasks])
+    taken = np.stack([_mine(SOURCE, task, item, numbers, keyed=True) for task in tasks])
     assert taken.sum(axis=0).tolist() == [1] * len(keys)
     of_key: dict[int, int] = {}
     for row, key in enumerate(keys):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from snowmelt.databases.mysql.connect import MySqlOptions
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.engine.driver.settings import Settings
@@ -298,7 +299,7 @@ def test_a_log_that_is_a_symbolic_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state" / "log").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InvalidConfig, match="symbolic link"):
         segments_of(tmp_path / "state")
-    settings = Settings(name="p", state=tmp_path / "state", warehouse="", source=MySqlOptions(), tables=())
+    settings = Settings(name="p", state=tmp_path / "state", warehouse="", source=MySql(), tables=())
     with pytest.raises(InvalidConfig, match="symbolic link"), contextlib.ExitStack() as until:
         own_log(settings, State(MemoryStore()), until)
     with pytest.raises(InvalidConfig, match="symbolic link"):
@@ -329,7 +330,7 @@ def test_a_state_that_was_moved_or_copied_asks_and_is_adopted_once(tmp_path: Pat
 
 def test_a_place_is_a_folder_without_links_or_the_address_of_a_bucket(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "state")
-    plain = Settings(name="p", state=tmp_path / "state", warehouse="", source=MySqlOptions(), tables=())
+    plain = Settings(name="p", state=tmp_path / "state", warehouse="", source=MySql(), tables=())
     assert plain.place == replace(plain, state=tmp_path / "link").place == str((tmp_path / "state").resolve())
     assert replace(plain, state=BUCKET).place == replace(plain, state=BucketAddress("s3://bucket/prefix/")).place == "s3://bucket/prefix"
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snowmelt.databases.mysql.read.keys import chunked
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
-from snowmelt.engine.tasks.keys import chunked
 from snowmelt.model.table import TableId
 from snowmelt.verify.classes import Parting, Sums
 from snowmelt.verify.digests import Hash, digest_rows, digest_values, from_raw, hashes, hexadecimal, raw

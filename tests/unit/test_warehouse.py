@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from snowmelt.credentials import Secret
-from snowmelt.databases.mysql.connect import MySqlOptions, Server
-from snowmelt.databases.mysql.types.columns import TypeOptions
+from snowmelt.databases.mysql.connect import Server
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.engine.tasks import workers
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import spark_error
@@ -157,10 +157,9 @@ def test_a_task_on_an_executor_that_joined_late_looks_for_itself(tmp_path: Path)
         state=tmp_path / "state",
         warehouse=str(tmp_path / "lake"),
         user="test",
-        source=MySqlOptions(),
+        source=MySql(),
         server=Server("mariadb", (10, 11, 0), "somebody"),
         log=LogFile("binlog", 1),
-        options=TypeOptions(),
         packages=packages(),
         mark=found,
     )

@@ -33,6 +33,7 @@ from snowmelt.config.values import (
 )
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.databases.mysql.preflight import Cascades
 from snowmelt.databases.mysql.types.columns import TimeAs, TypeOptions, ZeroDates
@@ -108,8 +109,9 @@ class Source(Section):
             read_time_max_s=self.read_time_max,
         )
 
-    def types(self) -> TypeOptions:
-        return TypeOptions(zero_dates=self.zero_dates, time_as=self.time_as)
+    def database(self) -> MySql:
+        types = TypeOptions(zero_dates=self.zero_dates, time_as=self.time_as)
+        return MySql(options=self.options(), types=types, cascades=self.cascades, server_id=self.server_id)
 
 
 class SinkType(StrEnum):
@@ -264,7 +266,7 @@ class PipelineConfig(Section):
             state=self.pipeline.place(),
             spool=Path(self.relay.spool) if self.relay.spool else None,
             warehouse=self.sink.place(),
-            source=self.source.options(),
+            source=self.source.database(),
             tables=self.source.tables,
             exclude=self.source.exclude,
             routes=tuple(route.route() for route in self.routes),
@@ -275,10 +277,7 @@ class PipelineConfig(Section):
             rows_per_chunk=self.pipeline.rows_per_chunk,
             chunks_at_once=self.pipeline.chunks_at_once,
             buckets=self.sink.buckets,
-            refuse_cascades=self.source.cascades is Cascades.REFUSE,
             failover=self.source.failover is Failover.GTID,
-            server_id=self.source.server_id,
-            types=self.source.types(),
             capture=self.relay.limits(),
             limits=self.relay.reading(),
             fluss=self.sink.fluss(),

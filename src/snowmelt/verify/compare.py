@@ -149,13 +149,15 @@ class _Comparison:
     def run(self, wanted: Sequence[str] | None) -> list[TableVerdict]:
         standing = self.standings.look()
         self.era = standing.place.era if standing.place is not None else 0
-        with Session(self.settings.source) as session:
+        with Session(self.settings.source.options) as session:
             self.server: Server = session.server
             self.how = choose_hash(session)
             self.lower_case = ignores_case(session)
             chosen = _choose(standing, wanted, ignore_case=self.lower_case)
             shapes = read_tables(session, [known.incarnation.table for known in chosen])
-            captured = match_tables(self.settings.tables, self.settings.exclude, ignore_case=self.lower_case)
+            captured = match_tables(
+                self.settings.tables, self.settings.exclude, ignore_case=self.lower_case, never=self.settings.source.system_databases
+            )
             there = read_tables(session, captured) if wanted is None else {}
             missing = [table for table in there if standing.ledger.tables.get(table) is None]
         verdicts: dict[TableId, TableVerdict] = {}
@@ -179,8 +181,8 @@ class _Comparison:
     def _open(self, known: Table, shape: MySqlTable) -> _TablePair:
         """Read the sums of a table from the database."""
         settings, table = self.settings, shape.id
-        forms = RowForms(shape.columns, shape.key if known.keyed else (), settings.types, self.how, named=shape.key)
-        source = SourceTable(settings.source, shape, forms, identity=self.server.identity, era=self.era)
+        forms = RowForms(shape.columns, shape.key if known.keyed else (), settings.source.types, self.how, named=shape.key)
+        source = SourceTable(settings.source.options, shape, forms, identity=self.server.identity, era=self.era)
         self.watch(Step(table, "reading the database"))
         parting = source.part()
         sums, marks = source.sums(parting, lambda done, of: self.watch(Step(table, "reading the database", done, of)))
@@ -298,11 +300,11 @@ class _TableWorld:
     def changes(self, after: Position, upto: Position) -> RowHashes:
         comparison, pair = self._comparison, self._pair
         return read_changes(
-            comparison.settings.source,
+            comparison.settings.source.options,
             comparison.server,
             pair.shape,
             pair.forms,
-            comparison.settings.types,
+            comparison.settings.source.types,
             after,
             upto,
             keyed=pair.known.keyed,

@@ -11,11 +11,11 @@ import pyarrow as pa
 from snowmelt.databases.mysql.answers import number, number_or_none, unexpected
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.read.bounds import from_table, key_condition, plan_chunks
+from snowmelt.databases.mysql.read.keys import chunked
 from snowmelt.databases.mysql.read.marks import GtidMark, Mark
 from snowmelt.databases.mysql.read.reads import ExactRead, Method, read_extent, read_method, shown_place
 from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
-from snowmelt.engine.tasks.keys import chunked
 from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.verify.classes import RANGE_ROWS, Classes, Parting, Sums, remainders_for
 from snowmelt.verify.digests import Hash, Hashes, from_raw, hashes

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import ClassVar
 
 import pyarrow as pa
 
-from snowmelt.databases.contract.patterns import TablePredicate
-from snowmelt.databases.contract.tables import TableShape
-from snowmelt.databases.mysql import catalog
+from snowmelt.databases.contract.keys import Keys
+from snowmelt.databases.contract.tables import Catalogue, Inspected, KeyRange, NextBounds, TableShape, Wanted
+from snowmelt.databases.mysql import catalog, placed
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.databases.mysql.preflight import Cascades, why_foreign
-from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
-from snowmelt.errors import instance
+from snowmelt.databases.mysql.preflight import Cascades, PreflightOptions, inspect, unfit_tables, why_foreign
+from snowmelt.databases.mysql.read.bounds import Chunk, plan_chunks
+from snowmelt.databases.mysql.read.bounds import Extent as Ends
+from snowmelt.databases.mysql.read.keys import chunked, keys_of, pack_bound, unpack_bound
+from snowmelt.databases.mysql.read.marks import Mark
+from snowmelt.databases.mysql.read.parts import ChunkReading
+from snowmelt.databases.mysql.read.reads import LOCK_WAIT_S, log_end, read_extent
+from snowmelt.databases.mysql.read.resultset import ROW_BYTES_MAX
+from snowmelt.databases.mysql.read.shown import ShownGtids, ShownPlace, ask_shown
+from snowmelt.databases.mysql.types.columns import TypeOptions, own
+from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
+from snowmelt.planning.facts import KeyEnds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +34,7 @@ class MySql:
 
     kind: ClassVar[str] = "mysql"
     system_databases: ClassVar[frozenset[str]] = catalog.SYSTEM_DATABASES
+    row_bytes_max: ClassVar[int] = ROW_BYTES_MAX
 
     options: MySqlOptions = field(default_factory=MySqlOptions)
     types: TypeOptions = field(default_factory=TypeOptions)
@@ -32,20 +43,98 @@ class MySql:
     server_id: int | None = None
     """What the capture calls itself; None: a number that follows from the pipeline's name."""
 
+    @property
+    def refuse_cascades(self) -> bool:
+        return self.cascades is Cascades.REFUSE
+
+    # ---- shapes
+
     def schema_of(self, table: TableShape) -> pa.Schema:
-        return _own(table).arrow_schema(self.types)
+        return own(table).arrow_schema(self.types)
 
     def why_foreign(self, table: TableShape) -> str:
-        return why_foreign(_own(table))
+        return why_foreign(own(table))
 
-    def read_tables(self, wanted: TablePredicate) -> Mapping[TableId, MySqlTable]:
+    def chunked(self, table: TableShape) -> bool:
+        return chunked(own(table))
+
+    def keys(self, table: TableShape, rows: pa.RecordBatch) -> Keys | None:
+        return keys_of(own(table), rows)
+
+    # ---- the server and its catalogue
+
+    def connect(self) -> None:
+        Session(self.options).close()
+
+    def inspect(self, wanted: Wanted, changelog: Wanted, *, begun: bool) -> Inspected:
         with Session(self.options) as session:
-            return catalog.read_tables(session, wanted)
+            ignore_case = catalog.ignores_case(session)
+            tables = catalog.read_tables(session, wanted(ignore_case))
+            is_changelog = changelog(ignore_case)
+            exact = frozenset(table for table in tables if is_changelog(table))
+            intent = PreflightOptions(types=self.types, cascades=self.cascades, begun=begun, changelog=exact)
+            return Inspected(
+                server=str(session.server),
+                identity=session.server.identity,
+                ignores_case=ignore_case,
+                tables=tables,
+                findings=tuple(inspect(session, tables.values(), intent)),
+            )
 
-    def ignores_case(self) -> bool:
+    def unfit(self, tables: Iterable[TableShape]) -> Mapping[TableId, str]:
         with Session(self.options) as session:
-            return catalog.ignores_case(session)
+            return unfit_tables(session, map(own, tables), PreflightOptions(types=self.types, cascades=self.cascades))
 
+    def read_catalogue(self, wanted: Wanted, *, era: int) -> Catalogue:
+        return placed.read_catalogue(self.options, wanted, era=era)
 
-def _own(table: TableShape) -> MySqlTable:
-    return instance(table, MySqlTable, "a table of another database")
+    def log_end(self, *, era: int) -> Position:
+        with Session(self.options) as session:
+            return log_end(session, era=era)
+
+    def clock_ahead_ms(self) -> int:
+        with Session(self.options) as session:
+            return placed.clock_ahead_ms(session)
+
+    # ---- exact reads
+
+    def newest_visible(self, table: TableShape, *, era: int) -> ShownPlace | ShownGtids:
+        return ask_shown(self.options, own(table), era)
+
+    def find_bounds(
+        self, table: TableShape, extent: KeyEnds, *, after: bytes | None, bytes_max: int, rows_max: int, bounds_max: int
+    ) -> NextBounds:
+        shape, ends = own(table), Ends(unpack_bound(extent.least), unpack_bound(extent.greatest))
+        before = None if after is None else Chunk(shape.id, 0, None, unpack_bound(after))
+        with Session(self.options) as session:
+            # An ALTER that waits for an open transaction makes us wait behind it, and all tables wait for this thread.
+            session.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
+            rows = min(rows_max, max(1, bytes_max // max(1, catalog.row_bytes(session, shape.id))))
+            chunks = list(islice(plan_chunks(session, shape, ends, rows_per_chunk=rows, after=before), bounds_max))
+        highs = [chunk.high for chunk in chunks if chunk.high is not None]
+        return NextBounds(tuple(map(pack_bound, highs)), complete=not highs or highs[-1] == ends.greatest)
+
+    def read_ends(self, table: TableShape, *, identity: str, era: int, to_a_change: bool) -> tuple[KeyEnds | None, Mark]:
+        with Session(self.options) as session:
+            ends, mark = read_extent(session, own(table), identity=identity, era=era, to_a_change=to_a_change)
+        if ends.least is None or ends.greatest is None:
+            return None, mark
+        return KeyEnds(pack_bound(ends.least), pack_bound(ends.greatest)), mark
+
+    def read(
+        self, table: TableShape, keys: KeyRange, *, identity: str, era: int, visible: Position | None, to_a_change: bool, in_parts: bool
+    ) -> ChunkReading:
+        shape = own(table)
+        low = None if keys.low is None else unpack_bound(keys.low)
+        high = None if keys.high is None else unpack_bound(keys.high)
+        return ChunkReading(
+            self.options,
+            shape,
+            Chunk(shape.id, 0 if keys.first else 1, low, high),
+            self.types,
+            in_parts=in_parts,
+            identity=identity,
+            era=era,
+            visible=visible,
+            to_a_change=to_a_change,
+        )

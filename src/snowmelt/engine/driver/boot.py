@@ -18,11 +18,12 @@ from typing import Final
 from snowmelt.commit.coordinator import Coordinator, GenerationRead
 from snowmelt.commit.ledger import Ledger
 from snowmelt.databases.contract.patterns import TablePredicate
+from snowmelt.databases.contract.tables import Catalogue
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.failover import gtids_at
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
-from snowmelt.engine.driver.discovery import Catalogue, Discovery, patterns, read_catalogue
+from snowmelt.engine.driver.discovery import Discovery, patterns
 from snowmelt.engine.driver.entries import Entries
 from snowmelt.engine.driver.retries import Retries
 from snowmelt.engine.driver.routes import Router, assign_targets, check_goes_on
@@ -109,8 +110,8 @@ def boot(resources: Resources, ending: contextlib.ExitStack, ended: Callable[[],
 def _look(resources: Resources) -> _Before:
     """Read the catalogue and the state, and find what is wrong with the file or with who runs it."""
     settings, state = resources.settings, resources.state
-    wanted = patterns(settings.tables, settings.exclude)
-    catalogue = read_catalogue(settings.source, wanted, era=0)
+    wanted = patterns(settings.tables, settings.exclude, settings.source.system_databases)
+    catalogue = settings.source.read_catalogue(wanted, era=0)
     captured = wanted(catalogue.ignores_case)
     fitness = Fitness(settings, Router(settings.routes, default=settings.target, ignore_case=catalogue.ignores_case))
     before = state.load()
@@ -170,13 +171,15 @@ def _take_over(resources: Resources, found: _Before, generation: Generation, kee
     moved = place_on_another(settings, relay, keeping.last(relay), seen, found.began)
     era = relay.era if moved is None else moved.era
 
+    wanted = patterns(settings.tables, settings.exclude, settings.source.system_databases)
+
     def read() -> Catalogue:
-        described = read_catalogue(settings.source, patterns(settings.tables, settings.exclude), era=era)
+        described = settings.source.read_catalogue(wanted, era=era)
         resources.clock.ahead_ms = described.ahead_ms
         return described
 
     # Captured is from a place that lies before the catalogue is read: else a statement between the two would be told by neither.
-    first = None if relay.newest is not None else with_nothing_prepared(settings.source, read)
+    first = None if relay.newest is not None else with_nothing_prepared(settings.source.options, read)
     catalogue = read()
     if catalogue.server.identity != seen.identity:
         raise Unavailable("another server answers than a moment ago", detail=f"{catalogue.server.identity}, not {seen.identity}")
@@ -207,7 +210,7 @@ def _with_gtids(resources: Resources, catalogue: Catalogue) -> Position:
     """Where the log begins that is captured, with the transactions before it, as far as they are told: should the server purge its log
     before anything was captured, they prove that nothing is lost."""
     file = replace(catalogue.log, number=catalogue.ended.file)
-    with Session(resources.settings.source) as session:
+    with Session(resources.settings.source.options) as session:
         return replace(catalogue.ended, gtids=gtids_at(session, file, catalogue.ended.offset))
 
 
@@ -300,7 +303,7 @@ def _assemble(
     ending.callback(chunks.close)
     discovery = Discovery(taken.catalogue, known.ledger, known.relay, shapes, taken.read, found.fitness.unfit)
     proposals = Proposals(resources, known, found.fitness, asides, discovery, splitter, found.captured)
-    entries = Entries(resources.lake, known.ledger, shapes, chunks, resources.settings.types)
+    entries = Entries(resources.lake, known.ledger, shapes, chunks, resources.settings.source)
     lane = LogLane(known, resources.jobs, place, entries, chunks, cleaner, asides, tasks=resources.log_tasks)
     holders = Holders(splitter=splitter, retries=retries, discovery=discovery, proposals=proposals)
     letting_go = LettingGo(resources, known, taken.machine, keeper, chunks, lane, cleaner, holders)
@@ -333,7 +336,6 @@ def _place(resources: Resources, found: _Before, taken: _Taken) -> TaskContext:
         source=settings.source,
         server=taken.catalogue.server,
         log=taken.catalogue.log,
-        options=settings.types,
         limits=settings.limits,
         fluss=settings.fluss,
         packages=found.installed,
@@ -350,7 +352,7 @@ def _shapes(resources: Resources, found: _Before, taken: _Taken) -> Shapes:
         captured=found.captured,
         keyed=found.fitness.router.keyed,
         lower_case_names=taken.catalogue.lower_case_names,
-        refuse_cascades=resources.settings.refuse_cascades,
+        refuse_cascades=resources.settings.source.refuse_cascades,
     )
     schemas = {table.incarnation.table: table.schema for table in ledger.tables if table.phase is not TablePhase.GONE}
     aside = [table.incarnation.table for table in ledger.tables if table.phase is TablePhase.SET_ASIDE]
@@ -365,7 +367,7 @@ def _keeper(resources: Resources, known: Knowledge, taken: _Taken, folder: conte
         known.relay,
         known.shapes,
         taken.keeping,
-        settings.source,
+        settings.source.options,
         generation=known.generation,
         start=taken.start,
         server_id=settings.capture_id(),

@@ -13,27 +13,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Staged
-from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.databases.mysql.preflight import prepared_transactions
-from snowmelt.databases.mysql.read.bounds import Bound
-from snowmelt.databases.mysql.read.marks import Mark, exact
-from snowmelt.databases.mysql.read.reads import newest_visible
-from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.databases.contract.tables import KeyRange, ReadMark, Shown
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.retries import Retries
 from snowmelt.engine.log.recorder import LogRecorder
 from snowmelt.engine.tasks.chunk import ChunkAnswer, ChunkTask, run_chunk
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
-from snowmelt.engine.tasks.keys import chunked, unpack_bound
 from snowmelt.engine.tasks.rows import Sourced
-from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable
-from snowmelt.model.gtid import MySqlGtidSet, gtid_within
+from snowmelt.errors import InvariantBroken, SnowmeltError
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import Rule, decide_launches, lower, visible_cut
@@ -43,16 +36,6 @@ log = logging.getLogger(__name__)
 
 _HIDDEN_TOLD: Final = 100
 """Answers, some ten a second: a commit is shown a moment after it is logged, and that is not worth a word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What a server says that it shows."""
-
-    place: Position | MySqlGtidSet
-    prepared: frozenset[str] = frozenset()
-    """MariaDB moves its place before its engine shows an XA COMMIT. Whatever it does not show yet is among these, which it lists as
-    prepared behind the place. MySQL's place moves behind the engine, or was read under a lock."""
 
 
 class Chunks:
@@ -107,7 +90,7 @@ class Chunks:
             wanted = decide_launches(tables, relay, visible=relay.end, job=0, running_max=running + 1, waiting=self._not_now())
             if wanted:
                 table = self._sourced(wanted[0].incarnation.table).table
-                self._asked = table.id, self._asking.submit(_ask, self._place.source, table, relay.era)
+                self._asked = table.id, self._asking.submit(partial(self._place.source.newest_visible, table, era=relay.era))
             return
         name, answer = self._asked
         if not answer.done():
@@ -117,21 +100,19 @@ class Chunks:
         if error is not None:
             self._retries.failed(name, error)
             return
-        said = answer.result()
-        shown = said.place
+        shown = answer.result()
         visible = self._visible(shown)
         if visible is not None:
-            visible = self._without_hidden(visible, said.prepared)
+            visible = self._without_hidden(visible, shown.hidden)
         if visible is None:
             return
         waiting = self._not_now()
-        if isinstance(shown, Position) and self._place.server.flavour == "mysql":
-            # Proven by a lock, and so of this table alone.
+        if shown.alone:
             waiting |= {table.incarnation.table for table in tables if table.incarnation.table != name}
         for launch in decide_launches(tables, relay, visible=visible, job=self.newest_job + 1, running_max=running + free, waiting=waiting):
             self.newest_job = launch.job
             tables.apply(launch)
-            self._start(launch, shown if isinstance(shown, Position) else None)
+            self._start(launch, shown.place)
 
     def _not_now(self) -> set[TableId]:
         """Tables that wait: because reads of them failed, or because a statement lies ahead, so that database and lake have them in shapes
@@ -139,20 +120,20 @@ class Chunks:
         relay = self._keeper.relay
         return self._retries.waiting | {statement.table for statement in relay.statements(self._ledger.upto, relay.end)}
 
-    def _visible(self, shown: Position | MySqlGtidSet) -> int | None:
+    def _visible(self, shown: Shown) -> int | None:
         relay, located = self._keeper.relay, self._keeper.located
-        if isinstance(shown, Position):
+        if (place := shown.place) is not None:
             # What a server does not show yet and has logged before capture began no epoch will ever bring.
             begins = relay.segments[0].begins
-            return visible_cut(relay, shown) if begins.era < shown.era or shown >= begins else None
+            return visible_cut(relay, place) if begins.era < place.era or place >= begins else None
         for sealed in reversed(relay.segments):
-            if _within(sealed.ends, shown):
+            if shown.shows(sealed.ends):
                 return sealed.last
         # A server that nobody writes to seals nothing, but capture knows what lies before the place where it began.
-        return relay.offset_of(located) if located is not None and _within(located, shown) else None
+        return relay.offset_of(located) if located is not None and shown.shows(located) else None
 
     def _without_hidden(self, visible: int, prepared: frozenset[str]) -> int | None:
-        """The newest cut up to this one with no XA COMMIT below it that the server has logged and does not show.
+        """The newest cut up to this one with no COMMIT of a prepared transaction below it that the server has logged and does not show.
 
         A driver before us may have let go of such a commit. So of what is listed first nothing may be left that our log does not know.
         """
@@ -171,19 +152,16 @@ class Chunks:
     def _start(self, launch: Launched, shown: Position | None) -> None:
         source = self._sourced(launch.incarnation.table)
         copy = self._ledger.tables.copy_of(launch.incarnation)
-        low: Bound | None = None
-        high: Bound | None = None
+        keys = KeyRange()
         if launch.ordinal != OUTSIDE and copy.extent is not None:
             above = lower(copy, launch.ordinal)
-            low = unpack_bound(above if above is not None else copy.extent.least)
-            high = unpack_bound(copy.bounds.upper(launch.ordinal))
+            keys = KeyRange(copy.extent.least if above is None else above, copy.bounds.upper(launch.ordinal), first=above is None)
         task = ChunkTask(
             launch=launch,
             source=source,
             schema=self._ledger.tables.known(launch.incarnation).schema,
-            low=low,
-            high=high,
-            whole=not chunked(source.table),
+            keys=keys,
+            whole=not self._place.source.chunked(source.table),
             visible=shown,
         )
 
@@ -211,7 +189,7 @@ class Chunks:
                 waiting.append(answer)
                 continue
             launch = answer.launch
-            settled = exact(answer.mark, None, xa=bool(relay.committed(max(relay.floor, launch.visible), offset)))
+            settled = answer.mark.exact(two_phase=bool(relay.committed(max(relay.floor, launch.visible), offset)))
             read = (answer.nonce, offset, settled, answer.schema, answer.staged.files, answer.extent)
             report = Reported(launch.incarnation, launch.ordinal, launch.job, *read)
             for fact in tables.decide_report(report):
@@ -244,7 +222,7 @@ class Chunks:
         """Whether some read is not over."""
         return bool(self._waiting) or any(reading.report is None for reading in self._ledger.tables.readings())
 
-    def marks(self, rules: Iterable[Rule]) -> dict[str, Mark]:
+    def marks(self, rules: Iterable[Rule]) -> dict[str, ReadMark]:
         """Of the reads that these rules adopt, by nonce."""
         return {one.reading.nonce: self._answer(one.reading.nonce).mark for rule in rules for one in rule.adopting}
 
@@ -268,20 +246,3 @@ class Chunks:
     def under_way(self) -> set[int]:
         """Jobs whose files may still be adopted."""
         return {reading.launch.job for reading in self._ledger.tables.readings()}
-
-
-def _ask(options: MySqlOptions, table: MySqlTable, era: int) -> Shown:
-    with Session(options) as session:
-        place = newest_visible(session, table, era=era)
-        if session.server.flavour != "mariadb":
-            return Shown(place)
-        prepared = prepared_transactions(session)
-        if prepared is None:
-            raise Unavailable("the server does not say which XA transactions are prepared", detail=str(session.server))
-        return Shown(place, frozenset(prepared))
-
-
-def _within(place: Position, shown: Any) -> bool:
-    """Whether all up to a place is shown. A server that keeps no GTIDs gives an empty set, which proves nothing."""
-    gtids = place.gtids
-    return gtids is not None and bool(str(gtids)) and gtid_within(gtids, shown)

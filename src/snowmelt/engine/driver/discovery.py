@@ -14,20 +14,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.databases.contract.patterns import TablePredicate, match_tables
-from snowmelt.databases.mysql.answers import number
-from snowmelt.databases.mysql.catalog import SYSTEM_DATABASES, ignores_case, read_tables
-from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
-from snowmelt.databases.mysql.read.reads import Method, log_end, read_method, shown_place
-from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.databases.contract.patterns import match_tables
+from snowmelt.databases.contract.tables import Catalogue, TableShape, Wanted
 from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.errors import Unavailable
-from snowmelt.model.position import LogFile, Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Relay
 
@@ -35,54 +29,6 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 1.0
 """Between two reads of the catalogue."""
-_SHOWN_S_MAX: Final = 5.0
-"""How long all else waits for a server to show what it has logged, before it is asked again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
-    """The tables that match, as the server described them at some moment between two places of its log."""
-
-    tables: Mapping[TableId, MySqlTable]
-    began: Position
-    ended: Position
-    time_ms: int
-    """By the server's clock, before `ended` was read: whatever was committed until then lies before it."""
-    ahead_ms: int
-    """How far the server's clock is ahead of ours."""
-    server: Server
-    log: LogFile
-    """The file that the server wrote to."""
-    ignores_case: bool
-    lower_case_names: bool
-
-
-def read_catalogue(options: MySqlOptions, wanted: Callable[[bool], TablePredicate], *, era: int) -> Catalogue:
-    """Read it. `wanted` is told whether the server ignores the case of names."""
-    with Session(options) as session:
-        ignore_case = ignores_case(session)
-        # MySQL 8 logs a statement before its catalogue shows what came of it.
-        began = shown_place(session, era, seconds_max=_SHOWN_S_MAX) if read_method(session) is Method.GTID else log_end(session, era=era)
-        tables = read_tables(session, wanted(ignore_case))
-        time_ms = 1000 * session.row("SELECT UNIX_TIMESTAMP()", columns=(number,))[0]
-        return Catalogue(
-            tables=tables,
-            began=began,
-            ended=log_end(session, era=era),
-            time_ms=time_ms,
-            ahead_ms=clock_ahead_ms(session),
-            server=session.server,
-            log=session.log_end()[0],
-            ignores_case=ignore_case,
-            lower_case_names=session.variable("lower_case_table_names") == "1",
-        )
-
-
-def clock_ahead_ms(session: Session) -> int:
-    """How far the server's clock is ahead of this process's, by a little more than it is rather than by less."""
-    ours_ms = int(time.time() * 1000)
-    server_ms: int = session.row("SELECT CAST(CEIL(UNIX_TIMESTAMP(NOW(6)) * 1000) AS UNSIGNED)", columns=(number,))[0]
-    return server_ms - ours_ms
 
 
 class Discovery:
@@ -95,7 +41,7 @@ class Discovery:
         relay: Relay,
         shapes: Shapes,
         read: Callable[[], Catalogue],
-        why_not: Callable[[Sequence[MySqlTable]], Mapping[TableId, str]],
+        why_not: Callable[[Sequence[TableShape]], Mapping[TableId, str]],
     ) -> None:
         """`why_not` tells of some tables which of them can't be brought to the lake, and why."""
         self._ledger = ledger
@@ -151,7 +97,7 @@ class Discovery:
         """Whether the ledger has every table."""
         return not self._is_old() and not any(self._lacks(name) for name in self._catalogue.tables if name not in self._left_out)
 
-    def found(self) -> Iterator[tuple[MySqlTable, str]]:
+    def found(self) -> Iterator[tuple[TableShape, str]]:
         """Tables that the ledger lacks, with the shape that they have where it is, and why one can't be brought to the lake, if so."""
         self._locate()
         if self._since is None or self._upto is None or self._ledger.upto < self._upto:
@@ -189,5 +135,5 @@ class Discovery:
             self._upto = self._relay.offset_of(self._catalogue.ended)
 
 
-def patterns(tables: Iterable[str], exclude: Iterable[str]) -> Callable[[bool], TablePredicate]:
-    return lambda ignore_case: match_tables(list(tables), list(exclude), ignore_case=ignore_case, never=SYSTEM_DATABASES)
+def patterns(tables: Iterable[str], exclude: Iterable[str], never: Container[str]) -> Wanted:
+    return lambda ignore_case: match_tables(list(tables), list(exclude), ignore_case=ignore_case, never=never)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Reshape
-from snowmelt.databases.mysql.types.columns import TypeOptions
+from snowmelt.databases.contract import Database
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.tasks.log import Emptied, LogAnswer
@@ -43,12 +43,12 @@ class _Work:
 class Entries:
     """Builds them, for the thread that owns the machines."""
 
-    def __init__(self, lake: Sink, ledger: Ledger, shapes: Shapes, chunks: Chunks, options: TypeOptions) -> None:
+    def __init__(self, lake: Sink, ledger: Ledger, shapes: Shapes, chunks: Chunks, source: Database) -> None:
         self._lake = lake
         self._ledger = ledger
         self._shapes = shapes
         self._chunks = chunks
-        self._options = options
+        self._source = source
 
     def of(self, plan: EpochPlan, answers: Iterable[LogAnswer]) -> tuple[Entry, ...]:
         """`TableStuck`: of one of them it can't be told."""
@@ -169,7 +169,7 @@ class Entries:
         if one.schema is None:
             return None
         shape = self._shapes.of(one.schema)
-        columns = lake_schema(shape.table, self._options, keyed=one.keyed)
+        columns = lake_schema(shape.table, self._source, keyed=one.keyed)
         try:
             return self._lake.reshape(target, columns, shape.table.key if one.keyed else (), dict(shape.renamed), emptied=one.anew)
         except (SourceDrift, Corrupt) as error:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from snowmelt.databases.mysql.connect import MySqlOptions
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import CaptureLimits
-from snowmelt.databases.mysql.types.columns import TypeOptions
 from snowmelt.engine.driver.routes import Route
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.relay.limits import Limits
@@ -25,7 +24,7 @@ class Settings:
     name: str
     state: Path | BucketAddress
     warehouse: str | Warehouse
-    source: MySqlOptions
+    source: MySql
     tables: Sequence[str]
     exclude: Sequence[str] = ()
     routes: Sequence[Route] = ()
@@ -45,13 +44,8 @@ class Settings:
     summary_every: int = 20
     sweep_every: int = 1_000
     """At least so many epochs lie between two looks for staged files that no report names."""
-    refuse_cascades: bool = True
-    """Whether a foreign key that changes rows without a word in the log stops the pipeline when it is added."""
     failover: bool = False
     """Whether it goes on with another server that by its GTIDs has all that was captured."""
-    server_id: int | None = None
-    """What the capture calls itself; one that follows from the name, unless it is given."""
-    types: TypeOptions = field(default_factory=TypeOptions)
     limits: Limits = field(default_factory=Limits)
     capture: CaptureLimits = field(default_factory=CaptureLimits)
     fluss: FlussTarget | None = None
@@ -75,4 +69,4 @@ class Settings:
     def capture_id(self) -> int:
         """Stable for a pipeline, so that whoever takes over ends the connection of whoever was there."""
         named = uuid.uuid5(uuid.NAMESPACE_URL, f"snowmelt:{self.name}").bytes[:4]
-        return self.server_id or (int.from_bytes(named, "big") >> 1) | 1
+        return self.source.server_id or (int.from_bytes(named, "big") >> 1) | 1

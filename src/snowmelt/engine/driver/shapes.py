@@ -42,7 +42,7 @@ from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
 from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.log.statements import LoggedStatement, changes_of
 from snowmelt.databases.mysql.preflight import why_foreign
-from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.databases.mysql.types.columns import MySqlTable, own
 from snowmelt.engine.driver.state import Shape, State
 from snowmelt.errors import RECOPY, check
 from snowmelt.model.table import TableId
@@ -129,7 +129,7 @@ class Shapes:
 
     def begin(self, schemas: Mapping[TableId, int], aside: Iterable[TableId], statements: Iterable[TableStatement]) -> None:
         """The tables of the ledger with their numbers, those that are set aside, and what the chain says behind it."""
-        self._now = {table: self.of(number).table for table, number in schemas.items()}
+        self._now = {table: own(self.of(number).table) for table, number in schemas.items()}
         self._broken = set(aside)
         self.follow(statements)
 
@@ -137,7 +137,7 @@ class Shapes:
         """A table is in the ledger, which is at `upto`, with this shape. If a statement lies ahead, that one was read without it and says
         so already."""
         if self.touched.get(name, upto) <= upto:
-            self._now[name] = self.of(number).table
+            self._now[name] = own(self.of(number).table)
 
     def follow(self, statements: Iterable[TableStatement]) -> None:
         """Take up statements as they were recorded, by whomever."""
@@ -148,7 +148,7 @@ class Shapes:
                     self._now.pop(statement.table, None)
                     self._broken.discard(statement.table)
                 case Effect.MAKES | Effect.RESHAPES | Effect.REWRITES:
-                    self._now[statement.table] = self.of(statement.schema).table
+                    self._now[statement.table] = own(self.of(statement.schema).table)
                 case Effect.BREAKS:
                     self._broken.add(statement.table)
                 case Effect.EMPTIES:

@@ -9,17 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
-from snowmelt.databases.mysql.catalog import row_bytes
-from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.databases.mysql.read.bounds import Chunk, plan_chunks
-from snowmelt.databases.mysql.read.bounds import Extent as Ends
-from snowmelt.databases.mysql.read.reads import LOCK_WAIT_S
-from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.databases.contract import Database
+from snowmelt.databases.contract.tables import TableShape
 from snowmelt.engine.driver.retries import Retries
-from snowmelt.engine.tasks.keys import pack_bound, unpack_bound
 from snowmelt.planning.facts import Incarnation, KeyEnds, Split
 from snowmelt.planning.tables import Copy, Table, TablePhase, Tables
 
@@ -40,14 +34,14 @@ class _Sought:
 class Splitter:
     """Of one driver; used by the thread that owns the machines."""
 
-    def __init__(self, options: MySqlOptions, retries: Retries, *, rows_per_chunk: int) -> None:
-        self._options = options
+    def __init__(self, source: Database, retries: Retries, *, rows_per_chunk: int) -> None:
+        self._source = source
         self._rows = rows_per_chunk
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="snowmelt-split")
         self._sought: dict[_Sought, Future[Split]] = {}
         self._retries = retries
 
-    def next(self, table: Table, shape: MySqlTable) -> Iterator[Split]:
+    def next(self, table: Table, shape: TableShape) -> Iterator[Split]:
         """The next bounds of a table that is being split, once they are found."""
         copy = table.copy
         if table.phase is not TablePhase.SPLITTING or copy is None or copy.extent is None:
@@ -57,8 +51,7 @@ class Splitter:
             self._sought.pop(old).cancel()
         if sought not in self._sought:
             if self._retries.may(table.incarnation.table):
-                ends = Ends(unpack_bound(copy.extent.least), unpack_bound(copy.extent.greatest))
-                self._sought[sought] = self._pool.submit(self._look, sought, shape, ends, _last(copy, shape))
+                self._sought[sought] = self._pool.submit(self._look, sought, shape, _last(copy))
             return
         future = self._sought[sought]
         if future.done():
@@ -76,21 +69,17 @@ class Splitter:
         for sought in [one for one in self._sought if one.incarnation not in splitting]:
             self._sought.pop(sought).cancel()
 
-    def _look(self, sought: _Sought, shape: MySqlTable, extent: Ends, after: Chunk | None) -> Split:
-        with Session(self._options) as session:
-            # An ALTER that waits for an open transaction makes us wait behind it, and all tables wait for this thread.
-            session.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
-            rows = min(self._rows, max(1, CHUNK_BYTES // max(1, row_bytes(session, shape.id))))
-            chunks = list(islice(plan_chunks(session, shape, extent, rows_per_chunk=rows, after=after), BOUNDS_AT_ONCE))
-        highs = [chunk.high for chunk in chunks if chunk.high is not None]
-        complete = not highs or highs[-1] == extent.greatest
-        return Split(sought.incarnation, sought.first, tuple(pack_bound(high) for high in highs), complete=complete)
+    def _look(self, sought: _Sought, shape: TableShape, after: bytes | None) -> Split:
+        found = self._source.find_bounds(
+            shape, sought.extent, after=after, bytes_max=CHUNK_BYTES, rows_max=self._rows, bounds_max=BOUNDS_AT_ONCE
+        )
+        return Split(sought.incarnation, sought.first, found.highs, complete=found.complete)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _last(copy: Copy, shape: MySqlTable) -> Chunk | None:
-    """The chunk behind which the search goes on."""
+def _last(copy: Copy) -> bytes | None:
+    """The bound after which the search goes on."""
     last = copy.bounds.last
-    return None if last < 1 else Chunk(shape.id, last - 1, None, unpack_bound(copy.bounds.upper(last)))
+    return None if last < 1 else copy.bounds.upper(last)

@@ -23,7 +23,8 @@ from typing import Final
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Done, Intent
 from snowmelt.commit.summary import Summary, restore, summarise
-from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.databases.contract.tables import TableShape
+from snowmelt.databases.registry import shape_of
 from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
 from snowmelt.relay.retention import Relay, Sealed, needs_before, take_over
 from snowmelt.store.contract import Store, numbered
@@ -35,11 +36,22 @@ from snowmelt.store.records import RecordKind, delete_records, get_record, settl
 class Shape:
     """What a schema number stands for."""
 
-    table: MySqlTable
+    table: TableShape
     renamed: tuple[tuple[str, str], ...] = ()
     """Old names of columns and their new ones, where a statement made this shape of the one before; empty: dropped."""
     statement: str = ""
     """Its text, for an error; empty where the shape is the catalogue's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedShape:
+    """A `Shape` in its record. Its table is as its database writes it."""
+
+    database: str
+    """The kind."""
+    table: bytes
+    renamed: tuple[tuple[str, str], ...]
+    statement: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,7 @@ INTENT: Final = RecordKind("intent", 3, Intent)
 DONE: Final = RecordKind("done", 1, Done)
 SUMMARY: Final = RecordKind("summary", 2, Summary)
 SEALED: Final = RecordKind("sealed", 5, Sealed)
-SHAPE: Final = RecordKind("shape", 1, Shape)
+SHAPE: Final = RecordKind("shape", 2, RecordedShape)
 
 SUMMARIES_KEPT: Final = 3
 _TRIES_MAX: Final = 100
@@ -201,14 +213,15 @@ class State:
         delete_records(self.store, (numbered("relay", number) for number in numbers))
 
     def put_shape(self, number: int, shape: Shape) -> None:
-        if isinstance(settle_record(self.store, numbered("shape", number), SHAPE, shape), Lost):
+        recorded = RecordedShape(shape.table.kind, shape.table.record(), shape.renamed, shape.statement)
+        if isinstance(settle_record(self.store, numbered("shape", number), SHAPE, recorded), Lost):
             raise Corrupt("a schema number stands for two shapes", detail=f"number {number}")
 
     def shape(self, number: int) -> Shape:
         found = get_record(self.store, numbered("shape", number), SHAPE)
         if found is None:
             raise Corrupt("the shape of a table is missing", detail=f"number {number}", hint="is the state whole?")
-        return found
+        return Shape(shape_of(found.database, found.table), found.renamed, found.statement)
 
     def shapes(self) -> list[int]:
         """Numbers that have a record; one that was just put may lack."""

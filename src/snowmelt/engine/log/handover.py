@@ -112,7 +112,7 @@ def place_on_another(settings: Settings, relay: Relay, last: Segment | None, ser
         return None
     if last.end.gtids is None:
         raise SourceDrift("another server answers, and what was captured has no GTIDs", detail=server.identity)
-    with Session(settings.source) as session:
+    with Session(settings.source.options) as session:
         if session.server.identity != server.identity:
             raise Unavailable("another server answers than a moment ago", detail=session.server.identity)
         return find_place(session, last.end.gtids, era=max(relay.era, last.end.era) + 1)

@@ -100,7 +100,7 @@ def _stay(settings: Settings, folder: Path, state: State, seen: int, asked: thre
     segments = list_segments(folder)
     start, identity, gauge = _take_stock(settings, segments, state)
     capture = Capture(
-        settings.source,
+        settings.source.options,
         folder,
         start=start,
         server_id=settings.capture_id(),
@@ -128,7 +128,7 @@ def _take_stock(settings: Settings, segments: list[Segment], state: State) -> tu
     chain = state.take_over_relay(ledger)
     if chain.newest is None:
         raise _not_begun(settings)
-    with Session(settings.source) as session:
+    with Session(settings.source.options) as session:
         began = state.bind(Owner(settings.name, session.server.identity, settings.place), moves=settings.failover).server
     gauge = Gauge(settings.capture)
     for segment in segments:

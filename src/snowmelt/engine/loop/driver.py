@@ -13,8 +13,6 @@ import time
 from dataclasses import dataclass, field
 
 from snowmelt.commit.coordinator import Coordinator
-from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.read.reads import log_end
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.discovery import Discovery
 from snowmelt.engine.log.recorder import LogRecorder
@@ -134,8 +132,8 @@ class DriverLoop:
         if not self.caught_up():
             return False
         # Of a database that is away capture knows best whether that is worth an end.
-        with contextlib.suppress(Unavailable), Session(self.resources.settings.source) as session:
-            return self.known.has(log_end(session, era=self.era))
+        with contextlib.suppress(Unavailable):
+            return self.known.has(self.resources.settings.source.log_end(era=self.era))
         return False
 
     def caught_up(self) -> bool:

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.preflight import Cascades, PreflightOptions, unfit_tables, why_foreign
-from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.databases.contract.tables import TableShape
 from snowmelt.engine.driver.routes import Mode, Router
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.errors import InvalidConfig, SnowmeltError, TableStuck
@@ -27,24 +25,21 @@ class Fitness:
     settings: Settings
     router: Router
 
-    def why_not(self, shape: MySqlTable) -> str:
+    def why_not(self, shape: TableShape) -> str:
         """Why a table can't be brought to any target; empty where it can."""
         try:
             target = self.router.of(shape.id)
         except InvalidConfig as error:
             return str(error)
-        if why := why_foreign(shape):
+        if why := self.settings.source.why_foreign(shape):
             return why
         remedy = "give it one" if self.settings.fluss else f"give it one, or a route with mode: {Mode.CHANGELOG} and start again"
         return "" if shape.key or not target.keyed else f"it has no key by which its rows could be told apart; {remedy}"
 
-    def unfit(self, shapes: Sequence[MySqlTable]) -> dict[TableId, str]:
+    def unfit(self, shapes: Sequence[TableShape]) -> dict[TableId, str]:
         """Of some tables those that can't be captured, or brought to any target, and why."""
         found = {shape.id: why for shape in shapes if (why := self.why_not(shape))}
-        cascades = Cascades.REFUSE if self.settings.refuse_cascades else Cascades.IGNORE
-        with Session(self.settings.source) as session:
-            more = unfit_tables(session, shapes, PreflightOptions(types=self.settings.types, cascades=cascades))
-        return more | found
+        return dict(self.settings.source.unfit(shapes)) | found
 
 
 class Asides:

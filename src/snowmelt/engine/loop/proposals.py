@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from snowmelt.databases.contract.patterns import TablePredicate
-from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.databases.contract.tables import TableShape
 from snowmelt.engine.driver.discovery import Discovery
 from snowmelt.engine.driver.routes import Target
 from snowmelt.engine.driver.splitting import Splitter
@@ -108,7 +108,7 @@ class Proposals:
         excluded = [table.incarnation.table for table in ledger.tables if not self._captured(table.incarnation.table)]
         return forget(ledger.tables, excluded, ledger.upto)
 
-    def _find(self, shape: MySqlTable, target: Target, taken: dict[str, TableId]) -> Found:
+    def _find(self, shape: TableShape, target: Target, taken: dict[str, TableId]) -> Found:
         """`taken`: which table goes to which target; this one too, from now on."""
         name, lake, settings = shape.id, self._resources.lake, self._resources.settings
         ledger, shapes = self._known.ledger, self._known.shapes
@@ -116,7 +116,7 @@ class Proposals:
             raise InvalidConfig(
                 f"two tables would go to {target.name}", detail=f"{taken[target.name]} and {name}", hint="give each a route of its own"
             )
-        schema = lake_schema(shape, settings.types, keyed=target.keyed)
+        schema = lake_schema(shape, settings.source, keyed=target.keyed)
         if not lake.exists(target.name):
             key, system = (shape.key, None) if target.keyed else ((), CHANGE_FIELDS)
             lake.create(target.name, schema, key, buckets=settings.buckets, system=system)
@@ -143,7 +143,7 @@ class Proposals:
             why = self._fitness.unfit([shape]).get(name, "")
         except Unavailable:
             return False
-        schema = lake_schema(shape, self._resources.settings.types, keyed=table.keyed)
+        schema = lake_schema(shape, self._resources.settings.source, keyed=table.keyed)
         try:
             if why or not self._resources.lake.empties:
                 raise InvalidConfig("it can't be captured" if why else "its target can't be emptied", detail=why)
@@ -153,7 +153,7 @@ class Proposals:
             self._resources.requests.drop(name)
             return False
 
-    def _make_room(self, table: Table, shape: MySqlTable, schema: pa.Schema) -> bool:
+    def _make_room(self, table: Table, shape: TableShape, schema: pa.Schema) -> bool:
         """See that the lake table of one that was asked for takes its rows, from the next epoch on. False: not yet."""
         name, target, lake = table.incarnation.table, table.target, self._resources.lake
         key, system = (shape.key, None) if table.keyed else ((), CHANGE_FIELDS)

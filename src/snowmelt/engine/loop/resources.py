@@ -7,8 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.engine.driver.discovery import clock_ahead_ms
+from snowmelt.databases.contract import Database
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.signs import EVERY_S, EVERY_S_IN_BUCKETS, Signs
 from snowmelt.engine.driver.state import State
@@ -27,14 +26,14 @@ _CHUNKS_AT_ONCE_MAX: Final = 8
 class ServerClock:
     """How far the server's clock is ahead of ours, as it was last compared."""
 
-    def __init__(self, source: MySqlOptions) -> None:
+    def __init__(self, source: Database) -> None:
         self._source = source
         self.ahead_ms = 0
 
     def compare(self) -> None:
         # A database that is away is asked next time; two clocks don't part that fast.
-        with contextlib.suppress(SnowmeltError), Session(self._source) as session:
-            self.ahead_ms = clock_ahead_ms(session)
+        with contextlib.suppress(SnowmeltError):
+            self.ahead_ms = self._source.clock_ahead_ms()
 
     def compare_beside(self) -> None:
         """In a thread: a database that does not answer must not hold up what is captured already."""

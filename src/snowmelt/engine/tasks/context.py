@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from snowmelt.databases.mysql.connect import MySqlOptions, Server
-from snowmelt.databases.mysql.types.columns import TypeOptions
+from snowmelt.databases.mysql.connect import Server
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.engine.tasks.workers import Packages, check_packages
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.position import LogFile
@@ -34,11 +34,10 @@ class TaskContext:
     state: Path | BucketAddress
     warehouse: str | Warehouse
     user: str
-    source: MySqlOptions
+    source: MySql
     server: Server
     log: LogFile
     """Some file of the server's log; others differ by their number."""
-    options: TypeOptions
     limits: Limits = field(default_factory=Limits)
     fluss: FlussTarget | None = None
     """Instead of a warehouse."""

@@ -20,24 +20,26 @@ from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from snowmelt.columnar.arena import Longs
 from snowmelt.commit.checks import Message, StagedFile
+from snowmelt.databases.contract import Database
+from snowmelt.databases.contract.keys import Mask
+from snowmelt.databases.contract.tables import ReadMark
 from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, PreparedEvents, SchemaChanged, SegmentSlice
 from snowmelt.databases.mysql.log.events import Xid
 from snowmelt.databases.mysql.log.segments import Segment
-from snowmelt.databases.mysql.read.marks import Mark, PositionMark, covers
-from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.databases.mysql.read.marks import GtidMark, PositionMark, covers
+from snowmelt.databases.mysql.types.columns import MySqlTable, own
 from snowmelt.engine.failpoints import FILES_STAGED, reach
 from snowmelt.engine.log.prepared import take_back
 from snowmelt.engine.log.reading import Filtered, StoredLog, read_group
 from snowmelt.engine.log.storage import Opened, segments_of
 from snowmelt.engine.tasks.context import TaskContext
-from snowmelt.engine.tasks.keys import Mask, in_span, outside
+from snowmelt.engine.tasks.keys import in_span, outside
 from snowmelt.engine.tasks.rows import RowNumbering, Sourced, change_rows, truncate_row
 from snowmelt.engine.tasks.writers import Writers, trouble_of
-from snowmelt.errors import check
+from snowmelt.errors import check, instance
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.planning.epochs import Adopting, Rule
@@ -67,7 +69,7 @@ class LogTask:
     upto: int
     segments: tuple[Sealed, ...]
     rules: Mapping[TableId, Rule]
-    marks: Mapping[str, Mark]
+    marks: Mapping[str, ReadMark]
     """Of the reads that are being adopted, by nonce."""
     tables: Mapping[TableId, Sourced]
     """Those of which something may be kept, with the shape that they have in all of the range."""
@@ -119,7 +121,7 @@ def kept_rows(context: TaskContext, task: LogTask, *, prefilter: PreFilter | Non
     """The rows that go to the lake, in the order of the log."""
     history: SchemaHistory[MySqlTable] = SchemaHistory()
     for source in task.tables.values():
-        history.put(source.table.id, Position(0, 0), source.table)
+        history.put(source.table.id, Position(0, 0), own(source.table))
     reader = LogReader(
         flavour=context.server.flavour,
         version=context.server.version,
@@ -127,7 +129,7 @@ def kept_rows(context: TaskContext, task: LogTask, *, prefilter: PreFilter | Non
         captured=task.tables.__contains__,
         step_over_statements=True,
         names=not all(isinstance(mark, PositionMark) for mark in task.marks.values()),
-        options=context.options,
+        options=context.source.types,
         limits=context.limits,
     )
     opened = segments_of(context.state)
@@ -148,11 +150,11 @@ def kept_rows(context: TaskContext, task: LogTask, *, prefilter: PreFilter | Non
                     source = task.tables[item.table.id]
                     offsets = item.rows.column("_position").to_numpy() - sealed.begins.offset + sealed.first
                     numbers = ordinals[item.table.id].of(offsets)
-                    kept = _emitted(task, task.rules[item.table.id], item, offsets, keyed=source.keyed)
+                    kept = _emitted(context.source, task, task.rules[item.table.id], item, offsets, keyed=source.keyed)
                     if task.parts > 1:
-                        kept &= _mine(task, source, item, numbers)
+                        kept &= _mine(context.source, task, item, numbers, keyed=source.keyed)
                     if kept.any():
-                        yield source.target, change_rows(item, source, context.options, kept, offsets, numbers, str(segment.log))
+                        yield source.target, change_rows(item, source, context.source, kept, offsets, numbers, str(segment.log))
 
 
 def _low(task: LogTask, sealed: Sealed, table: TableId) -> int:
@@ -200,12 +202,12 @@ def _cut(segment: Segment, sealed: Sealed, at: int) -> tuple[int, int]:
     return found[0]
 
 
-def _emitted(task: LogTask, rule: Rule, item: ChangeBatch, offsets: Longs, *, keyed: bool) -> Mask:
+def _emitted(source: Database, task: LogTask, rule: Rule, item: ChangeBatch, offsets: Longs, *, keyed: bool) -> Mask:
     """The adoption rule (`planning.emission.emits`), for all rows of a batch at once."""
     later = np.asarray(offsets > rule.after)
     if rule.live and not rule.adopting:
         return later
-    keys = _keys(item)
+    keys = source.keys(item.table, item.rows)
     if rule.extent is None:
         adopted = np.full(len(offsets), rule.outside or rule.live)
     else:
@@ -230,16 +232,16 @@ def _emitted(task: LogTask, rule: Rule, item: ChangeBatch, offsets: Longs, *, ke
     return kept
 
 
-def _mine(task: LogTask, source: Sourced, item: ChangeBatch, numbers: Longs) -> Mask:
+def _mine(source: Database, task: LogTask, item: ChangeBatch, numbers: Longs, *, keyed: bool) -> Mask:
     """Which rows of a transaction that several tasks have are this one's: all rows of a key are one task's."""
-    if not source.keyed:
+    if not keyed:
         # Each change is a row of its own, whoever writes it.
         return np.asarray((numbers >> 12) % task.parts == task.part)
-    keys = _keys(item)
+    keys = source.keys(item.table, item.rows)
     if keys is None:
         # What keys are equal only the database knows: a table is one task's.
         return np.full(len(numbers), zlib.crc32(str(item.table.id).encode()) % task.parts == task.part)
-    return np.asarray(keys % task.parts == task.part)
+    return np.asarray(keys.numbers() % task.parts == task.part)
 
 
 def _covered(task: LogTask, adopting: Adopting, item: ChangeBatch, offsets: Longs) -> Mask:
@@ -248,6 +250,7 @@ def _covered(task: LogTask, adopting: Adopting, item: ChangeBatch, offsets: Long
     if isinstance(mark, PositionMark):
         covered = np.asarray(offsets <= adopting.reading.high)
         return covered if mark.locked else covered & ~np.isin(offsets, [decided.offset for decided in task.committed])
+    gtids = instance(mark, GtidMark, "a mark of another database")
     # GTIDs are asked one by one, and only of transactions that the read may contain.
     positions = item.rows.column("_position").to_numpy()
     result = np.zeros(len(offsets), np.bool_)
@@ -256,15 +259,5 @@ def _covered(task: LogTask, adopting: Adopting, item: ChangeBatch, offsets: Long
         of_this = positions == position
         if of_this.any() and offsets[of_this][0] <= adopting.reading.high:
             # Where it lies is settled by the relay's offsets; what is left to ask is its name.
-            result[of_this] = covers(mark, position=mark.high, gtid=item.transactions.gtid(index))
+            result[of_this] = covers(gtids, position=gtids.high, gtid=item.transactions.gtid(index))
     return result
-
-
-def _keys(item: ChangeBatch) -> Longs | None:
-    """The keys as integers, where the table is told apart by chunks at all."""
-    if len(item.table.key) != 1:
-        return None
-    column = item.rows.column(item.table.key[0])
-    if pa.types.is_decimal(column.type):
-        column = pc.cast(column, pa.int64(), safe=False)
-    return column.to_numpy().astype(np.int64) if pa.types.is_integer(column.type) else None

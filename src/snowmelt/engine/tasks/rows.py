@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snowmelt.columnar.arena import Longs
+from snowmelt.databases.contract import Database
+from snowmelt.databases.contract.keys import Mask
+from snowmelt.databases.contract.tables import TableShape
 from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch
 from snowmelt.databases.mysql.log.images import DELETE as DELETED
 from snowmelt.databases.mysql.log.images import UPDATE_BEFORE
-from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
-from snowmelt.engine.tasks.keys import Mask
 from snowmelt.errors import RECOPY
 from snowmelt.model import sequence
 from snowmelt.model.table import DELETE, INSERT, KIND
@@ -50,28 +51,28 @@ CHANGE_FIELDS: Final = pa.schema(
 class Sourced:
     """A source table as tasks see it: its shape, and the lake table that its rows go to."""
 
-    table: MySqlTable
+    table: TableShape
     target: str
     keyed: bool
 
 
-def lake_schema(table: MySqlTable, options: TypeOptions, *, keyed: bool) -> pa.Schema:
+def lake_schema(table: TableShape, database: Database, *, keyed: bool) -> pa.Schema:
     """The source's columns in the lake. All but the key can be NULL there: a delete has no values, and neither has `truncate`."""
-    return target_columns(table.arrow_schema(options), table.key if keyed else ())
+    return target_columns(database.schema_of(table), table.key if keyed else ())
 
 
-def chunk_rows(batch: pa.RecordBatch, source: Sourced, options: TypeOptions, *, visible: int, place: str, time_us: int) -> pa.RecordBatch:
+def chunk_rows(batch: pa.RecordBatch, source: Sourced, database: Database, *, visible: int, place: str, time_us: int) -> pa.RecordBatch:
     """Rows that a chunk read, at `place` of the log."""
     count = batch.num_rows
     seq = np.full(count, sequence.of_chunk(visible), np.int64)
     if source.keyed:
-        return _keyed(batch, source.table, options, seq, np.full(count, INSERT, np.int8))
+        return _keyed(batch, source.table, database, seq, np.full(count, INSERT, np.int8))
     # The order among rows of one read means nothing.
     system = (_same(READ, count), _same(place, count), _times(time_us, count), pa.array(np.arange(count)))
-    return _change(batch, source.table, options, system, seq)
+    return _change(batch, source.table, database, system, seq)
 
 
-def change_rows(item: ChangeBatch, source: Sourced, options: TypeOptions, kept: Mask, offsets: Longs, ordinals: Longs, file: str) -> Any:
+def change_rows(item: ChangeBatch, source: Sourced, database: Database, kept: Mask, offsets: Longs, ordinals: Longs, file: str) -> Any:
     """What of a batch of changes goes to the lake. In a keyed table a before-image is a delete of its key, unless the after-image has
     the same key."""
     if ABSENT in item.rows.schema.names:
@@ -85,10 +86,10 @@ def change_rows(item: ChangeBatch, source: Sourced, options: TypeOptions, kept: 
     seq = sequence.of_change(offsets[kept])
     if source.keyed:
         kinds = np.where(before | (ops == DELETED), np.int8(DELETE), np.int8(INSERT))[kept]
-        return _keyed(rows, item.table, options, seq, kinds)
+        return _keyed(rows, item.table, database, seq, kinds)
     place = pc.binary_join_element_wise(f"{file}:", pc.cast(rows.column("_position"), pa.string()), "")
     system = (KINDS.take(pa.array(ops[kept])), place, rows.column("_ts"), pa.array(ordinals[kept]))
-    return _change(rows, item.table, options, system, seq)
+    return _change(rows, item.table, database, system, seq)
 
 
 def truncate_row(columns: pa.Schema, *, at: int, time_us: int) -> pa.RecordBatch:
@@ -117,8 +118,8 @@ class RowNumbering:
         return numbers
 
 
-def _keyed(batch: pa.RecordBatch, table: MySqlTable, options: TypeOptions, seq: Longs, kinds: npt.NDArray[np.int8]) -> pa.RecordBatch:
-    schema = lake_schema(table, options, keyed=True)
+def _keyed(batch: pa.RecordBatch, table: TableShape, database: Database, seq: Longs, kinds: npt.NDArray[np.int8]) -> pa.RecordBatch:
+    schema = lake_schema(table, database, keyed=True)
     arrays: list[Any] = [batch.column(field.name) for field in schema]
     for name in table.key:
         if batch.column(name).null_count:
@@ -128,9 +129,10 @@ def _keyed(batch: pa.RecordBatch, table: MySqlTable, options: TypeOptions, seq: 
     return pa.RecordBatch.from_arrays([*arrays, pa.array(seq, pa.int64()), pa.array(kinds, pa.int8())], schema=pa.schema(fields))
 
 
-def _change(batch: pa.RecordBatch, table: MySqlTable, options: TypeOptions, system: tuple[Any, ...], seq: Longs) -> pa.RecordBatch:
-    fields = [*lake_schema(table, options, keyed=False), *CHANGE_FIELDS, pa.field(SEQUENCE, pa.int64(), nullable=False)]
-    arrays = [*(batch.column(column.name) for column in table.columns), *system, pa.array(seq, pa.int64())]
+def _change(batch: pa.RecordBatch, table: TableShape, database: Database, system: tuple[Any, ...], seq: Longs) -> pa.RecordBatch:
+    columns = lake_schema(table, database, keyed=False)
+    fields = [*columns, *CHANGE_FIELDS, pa.field(SEQUENCE, pa.int64(), nullable=False)]
+    arrays = [*(batch.column(name) for name in table.names), *system, pa.array(seq, pa.int64())]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 

@@ -35,6 +35,9 @@ class PositionMark:
     def high(self) -> Position:
         return self.position
 
+    def exact(self, *, two_phase: bool) -> bool:
+        return exact(self, None, xa=two_phase)
+
 
 @dataclass(frozen=True, slots=True)
 class GtidMark:
@@ -42,6 +45,9 @@ class GtidMark:
 
     gtids: MySqlGtidSet
     high: Position
+
+    def exact(self, *, two_phase: bool) -> bool:
+        return exact(self, None, xa=two_phase)
 
 
 Mark = PositionMark | GtidMark

@@ -25,12 +25,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 
-from snowmelt.errors import InvalidConfig, InvariantBroken
+from snowmelt.errors import InvalidConfig, InvariantBroken, instance
 from snowmelt.model.table import TableId
+from snowmelt.store.codec import decode, encode
 
 Flavour = Literal["mysql", "mariadb"]
 """Which of the two servers: they share a protocol and differ in what they write with it."""
@@ -121,6 +122,8 @@ IMPLICIT_PERIOD = tuple(
 class MySqlTable:
     """A table's shape at one position of the log."""
 
+    kind: ClassVar[str] = "mysql"
+
     id: TableId
     columns: tuple[MySqlColumn, ...]
     """In the order of the log's row images, invisible and generated ones included."""
@@ -132,6 +135,17 @@ class MySqlTable:
     """The default for columns that DDL adds."""
     collation: str | None = None
     comment: str = ""
+
+    def record(self) -> bytes:
+        return encode(self)
+
+    @staticmethod
+    def of_record(raw: bytes) -> MySqlTable:
+        return decode(MySqlTable, raw)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> MySqlColumn:
         # The server's spelling first: servers fold case otherwise than Python does, and `ss` and `ß` may be two columns.
@@ -167,6 +181,11 @@ class MySqlTable:
     def arrow_schema(self, options: TypeOptions) -> pa.Schema:
         """The columns' canonical types. A temporal column is nullable whatever the source says: zero dates become NULL."""
         return pa.schema([pa.field(c.name, c.arrow(options), nullable=lake_nullable(c, options)) for c in self.columns])
+
+
+def own(table: object) -> MySqlTable:
+    """A shape that came back from the engine, which knows it by the contract alone."""
+    return instance(table, MySqlTable, "a table of another database")
 
 
 def lake_nullable(column: MySqlColumn, options: TypeOptions) -> bool:

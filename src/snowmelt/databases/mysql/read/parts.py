@@ -10,7 +10,7 @@ the database alone. Such reads have no limit of time; they, too, give way to ses
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any
 
 import pyarrow as pa
@@ -47,7 +47,7 @@ class ChunkReading:
             raise InvariantBroken("a read has a mark once it is open", detail=str(self._table.id))
         return self._mark
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """The rows, once. `Occupied`: another session waits for the table. `TableStuck`: no row comes in the time that a part may last."""
         rest: Chunk | None = self._chunk
         while rest is not None:

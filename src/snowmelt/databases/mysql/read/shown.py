@@ -1,0 +1,56 @@
+"""What a server shows, as the chunk lane asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.preflight import prepared_transactions
+from snowmelt.databases.mysql.read.reads import newest_visible
+from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.errors import Unavailable
+from snowmelt.model.gtid import MySqlGtidSet, gtid_within
+from snowmelt.model.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPlace:
+    """Everything up to a place is shown.
+
+    MariaDB moves its place before its engine shows an XA COMMIT. Whatever it does not show yet is among `hidden`, which it lists as
+    prepared after the place was read. MySQL's place was read under a lock, and so is proven for one table alone.
+    """
+
+    place: Position
+    alone: bool = False
+    hidden: frozenset[str] = frozenset()
+
+    def shows(self, place: Position) -> bool:
+        return place.era == self.place.era and place <= self.place
+
+
+@dataclass(frozen=True, slots=True)
+class ShownGtids:
+    """These transactions are shown. The set moves after the engine shows them."""
+
+    gtids: MySqlGtidSet
+    place: None = None
+    alone: bool = False
+    hidden: frozenset[str] = frozenset()
+
+    def shows(self, place: Position) -> bool:
+        # A server that keeps no GTIDs gives an empty set, which proves nothing.
+        return place.gtids is not None and bool(str(place.gtids)) and gtid_within(place.gtids, self.gtids)
+
+
+def ask_shown(options: MySqlOptions, table: MySqlTable, era: int) -> ShownPlace | ShownGtids:
+    with Session(options) as session:
+        found = newest_visible(session, table, era=era)
+        if isinstance(found, MySqlGtidSet):
+            return ShownGtids(found)
+        if session.server.flavour == "mysql":
+            return ShownPlace(found, alone=True)
+        prepared = prepared_transactions(session)
+        if prepared is None:
+            raise Unavailable("the server does not say which XA transactions are prepared", detail=str(session.server))
+        return ShownPlace(found, hidden=frozenset(prepared))
