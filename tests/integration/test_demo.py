@@ -168,4 +168,4 @@ def test_only_what_a_read_covers_is_taken_for_copied() -> None:
 def test_a_row_that_came_and_went_and_is_missing_as_a_whole_is_seen_by_the_log() -> None:
     without = changes(*RIGHT[:5])
     assert misfits(without, ["id", "v"]) == []
-    assert compare(without, changes(*RIGHT)) == ["the log has 7 changes behind the copy, the change table 5"]
+    assert compare(without, changes(*RIGHT)) == ["the log has 7 changes after the copy, the change table 5"]

@@ -104,7 +104,7 @@ def test_a_server_that_lacks_or_has_something_else_is_no_place_to_go_on(pair: Pa
             find_place(session, end.gtids, era=1)
         # It goes on by itself, with transactions that the other has not.
         fill(replica, "d", 50)
-        with pytest.raises(SourceDrift, match="does not go on where"):
+        with pytest.raises(SourceDrift, match="does not continue where"):
             find_place(session, end.gtids, era=1)
         nothing, other = (MariaDbGtidSet(), MySqlGtidSet()) if primary.kind == "mariadb" else (MySqlGtidSet(), MariaDbGtidSet())
         with pytest.raises(SourceDrift, match="has no GTIDs"):

@@ -232,7 +232,7 @@ def test_a_driver_that_slept_while_another_went_on_changes_nothing(
 
     at_put(asleep_before, another_goes_on)
     # Where the server still has the batch before its eyes it says yes to it once more, and it is the store that fences.
-    learns = pytest.raises(Fenced, match="somebody else has written") if rows > 1 else contextlib.nullcontext()
+    learns = pytest.raises(Fenced, match="another program has written") if rows > 1 else contextlib.nullcontext()
     with learns:
         old.commit(*work)
     assert table.names(*range(rows)) == ["11"] * rows
@@ -248,7 +248,7 @@ def test_what_somebody_else_wrote_stops_it(table: Sink) -> None:
     table.tables.upsert(table.path, [{"id": 1, "name": "mine"}])
     with pytest.raises(SourceDrift, match="does not hold what the store says"):
         table.driver().check_start(table.target, ledger)
-    with pytest.raises(Fenced, match="somebody else has written"):
+    with pytest.raises(Fenced, match="another program has written"):
         lake.commit(*work)
     assert table.names(1) == ["mine"]
 

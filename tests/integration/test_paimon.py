@@ -549,9 +549,9 @@ def _change(*names: tuple[str, ...]) -> list[Any]:
         (("set_option", "bucket", "3"), "a lake table lost its number of buckets"),
         (("remove_option", "sequence.field"), "a lake table lost its sequence field"),
         (("set_option", "sequence.field", "id"), "a lake table lost its sequence field"),
-        (("set_option", "ignore-delete", "true"), "a lake table's schema was changed by somebody else"),
-        (("drop_column", "v"), "a lake table's schema was changed by somebody else"),
-        (("rename_column", "v", "w"), "a lake table's schema was changed by somebody else"),
+        (("set_option", "ignore-delete", "true"), "another program changed the schema of a lake table"),
+        (("drop_column", "v"), "another program changed the schema of a lake table"),
+        (("rename_column", "v", "w"), "another program changed the schema of a lake table"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )

@@ -471,7 +471,7 @@ def test_a_number_that_somebody_elses_change_has_taken_stops_us(
     else:
         monkeypatch.setattr(LocalStore, "put_if_absent", put_if_absent)
     for _ in range(2):
-        with pytest.raises(SourceDrift, match="changed by somebody else"):
+        with pytest.raises(SourceDrift, match="another program changed the schema"):
             lake.commit(intent_of(1, entry), entry)
     assert lake.table(KEYED).table_schema.comment == "theirs"
     # What is behind a change that is not ours is not published either.

@@ -272,7 +272,7 @@ def test_rows_that_do_not_fit_fail_the_task_and_are_not_quoted(lake: PaimonTieri
     writer = lake.writer(ORDERS, 0, "r1")
     with pytest.raises(InvariantBroken, match="columns that their lake table has not") as refused:
         writer.write(good.append_column("more", pa.array([1])))
-    with pytest.raises(InvariantBroken, match="lack a column that may not be NULL"):
+    with pytest.raises(InvariantBroken, match="lack a column that must not be NULL"):
         writer.write(good.drop_columns(["id"]))
     writer.abandon()
     assert "secret" not in str(refused.value)

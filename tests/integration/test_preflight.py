@@ -263,7 +263,7 @@ class TestTransport:
             (mariadb, Tls.PREFERRED, "offers no TLS: the network can read every row"),
             (mysql8, Tls.DISABLED, "tls is disabled: the network can read every row"),
             (mysql8, Tls.PREFERRED, "a connection on which TLS is not offered is made without"),
-            (mysql8, Tls.REQUIRED, "not against who comes between"),
+            (mysql8, Tls.REQUIRED, "not against an attacker in the middle"),
             (mysql8, Tls.VERIFY_CA, "every certificate of the authority"),
         ):
             found = self.look(server, monkeypatch, tls=tls, tls_ca=ca)["tls"]

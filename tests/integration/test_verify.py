@@ -272,7 +272,7 @@ def test_a_lake_that_somebody_else_wrote_to_is_told(fresh_mariadb: Fresh, tmp_pa
     run(server, "UPDATE shop.orders SET k = k + 1 WHERE id = 8")
     behind = compare(spark, wanted, "shop.ord*", patience_s=1.0)["orders"]
     assert behind.outcome is TableOutcome.NOT_VERIFIED
-    assert "the lake is behind by" in behind.reason
+    assert "the lake lags by" in behind.reason
     assert "--until-current" in behind.reason
     with pytest.raises(InvalidConfig, match=r"no table shop\.typo"):
         compare(spark, wanted, "shop.typo")
@@ -332,7 +332,7 @@ pipeline: {{name: test-verify, state: state, interval: 300ms}}
     run(server, "INSERT INTO shop.orders VALUES (3, 'three', 1)")
     code, said = _snowmelt(server, "verify", str(path), "--patience", "0.5")
     assert code == 1
-    assert "not verified: the lake is behind by" in said[0]
+    assert "not verified: the lake lags by" in said[0]
     assert _snowmelt(server, "verify", str(path), "--table", "orders")[0] == 2
 
 

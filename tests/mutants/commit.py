@@ -272,7 +272,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         statement="a stage takes an outcome that it does not have",
         file="commit/coordinator.py",
         old="        if stage is None:\n"
-        '            raise InvariantBroken("a commit can\'t go on like this", detail=f"it is {self.s'
+        '            raise InvariantBroken("invalid transition of a commit", detail=f"it is {self.s'
         'tage.value}: {trigger.value}")\n',
         new="        if stage is None:\n            return\n",
         tests=("unit/test_coordinator.py::TestRepeatedAndStale::test_an_outcome_that_no_step_of_this_stage_has_is_refused",),

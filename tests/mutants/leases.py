@@ -823,7 +823,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="002",
         statement="a log that does not reach back to the lake is read",
         file="tiering/splits.py",
-        old='    _reaches(log, start, "the lake goes on with")\n',
+        old='    _reaches(log, start, "the lake continues with")\n',
         new="",
         tests=("unit/test_union.py::TestWhatIsReadOfABucket::test_a_log_that_does_not_reach_back_to_the_lake_stops_loudly",),
     ),

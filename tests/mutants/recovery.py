@@ -102,7 +102,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="003",
         statement="the segment is lent behind the close",
         file="relay/prefilter.py",
-        old='        check(not self._closed, "the pre-filter segment is asked for behind its end")\n',
+        old='        check(not self._closed, "the pre-filter segment is asked for after its end")\n',
         new="",
         tests=("unit/test_prefilter.py::test_the_segment_is_freed_on_close",),
     ),
@@ -202,7 +202,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="heart",
         statement="log that was let go of is asked for and is empty",
         file="relay/retention.py",
-        old='        check(after >= self.floor, "a range of the log is asked for that was let go of", f'
+        old='        check(after >= self.floor, "a range of the log is asked for after its release", f'
         '"({after}, {upto}], floor {self.floor}")\n',
         new="",
         tests=("unit/test_retention.py::TestLettingGo::test_to_ask_for_what_was_let_go_of_is_an_error_and_never_an_empty_answer",),

@@ -78,7 +78,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="000",
         statement="released metadata gives an empty answer instead of an error",
         file="planning/tables.py",
-        old='            raise InvariantBroken("metadata is asked for that was let go of", detail=str(incarnation))\n',
+        old='            raise InvariantBroken("metadata is asked for after its release", detail=str(incarnation))\n',
         new="            return Copy()\n",
         tests=("unit/test_tables.py::TestRelease::test_to_ask_for_what_was_let_go_of_is_an_error_and_never_an_empty_answer",),
     ),

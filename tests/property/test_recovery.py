@@ -235,7 +235,7 @@ def test_a_tasks_segment_is_freed_at_its_end_and_after_an_error(tmp_path: Path) 
     def freed(prefilter: PreFilter) -> None:
         assert not prefilter.allocated
         assert not prefilter.lent
-        with pytest.raises(InvariantBroken, match="behind its end"):
+        with pytest.raises(InvariantBroken, match="after its end"):
             prefilter.lend()
 
     whole, left, failed = PreFilter(PREFILTER_BYTES_MIN), PreFilter(PREFILTER_BYTES_MIN), PreFilter(PREFILTER_BYTES_MIN)

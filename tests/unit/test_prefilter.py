@@ -54,7 +54,7 @@ def test_the_segment_is_freed_on_close() -> None:
     prefilter.close()
     prefilter.close()
     assert not prefilter.allocated
-    with pytest.raises(InvariantBroken, match="behind its end"):
+    with pytest.raises(InvariantBroken, match="after its end"):
         prefilter.lend()
 
 

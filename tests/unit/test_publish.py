@@ -114,7 +114,7 @@ class TestTheTableItself:
 
     def test_another_schema_than_the_one_we_staged_with_stops_us(self) -> None:
         """H3."""
-        with pytest.raises(SourceDrift, match=r"a lake table's schema was changed by somebody else: ods\.orders has 2, expected 1"):
+        with pytest.raises(SourceDrift, match=r"another program changed the schema of a lake table: ods\.orders has 2, expected 1"):
             judge(INTENT, ENTRY, replace(VIEW, schema=2))
 
     def test_our_own_change_of_schema_does_not_hide_that_the_epoch_is_there(self) -> None:
@@ -134,7 +134,7 @@ class TestSchema:
 
     def test_another_change_of_this_number_is_never_taken_for_ours(self) -> None:
         """Somebody altered the table first: the number is taken, and rows of ours would not fit."""
-        with pytest.raises(SourceDrift, match=r"a lake table's schema was changed by somebody else: ods\.orders has another 2 than ours"):
+        with pytest.raises(SourceDrift, match=r"another program changed the schema of a lake table: ods\.orders has another 2 than ours"):
             judge_schema(self.RESHAPING, 2, b"theirs")
 
     def test_most_epochs_change_none(self) -> None:
@@ -142,7 +142,7 @@ class TestSchema:
         assert not judge_schema(ENTRY, 7, b"other")
 
     def test_from_any_other_it_is_not_made(self) -> None:
-        with pytest.raises(SourceDrift, match=r"a lake table's schema was changed by somebody else: ods\.orders has 3, expected 1"):
+        with pytest.raises(SourceDrift, match=r"another program changed the schema of a lake table: ods\.orders has 3, expected 1"):
             judge_schema(self.RESHAPING, 3, b"new")
 
 

@@ -86,7 +86,7 @@ class TestChain:
         [
             (segment(2), "the relay's chain is broken"),
             (segment(4), "the relay's chain is broken"),
-            (replace(segment(3), first=21, cuts=()), "the relay's chain is broken: record 3 at 21, 0/1:24, behind 2 to 20, 0/1:24"),
+            (replace(segment(3), first=21, cuts=()), "the relay's chain is broken: record 3 at 21, 0/1:24, after 2 to 20, 0/1:24"),
             (replace(segment(3), first=19, cuts=()), "the relay's chain is broken"),
             (
                 replace(segment(3), begins=Position(1, 25), ends=Position(1, 34), cuts=()),
@@ -107,7 +107,7 @@ class TestChain:
             (replace(segment(3), statements=(TableStatement(26, ORDERS, Effect.DROPS, 1),)), "a statement of a segment is no cut"),
             (replace(segment(3), decided=(Decided(group(22), 26, True, False),)), "a second phase in a segment is out of place"),
             (replace(segment(3), decided=(Decided(group(25), 25, True, False),)), "a second phase in a segment is out of place"),
-            (replace(segment(3), prepared=(group(31),)), "a transaction is prepared behind its segment"),
+            (replace(segment(3), prepared=(group(31),)), "a transaction is prepared after its segment"),
             (replace(segment(3), prepared=(group(15),)), "a prepared transaction was forgotten, or came from nowhere"),
         ],
     )
@@ -130,7 +130,7 @@ class TestChain:
         relay = relay_of(segment(1, era=1))
         begins = Position(1, 14, era, MariaDbGtidSet.parse(gtids)) if era else Position(1, 14, era)
         before = copy.deepcopy(vars(relay))
-        with pytest.raises(SourceDrift, match="another server does not go on where the last one ended"):
+        with pytest.raises(SourceDrift, match="another server does not continue where the last one ended"):
             relay.apply(relay.decide_seal(1, "x", begins, begins, ()))
         assert vars(relay) == before
 
@@ -432,7 +432,7 @@ class TestLettingGo:
     def test_to_ask_for_what_was_let_go_of_is_an_error_and_never_an_empty_answer(self) -> None:
         relay = of(3)
         relay.raise_floor(10)
-        with refused(relay, "a range of the log is asked for that was let go of"):
+        with refused(relay, "a range of the log is asked for after its release"):
             relay.covering(9, 30)
         with refused(relay, "a range of the log is asked for that is not captured"):
             relay.covering(10, 31)
@@ -454,7 +454,7 @@ class TestTakeOver:
         relay = take_over([segment(3), segment(4)], intent_upto=25)
         assert (relay.floor, relay.end, relay.newest) == (25, 40, segment(4))
         assert relay.cuts_between(25, 40) == before.cuts_between(25, 40)
-        with refused(relay, "a range of the log is asked for that was let go of"):
+        with refused(relay, "a range of the log is asked for after its release"):
             relay.covering(20, 40)
 
     def test_the_floor_begins_at_the_newest_intent_and_not_at_what_is_still_there(self) -> None:

@@ -182,7 +182,7 @@ def test_a_folder_that_can_not_be_made_durable_leaves_the_outcome_unknown_until_
     store.put_if_absent("a/a", b"x")
     with monkeypatch.context() as patch:
         break_fsync(patch, folders=True, error=errno.EIO)
-        with pytest.raises(OutcomeUnknown, match="may not be durable"):
+        with pytest.raises(OutcomeUnknown, match="perhaps not durable"):
             store.put_if_absent("a/b", b"x")
         # It is there, and yet nobody may rely on it.
         with pytest.raises(Unavailable):

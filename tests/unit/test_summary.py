@@ -139,7 +139,7 @@ class TestReleased:
 
     def test_to_ask_for_what_was_let_go_of_is_an_error_after_a_restart_too(self) -> None:
         ledger = stored(self.released())
-        with pytest.raises(InvariantBroken, match="metadata is asked for that was let go of"):
+        with pytest.raises(InvariantBroken, match="metadata is asked for after its release"):
             ledger.tables.copy_of(ORDERS)
 
     def test_a_table_that_was_catching_up_is_let_go_of_after_a_restart(self) -> None:

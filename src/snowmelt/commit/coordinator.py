@@ -255,7 +255,7 @@ class Coordinator:
     def _move(self, trigger: StageTrigger) -> None:
         stage = STAGES.get((self.stage, trigger))
         if stage is None:
-            raise InvariantBroken("a commit can't go on like this", detail=f"it is {self.stage.value}: {trigger.value}")
+            raise InvariantBroken("invalid transition of a commit", detail=f"it is {self.stage.value}: {trigger.value}")
         self.stage = stage
 
     def _take(self, intent: Intent) -> None:
@@ -264,7 +264,7 @@ class Coordinator:
         self.ledger.apply_intent(intent)
 
     def _read_back(self, found: Intent | None) -> None:
-        check(self.stage is Stage.READING_BACK, "an intent was read that nobody asked for", self.stage.value)
+        check(self.stage is Stage.READING_BACK, "an intent was read without a request", self.stage.value)
         right = found is None or found.epoch == self.ledger.epoch + 1
         check(right, "another intent was read back than was put")
         if found is None:

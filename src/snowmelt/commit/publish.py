@@ -119,7 +119,7 @@ def check_start(target: str, marker: LastCommit | None, *, epoch: int, identity:
     raise SourceDrift(
         "the lake is ahead of the store",
         detail=f"{target} has epoch {marker.epoch}, the store ends with {epoch}",
-        hint=f"a state that was lost or restored can't go on with these lake tables; {BEGIN_ANEW}",
+        hint=f"a state that was lost or restored can't continue with these lake tables; {BEGIN_ANEW}",
     )
 
 
@@ -141,7 +141,7 @@ def _reshaped(entry: Entry, schema: int) -> SourceDrift:
     detail = f"{entry.target} has {schema}, expected {entry.schema}"
     if schema == entry.new_schema:
         detail = f"{entry.target} has another {schema} than ours"
-    return SourceDrift("a lake table's schema was changed by somebody else", detail=detail, hint=BEGIN_ANEW)
+    return SourceDrift("another program changed the schema of a lake table", detail=detail, hint=BEGIN_ANEW)
 
 
 def _unknown(intent: Intent, entry: Entry, why: str) -> SourceDrift:

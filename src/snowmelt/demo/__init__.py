@@ -187,7 +187,7 @@ class _Demo:
                 second = stack.enter_context(running(self._folder, self._folder / "run-2.log", "run", str(self._file)))
                 self._second_run(second, epoch)
                 story.load_s = time.monotonic() - self._load_began
-            times.part("the load behind the kill")
+            times.part("the load after the kill")
             with Session(root) as session:
                 end = log_end(session, era=0)
             self._doing = "catching up"
@@ -228,7 +228,7 @@ class _Demo:
             f"epoch {status.epoch} was done, {under_way}, {status.waiting_bytes / 1e6:.1f} MB of the log captured and not in the lake"
         )
         show.note("kill -9 of the run, Spark and all.")
-        show.note(f"When it died {story.killed}. The writers go on; `snowmelt run pipeline.yaml` again:")
+        show.note(f"When it died {story.killed}. The writers continue; `snowmelt run pipeline.yaml` again:")
         return status.epoch
 
     def _second_run(self, second: Command, epoch: int) -> None:
@@ -237,9 +237,9 @@ class _Demo:
         self._heard = 0
         self._wait(lambda: bool(second.progress), second, "the second run to begin")
         again = [table for table, phase in second.phases.items() if phase != "live"]
-        self._wait(lambda: second.epoch > epoch, second, "the second run to go on")
+        self._wait(lambda: second.epoch > epoch, second, "the second run to continue")
         story.back_s = show.times.part("after kill -9: until the next epoch is done")
-        copies = f"it goes on with the copy of {', '.join(again)}" if again else "every table is live as before, none is copied again"
+        copies = f"it continues the copy of {', '.join(again)}" if again else "every table is live as before, none is copied again"
         show.note(f"Epoch {second.epoch} is done {story.back_s:.1f} s after the kill; {copies}.")
         self._load_until(0.75, second)
         self._statement(NEW_COLUMN_FILLED)
@@ -247,7 +247,7 @@ class _Demo:
 
     def _statement(self, statement: ShopStatement) -> None:
         self._shop.run(statement)
-        self._show.note(f"{statement.sql}   (the writers go on)")
+        self._show.note(f"{statement.sql}   (the writers continue)")
 
     def _load_until(self, share: float, command: Command) -> None:
         """Until so much of the load is over; and for a while in any case, because on a slow machine the copy alone took longer."""
@@ -328,7 +328,7 @@ class _Demo:
         else:
             show.say(
                 f"{_HISTORY_TARGET} is the history of {HISTORY}: {history.read:,} rows that were copied and {history.carried:,} changes "
-                f"behind the copy, each exactly once and fitting what was there before it. The server's log, read again, has just these; "
+                f"after the copy, each exactly once and fitting what was there before it. The server's log, read again, has just these; "
                 f"{history.covered:,} more are in the copy, and the writers counted the same."
             )
         names = ("_op", "_position", "id", "amount", "state", "version")

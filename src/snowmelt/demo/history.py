@@ -145,7 +145,7 @@ def compare(carried: pa.Table, wanted: pa.Table) -> list[str]:
     if carried.equals(wanted):
         return []
     if len(carried) != len(wanted):
-        return [f"the log has {len(wanted):,} changes behind the copy, the change table {len(carried):,}"]
+        return [f"the log has {len(wanted):,} changes after the copy, the change table {len(carried):,}"]
     differing = [name for name in names if not carried.column(name).equals(wanted.column(name))]
     return [f"changes differ from the log's in {', '.join(differing)}"]
 

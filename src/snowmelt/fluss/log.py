@@ -98,7 +98,7 @@ class BucketReader:
             waits = 0 if self.offset > before else waits + 1
             if waits > _WAITS_MAX and self.newer_schema is None:
                 raise Unavailable(
-                    "the log of a Fluss bucket does not go on to where it has to",
+                    "the log of a Fluss bucket ends too early",
                     detail=f"{self.bucket}: at {self.offset} of {self._end}, its high watermark is {fetched.high_watermark}",
                 )
 
@@ -126,7 +126,7 @@ class BucketReader:
             if batch.base > self.offset:
                 raise SourceDrift(
                     "the log of a Fluss bucket does not have an offset any more",
-                    detail=f"{self.bucket}: {self.offset}, it goes on at {batch.base}",
+                    detail=f"{self.bucket}: {self.offset}, it continues at {batch.base}",
                     hint="it was deleted before it was tiered; tier the table anew",
                 )
             if batch.schema_id not in self._versions.by_id:
@@ -161,7 +161,7 @@ def _mapped(path: Path, position: int, offset: int) -> Iterator[LogBatch]:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if not 0 <= position <= size:
-            raise Corrupt("Fluss names a place behind the end of its file", detail=f"{path.name}: {position} of {size}")
+            raise Corrupt("Fluss names a place after the end of its file", detail=f"{path.name}: {position} of {size}")
         if size == 0:
             return
         # It is unmapped when the last batch that looks into it is gone.

@@ -229,7 +229,7 @@ class Tables:
         """The bounds and marks of a table. To ask after they were let go of is a bug that must not pass as an empty answer."""
         copy = self.known(incarnation).copy
         if copy is None:
-            raise InvariantBroken("metadata is asked for that was let go of", detail=str(incarnation))
+            raise InvariantBroken("metadata is asked for after its release", detail=str(incarnation))
         return copy
 
     def readings(self) -> Iterator[Reading]:
@@ -331,7 +331,7 @@ class Tables:
     def _move(self, table: Table, trigger: TableTrigger) -> None:
         phase = TABLE_LIFE.get((table.phase, trigger))
         if phase is None:
-            raise InvariantBroken("a table can't go on like this", detail=f"{table.incarnation} is {table.phase.value}: {trigger.value}")
+            raise InvariantBroken("invalid transition of a table", detail=f"{table.incarnation} is {table.phase.value}: {trigger.value}")
         table.phase = phase
 
     def _move_chunk(self, incarnation: Incarnation, ordinal: int, trigger: ChunkTrigger, job: int | None = None) -> None:
@@ -340,7 +340,7 @@ class Tables:
         check(same, "a fact is of another read than the one under way", f"{ordinal} of {incarnation}, job {job}")
         if state is None or (state, trigger) not in CHUNK_LIFE:
             name = "not there" if state is None else state.value
-            raise InvariantBroken("a chunk can't go on like this", detail=f"{ordinal} of {incarnation} is {name}: {trigger.value}")
+            raise InvariantBroken("invalid transition of a chunk", detail=f"{ordinal} of {incarnation} is {name}: {trigger.value}")
 
     def _void(self, table: Table) -> None:
         """Reads of an incarnation that ended are none of ours any more; their reports will find nothing."""

@@ -40,7 +40,7 @@ class PreFilter:
         return self._lent
 
     def lend(self) -> Segment:
-        check(not self._closed, "the pre-filter segment is asked for behind its end")
+        check(not self._closed, "the pre-filter segment is asked for after its end")
         check(not self._lent, "a second pre-filter segment is asked for while one is out")
         if self._segment is None:
             self._segment = np.empty(self.size, np.uint8)

@@ -239,7 +239,7 @@ class Relay:
 
     def committed(self, after: int, upto: int) -> list[Decided]:
         """The prepared transactions that were committed in (after, upto]."""
-        check(after >= self.floor, "prepared transactions are asked for that were let go of", f"({after}, {upto}], floor {self.floor}")
+        check(after >= self.floor, "prepared transactions are asked for after their release", f"({after}, {upto}], floor {self.floor}")
         return [decided for decided in self._decided if decided.committed and after < decided.offset <= upto]
 
     def shown(self, cut: int, listed: Iterable[str]) -> int | None:
@@ -274,7 +274,7 @@ class Relay:
 
     def covering(self, after: int, upto: int) -> list[Sealed]:
         """The segments that hold (after, upto]. What is below the floor may be gone, and to ask for it is our bug."""
-        check(after >= self.floor, "a range of the log is asked for that was let go of", f"({after}, {upto}], floor {self.floor}")
+        check(after >= self.floor, "a range of the log is asked for after its release", f"({after}, {upto}], floor {self.floor}")
         check(upto <= self.end, "a range of the log is asked for that is not captured", f"({after}, {upto}], end {self.end}")
         return [segment for segment in self._segments if segment.last > after and segment.first < min(segment.last, upto)]
 
@@ -457,12 +457,12 @@ def check_segment(sealed: Sealed) -> None:
     if not {decided.offset for decided in sealed.decided} <= set(offsets) or any(one.group.offset >= one.offset for one in sealed.decided):
         raise Corrupt("a second phase in a segment is out of place", detail=where)
     if any(group.offset > sealed.last for group in sealed.prepared):
-        raise Corrupt("a transaction is prepared behind its segment", detail=where)
+        raise Corrupt("a transaction is prepared after its segment", detail=where)
 
 
 def check_follows(before: Sealed, sealed: Sealed) -> None:
     """A record must go on where the one before it ends: on the number line, in the server's log, or by GTIDs on another server."""
-    where = f"record {sealed.number} at {sealed.first}, {sealed.begins}, behind {before.number} to {before.last}, {before.ends}"
+    where = f"record {sealed.number} at {sealed.first}, {sealed.begins}, after {before.number} to {before.last}, {before.ends}"
     if (sealed.number, sealed.first) != (before.number + 1, before.last):
         raise Corrupt("the relay's chain is broken", detail=where)
     decided = [one.group for one in sealed.decided if one.aside]
@@ -475,7 +475,7 @@ def check_follows(before: Sealed, sealed: Sealed) -> None:
             raise Corrupt("a segment leaves out some of the log, or has some of it again", detail=where)
     elif begins.era < ends.era or begins.gtids != ends.gtids:
         raise SourceDrift(
-            "another server does not go on where the last one ended",
+            "another server does not continue where the last one ended",
             detail=where,
             hint="it lacks transactions that were captured, or has others; snapshot again",
         )

@@ -148,7 +148,7 @@ class _StagedWork:
             work = _StagedWork(_Preface(int(said["writer"]), places), objects)
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt("what an intent says of a Fluss table can't be read", detail=entry.target) from error
-        check(tuple(one.name for one in objects) == entry.files, "an intent's messages tell of other files than it names", entry.target)
+        check(tuple(one.name for one in objects) == entry.files, "an intent's messages name other files than the intent", entry.target)
         check(
             {piece.bucket for one in objects for piece in one.pieces} <= places.keys(),
             "an intent has rows for buckets that it has no place of",
@@ -413,8 +413,8 @@ class FlussSink:
             raise kind(
                 "a Fluss table does not hold what the store says",
                 detail=f"{target}: its logs end at {held} together, expected {expected}",
-                hint="did somebody else write to it, was the state restored, or did Fluss lose rows?"
-                " begin anew with a new state and other tables",
+                hint="check for other writers, for a restored state, and for rows that Fluss lost; "
+                "then start with a new state and other tables",
             )
 
         self._known_of(target).ends = self._repeated(look)
@@ -465,7 +465,7 @@ class FlussSink:
             )
         if info.schema not in (entry.schema, entry.new_schema):
             raise SourceDrift(
-                "a Fluss table's schema was changed by somebody else",
+                "another program changed the schema of a Fluss table",
                 detail=f"{entry.target} has {info.schema}, expected {entry.schema}",
             )
         there = self._there(links, entry, info, work)
@@ -507,7 +507,7 @@ class FlussSink:
             if writer != work.preface.writer or not place.sequence <= sequence < place.sequence + count:
                 # A driver that slept comes here, too: the newer one has gone on.
                 raise Fenced(
-                    "somebody else has written to a Fluss table",
+                    "another program has written to a Fluss table",
                     detail=f"{entry.target}, bucket {number}: the last batch is {sequence} of writer {writer}",
                     hint="a newer driver, if not another program; a table is one pipeline's",
                 )
@@ -573,7 +573,7 @@ class FlussSink:
             return
         if refused is not None and now.schema == entry.schema:
             raise refused
-        raise SourceDrift("a Fluss table's schema was changed by somebody else", detail=f"{entry.target} has {now.schema}")
+        raise SourceDrift("another program changed the schema of a Fluss table", detail=f"{entry.target} has {now.schema}")
 
     # ---- cleaning
 

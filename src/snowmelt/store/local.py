@@ -155,7 +155,7 @@ class LocalStore(Store):
         except OSError as error:
             if linked:
                 detail = f"{self._root}: {key}: {error.strerror}"
-                raise OutcomeUnknown("a record may not be durable", detail=detail, hint="is the disk failing?") from None
+                raise OutcomeUnknown("a record is perhaps not durable", detail=detail, hint="is the disk failing?") from None
             raise self._failure(error, key) from None
 
     @contextlib.contextmanager

@@ -40,7 +40,7 @@ def newest(store: Store, prefix: str, *, since: int = 0) -> int | None:
     for number in range(start + 1, start + 1 + PROBES_MAX):
         if store.get(numbered(prefix, number)) is None:
             return number - 1
-    raise Unavailable("the listing of the store is too old to find its newest record", detail=f"{prefix}: {PROBES_MAX} records behind")
+    raise Unavailable("the listing of the store is too old to find its newest record", detail=f"{prefix}: {PROBES_MAX} records later")
 
 
 def settle(

@@ -108,9 +108,9 @@ def decide_start(table_id: int, lake: LakeView, offsets: Offsets | None, known: 
             )
         if lake.whole_from > newest.snapshot:
             raise SourceDrift(
-                "a lake table lacks snapshots behind its newest tiered one",
-                detail=f"behind {newest.snapshot} up to {lake.whole_from - 1}: another round may have been there, and its rows may be",
-                hint="who removes single snapshots? compare the table with Fluss, and make both anew if rows are there twice",
+                "a lake table lacks snapshots after its newest tiered one",
+                detail=f"after {newest.snapshot} up to {lake.whole_from - 1}: another round may have been there, and its rows may be",
+                hint="stop programs that remove single snapshots; compare the table with Fluss; make both again if rows are double",
             )
         if known is None or known.snapshot < newest.snapshot:
             return Untold(newest)
@@ -124,8 +124,8 @@ def decide_start(table_id: int, lake: LakeView, offsets: Offsets | None, known: 
         return Start(base, Offsets(table_id, known.ends))
     if lake.rows:
         raise SourceDrift(
-            "a lake table has rows, and nobody knows how far it was tiered",
-            detail=f"no snapshot up to {lake.latest} tells, and Fluss does not know either",
+            "a lake table has rows, but no record of how far it was tiered",
+            detail=f"no snapshot up to {lake.latest} has one, and Fluss does not know either",
             hint="does it belong to this Fluss table? drop it, and let it be made anew",
         )
     return Start(base, Offsets(table_id, {}))

@@ -425,7 +425,7 @@ class Round:
             case RoundState.GIVEN_UP:
                 return Report(finished=False, more=False)
             case RoundState.FINISHED | RoundState.FAILED | RoundState.FENCED:
-                raise InvariantBroken("a round goes on after its end", detail=self.state.value)
+                raise InvariantBroken("a round continues after its end", detail=self.state.value)
             case _ as never:
                 assert_never(never)
 
@@ -595,7 +595,7 @@ class Round:
     def _move(self, trigger: RoundTrigger) -> None:
         to = ROUND.get((self.state, trigger))
         if to is None:
-            raise InvariantBroken("a round can't go on like this", detail=f"{self.state.value}: {trigger.value}")
+            raise InvariantBroken("invalid transition of a round", detail=f"{self.state.value}: {trigger.value}")
         self.state = to
         self._settle()
 

@@ -102,11 +102,11 @@ def decide_begin(keyed: bool, start: int | None, log: BucketLog) -> KvSnapshot |
     if start is None:
         # Of a key that was set in what is missing nobody knows any more.
         start = 0 if keyed else log.earliest
-    _reaches(log, start, "the lake goes on with")
+    _reaches(log, start, "the lake continues with")
     if start > log.latest:
         raise SourceDrift(
             "the lake is ahead of a Fluss table",
-            detail=f"{log.bucket}: the lake goes on with {start}, the log ends with {log.latest}",
+            detail=f"{log.bucket}: the lake continues with {start}, the log ends with {log.latest}",
             hint="did Fluss lose data? keep the lake table, and make the Fluss table anew under another name",
         )
     return start

@@ -81,8 +81,8 @@ class Standings:
                     best, deadline = place, self._clock() + self._patience_s
             if self._clock() > deadline:
                 raise Unavailable(
-                    f"the lake is behind by {_distance(best, after)}",
-                    detail=f"it does not move since {self._patience_s:.0f} s",
+                    f"the lake lags by {_distance(best, after)}",
+                    detail=f"it has not moved for {self._patience_s:.0f} s",
                     hint="is the pipeline running? `snowmelt run --until-current`",
                 )
             self._sleep(_LOOK_S)

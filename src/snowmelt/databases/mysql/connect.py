@@ -91,7 +91,7 @@ class MySqlOptions:
         except OSError as error:
             files = ", ".join(file for file in (self.tls_ca, self.tls_cert, self.tls_key) if file)
             reason = error.strerror or str(error)
-            raise InvalidConfig("a file for TLS can't be used", detail=f"{files}: {reason}", hint="PEM files are needed") from None
+            raise InvalidConfig("a file for TLS can't be used", detail=f"{files}: {reason}", hint="give PEM files") from None
         context.check_hostname = self.tls is Tls.VERIFY_IDENTITY
         context.verify_mode = ssl.CERT_REQUIRED if self.tls.verifies else ssl.CERT_NONE
         # The authority that MySQL makes for itself lacks what the strict reading of RFC 5280 asks for.

@@ -54,7 +54,7 @@ def find_place(session: Session, captured: GtidSet, *, era: int) -> Position:
             raise Unavailable("another server answers, and does not have yet what was captured", detail=f"{session.server}, it has {held}")
         break
     raise SourceDrift(
-        "another server does not go on where the last one ended",
+        "another server does not continue where the last one ended",
         detail=f"{session.server}, captured is {captured}",
         hint="its log does not hold what was captured, or holds others in between; begin with a new state",
     )
@@ -77,7 +77,7 @@ def nothing_lost(session: Session, captured: GtidSet | None, file: LogFile, olde
         if oldest.number > file.number + 1:
             return f"{oldest.number - file.number} files were purged, and only of one GTIDs tell"
     held = _before(session, oldest)
-    return "" if held == captured else f"captured is {captured}, {oldest} begins behind {held}"
+    return "" if held == captured else f"captured is {captured}, {oldest} begins after {held}"
 
 
 def gtids_at(session: Session, file: LogFile, offset: int) -> GtidSet | None:

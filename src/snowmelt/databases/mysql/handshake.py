@@ -204,7 +204,7 @@ class _CachingSha2:
             if packet.is_ok_packet():
                 return packet
         if not packet.is_extra_auth_data():
-            raise Corrupt("the server's handshake can't be read", detail="it goes on after caching_sha2_password in an unknown way")
+            raise Corrupt("the server's handshake can't be read", detail="it continues after caching_sha2_password in an unknown way")
         packet.advance(1)
         result = packet.read_uint8()
         if result == _FAST_SUCCESS:
@@ -241,5 +241,5 @@ def _refusal(connection: Connection, plugin: str) -> InvalidConfig:
         "the server asks for the password itself, and nothing proves that it is the right server",
         detail=f"{plugin}, {how}",
         hint="set tls: verify-identity (or verify-ca) and tls_ca, with the file of the certificate authority, which MySQL has as ca.pem in "
-        "its data folder; or, where nobody can come between, allow_password_to_unverified_server: yes",
+        "its data folder; or, on a network that you trust, allow_password_to_unverified_server: yes",
     )

@@ -167,8 +167,8 @@ class _Inspection:
             yield Finding("tls", level, fact, remedy if options.tls is Tls.DISABLED else f"give the server a certificate; then {remedy}")
         elif not options.tls.verifies:
             fact = (
-                f"tls: {options.tls} protects against who reads along, not against who comes between: the server's certificate is not "
-                "verified, so any other would do as well"
+                f"tls: {options.tls} protects against eavesdropping, but not against an attacker in the middle: the server's certificate "
+                "is not verified, so any other would do as well"
             )
             if options.tls is Tls.PREFERRED:
                 fact += ", and a connection on which TLS is not offered is made without"
@@ -185,7 +185,7 @@ class _Inspection:
             yield Finding("log-off", Level.ERROR, "the server writes no binary log", "log_bin = binlog, then restart the server")
             return
         if self.setting("server_id") == "0":
-            yield Finding("server-id", Level.ERROR, "server_id is 0, with which the server sends its log to nobody", "server_id = 1")
+            yield Finding("server-id", Level.ERROR, "server_id is 0: with it the server sends its log to no replica", "server_id = 1")
         form = self.setting("binlog_format")
         if form not in (None, "ROW"):
             remedy = "SET GLOBAL binlog_format = 'ROW', in the configuration too; sessions that are open keep the old format"

@@ -231,7 +231,7 @@ class Chunks:
 
     def _answer(self, nonce: str) -> ChunkAnswer:
         if nonce not in self._answers:
-            raise InvariantBroken("a read is adopted that nobody reported")
+            raise InvariantBroken("a read is adopted without a report")
         return self._answers[nonce]
 
     def let_go(self) -> None:

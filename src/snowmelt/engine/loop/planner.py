@@ -82,7 +82,7 @@ class Planner:
                 proposals.append(SetAside(Incarnation(name, plan.epoch), ledger.upto, time_ms, str(error)))
             plan = self._plan(upto, proposals)
             rest = plan.untouched(ledger.tables)
-            check(all(TableId(*error.table) in rest for error in stuck), "a table that can't go on is not set aside")
+            check(all(TableId(*error.table) in rest for error in stuck), "a table that can't continue is not set aside")
         return plan
 
     def _plan(self, upto: int, proposals: Iterable[Durable]) -> EpochPlan:

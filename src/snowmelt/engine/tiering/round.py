@@ -324,7 +324,7 @@ class RunningRound:
                 self._check_lease()
                 return rounds.CommitPrepared(path, written)
             case _:
-                raise InvariantBroken("a round has a step that nobody does", detail=type(step).__name__)
+                raise InvariantBroken("a round has an unknown step", detail=type(step).__name__)
 
     # ---- steps
 

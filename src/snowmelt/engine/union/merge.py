@@ -104,7 +104,7 @@ class Tail:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Rows as a reader of the log hands them out."""
-        check(self._slots is None, "changes come behind their end")
+        check(self._slots is None, "changes come after their end")
         batch = batch.filter(pc.not_equal(batch.column(KIND), pa.scalar(UPDATE_BEFORE, pa.int8())))
         if batch.num_rows:
             self._small.append(batch)

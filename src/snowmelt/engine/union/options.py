@@ -50,7 +50,7 @@ def parse_options(given: Mapping[str, str]) -> UnionOptions:
         raise InvalidConfig("a union read has an option that is not known", detail=unknown[0], hint=known)
     for name in _NEEDED:
         if not options.get(name, "").strip():
-            raise InvalidConfig("a union read lacks an option", detail=name, hint=f"{', '.join(_NEEDED)} are needed")
+            raise InvalidConfig("a union read lacks an option", detail=name, hint=f"{', '.join(_NEEDED)} are required")
     database, _, table = options["table"].strip().partition(".")
     if not database or not table or "." in table:
         raise InvalidConfig("the name of a Fluss table is not database.table", detail=options["table"])

@@ -495,7 +495,7 @@ def _messages(table: Any, entry: Entry) -> list[Any]:
     """An entry's messages, read. They are what is published, its files are what is asked about: both must be the same."""
     messages = messages_of(table, entry.messages)
     told = [file.file_name for message in messages for file in message.new_files]
-    check(tuple(told) == entry.files, "an intent's messages tell of other files than it names", entry.target)
+    check(tuple(told) == entry.files, "an intent's messages name other files than the intent", entry.target)
     return messages
 
 

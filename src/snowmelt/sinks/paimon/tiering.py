@@ -265,7 +265,7 @@ class PaimonTieringWriter:
                 # At a part of an array of rows with rows in them Paimon's writer panics. A copy is no part of another.
                 columns.append(pa.concat_arrays([column]) if pa.types.is_nested(column.type) else column)
             else:
-                check(wanted.nullable, "rows lack a column that may not be NULL", f"{self._table.identifier}: {wanted.name}")
+                check(wanted.nullable, "rows lack a column that must not be NULL", f"{self._table.identifier}: {wanted.name}")
                 columns.append(pa.nulls(batch.num_rows, wanted.type))
         check(not given, "rows have columns that their lake table has not", f"{self._table.identifier}: {', '.join(sorted(given))}")
         schema = self._schema
@@ -331,7 +331,7 @@ def _check_staged(table: Any, target: str, messages: Sequence[Any]) -> None:
     for message in messages:
         for file in [*message.new_files, *message.changelog_files]:
             if not table.file_io.exists(file_path(table, message, file)):
-                raise Fenced("a round's staged files are gone", detail=target, hint="does somebody remove orphan files that are so young?")
+                raise Fenced("a round's staged files are gone", detail=target, hint="stop jobs that remove young orphan files")
 
 
 def _check_fits(target: str, table: Any, shape: LakeShape) -> None:

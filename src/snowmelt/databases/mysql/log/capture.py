@@ -362,19 +362,19 @@ class _Log:
         framer = self._framer
         file = LogFile.parse(name)
         if file.base != self.file.base or file.number < self.file.number:
-            raise SourceDrift("the log goes on under another name", detail=f"{name} after {self.file}")
+            raise SourceDrift("the log continues under another name", detail=f"{name} after {self.file}")
         if file.number == self.file.number:
             if self._announced or offset != framer["offset"]:
                 raise Corrupt("the stream is elsewhere than asked for", detail=f"{name}:{offset}", position=framer.place)
             self._announced = True
             return
         if not self._announced or framer["offset"] < framer["skip_until"]:
-            raise _cut_off(framer.place, f"the log goes on in {name}")
+            raise _cut_off(framer.place, f"the log continues in {name}")
         # RESET MASTER may take a file away under the connection, which then goes on with the second of the new files as if nothing
         # were missing. The server's list tells: there the file that we read is as long as what we read of it, or purged since.
         size = self._file_bytes(self.file)
         if size != framer["offset"] and (size is not None or not self._rotated):
-            raise _cut_off(framer.place, f"the log goes on in {name}, and {self.file} is not the file that was captured")
+            raise _cut_off(framer.place, f"the log continues in {name}, and {self.file} is not the file that was captured")
         self._rotated = False
         if not framer.at_cut:
             log.warning("a log file ends inside a transaction, which is left out: %s", framer.place)
@@ -816,7 +816,7 @@ def _oldest_if_nothing_lost(session: Session, logs: list[LogFile], file: LogFile
     oldest = logs[0]
     if why := nothing_lost(session, captured, file, oldest):
         raise _purged(f"{file}; the server has {oldest} to {logs[-1]}: {why}")
-    log.info("the server purged its log up to %s, all of which was captured", oldest)
+    log.info("the server purged its log up to %s; all of it was captured", oldest)
     return oldest
 
 

@@ -107,7 +107,7 @@ class Segment:
 
     def _path(self, ending: str) -> Path:
         if self.folder is None:
-            raise InvariantBroken("a segment is looked for in a folder that lies in none", detail=f"{self.log}, {self.start}")
+            raise InvariantBroken("a segment without a folder has no path", detail=f"{self.log}, {self.start}")
         return self.folder / f"{self.number:0{_DIGITS}d}.{ending}"
 
     def bytes(self) -> npt.NDArray[np.uint8]:
@@ -365,7 +365,7 @@ class SegmentWriter:
     def truncate(self, size: int) -> None:
         """Take back what came after the first `size` bytes of the open segment."""
         file = self._open()
-        check(size <= self._bytes, "a segment is cut behind its end", f"{size} of {self._bytes} bytes")
+        check(size <= self._bytes, "a segment is cut after its end", f"{size} of {self._bytes} bytes")
         try:
             self._through_the_cache()
             os.ftruncate(file, size)

@@ -39,7 +39,7 @@ BROKEN_BECAUSE = (
     "a packet is out of order",
     "a row is neither a row nor the end of rows",
     "a value reaches beyond its row",
-    "a row has bytes behind its last value",
+    "a row has bytes after its last value",
     "a length is none",
     "a decimal is none",
     "a date or time is none",

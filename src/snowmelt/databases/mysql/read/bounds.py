@@ -104,7 +104,7 @@ def plan_chunks(session: Session, table: MySqlTable, extent: Extent, *, rows_per
         if chunk is None:
             low, index = extent.least, 0
         else:
-            check(chunk.high is not None, "planning goes on behind a chunk that has no end")
+            check(chunk.high is not None, "planning continues after a chunk that has no end")
             low, index = chunk.high or (), chunk.index + 1
         chunk = Chunk(table.id, index, low, steps.next_bound(low, from_low=index == 0))
         yield chunk
