@@ -601,3 +601,33 @@ def test_a_table_that_is_being_altered_is_found_with_its_key_though_the_server_l
             over.set()
         altering.result()
     assert missed >= 10
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_table_that_is_made_again_while_the_catalogue_is_read_keeps_its_key(
+    any_server: Server, database: Database, session_of: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """A first start refuses a table without a key, and its columns are read before its key is."""
+    name = database(any_server)
+    make = "CREATE TABLE scratch (id INT NOT NULL PRIMARY KEY)"
+    run(any_server, name, make, "CREATE TABLE steady (id INT NOT NULL PRIMARY KEY)", "CREATE TABLE keyless (v INT)")
+    query, races = Session.query, [True]
+
+    def raced(session: Session, sql: str, args: Any = None, **more: Any) -> Any:
+        if "information_schema.statistics" in sql and races:
+            races.pop()
+            run(any_server, name, "DROP TABLE scratch")
+            try:
+                return query(session, sql, args, **more)
+            finally:
+                run(any_server, name, make)
+        return query(session, sql, args, **more)
+
+    monkeypatch.setattr(Session, "query", raced)
+    scratch = TableId(name, "scratch")
+    found = read_tables(session_of(any_server), [scratch] if named else match_tables([f"{name}.*"]))
+    assert not races
+    assert found[scratch].key == ("id",)
+    assert {table.name: shape.key for table, shape in found.items() if not named} == (
+        {} if named else {"keyless": (), "scratch": ("id",), "steady": ("id",)}
+    )

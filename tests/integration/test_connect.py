@@ -15,6 +15,8 @@ import pytest
 
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.types.columns import MySqlColumn, TypeOptions
 from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
 from tests.kit.certificates import Certificates, make_certificates
 from tests.kit.servers import Fresh, Server
@@ -272,6 +274,34 @@ class TestFailures:
                 cursor.execute(f"KILL {session.value('SELECT CONNECTION_ID()')}")
             with pytest.raises(Unavailable):
                 session.query("SELECT SLEEP(5)")
+
+    @pytest.mark.parametrize("code", [1047, 1129, 1615])
+    def test_what_passes_at_the_server_by_itself_may_be_tried_again(
+        self, mariadb: Server, monkeypatch: pytest.MonkeyPatch, code: int
+    ) -> None:
+        """A node of a cluster that has no quorum, a host that is blocked until a flush, a statement that others' ones keep undoing."""
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE passing")
+            cursor.execute(f"CREATE PROCEDURE passing.p() SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'not now'")
+            try:
+                with Session(options(mariadb, monkeypatch)) as session, pytest.raises(Unavailable, match=f"{code} not now"):
+                    session.query("CALL passing.p()")
+            finally:
+                cursor.execute("DROP DATABASE passing")
+
+    def test_a_read_is_tried_again_where_other_clients_have_used_up_the_servers_statements(
+        self, any_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        column = MySqlColumn(name="1", base="bigint", nullable=False)
+        with any_server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT @@GLOBAL.max_prepared_stmt_count")
+            (before,) = cursor.fetchone()
+            cursor.execute("SET GLOBAL max_prepared_stmt_count = 0")
+            try:
+                with Session(options(any_server, monkeypatch)) as session, pytest.raises(Unavailable, match="1461"):
+                    list(select(session, "SELECT 1", [column], TypeOptions(), counters=Counters()))
+            finally:
+                cursor.execute(f"SET GLOBAL max_prepared_stmt_count = {before}")
 
     def test_a_table_that_is_gone_is_drift_and_a_wrong_statement_too(self, any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         with Session(options(any_server, monkeypatch)) as session:

@@ -41,6 +41,7 @@ from snowmelt.store.records import settle_record
 from tests.integration.driver_process import DriverProcess
 from tests.integration.logs import changes as log_changes
 from tests.integration.logs import mark, mark_by, open_session, reader_of, schemas_of
+from tests.integration.logs import read as read_log
 from tests.integration.logs import settings as server_settings
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.kit.servers import NotRun, Server, start_named
@@ -242,6 +243,42 @@ def test_tables_that_are_renamed_or_emptied_between_the_phases_are_copied_behind
                 assert lake_rows(tmp_path, f"ods.shop_{table}") == source_rows(server, f"shop.{table}"), table
             assert running.pipeline.ledger.tables.get(TableId("shop", "bystander")).incarnation == incarnation  # type: ignore[union-attr]
             assert running.pipeline.progress.aside == {}
+    finally:
+        server.discard()
+
+
+@pytest.mark.timeout(300)
+def test_a_commit_under_another_format_id_than_was_prepared_ends_nothing(spark: Any, tmp_path: Path) -> None:
+    """MySQL 5.7 takes and logs it, and its engine goes on waiting for the true name: the server lists that again when it was restarted."""
+    try:
+        server = start_named("mysql-5.7", tmp_path / "server")
+    except NotRun as reason:
+        pytest.skip(str(reason))
+    try:
+        shop = Shop(server, tmp_path)
+        start = mark(server)
+        schemas = schemas_of(server, "shop", start)
+        with Running(spark, shop.settings()) as running:
+            running.settled()
+            shop.prepare("'g','b',1", 1)
+            shop.prepare("'h','b',1", 2)
+            shop.execute("XA COMMIT 'g','b',2", "UPDATE shop.orders SET v = 'after' WHERE id = 50")
+            running.settled()
+            shop.check()
+        server.restart()
+        with Running(spark, shop.settings()) as running:
+            shop.execute("XA ROLLBACK 'h','b',7", "UPDATE shop.orders SET v = 'again' WHERE id = 50")
+            running.settled()
+            assert shop.changes_of(1) == shop.changes_of(2) == Counter()
+            shop.check()
+            shop.execute("XA COMMIT 'g','b',1")
+            running.settled()
+            assert (shop.changes_of(1), shop.changes_of(2)) == (changes(1), Counter())
+            shop.check()
+            assert running.pipeline.progress.aside == {}
+        # As `verify` reads it.
+        told = [change for change in log_changes(read_log(server, start, schemas=schemas)) if change.values["v"] == "xa 1"]
+        assert {change.position for change in told} == {mark(server).offset}
     finally:
         server.discard()
 

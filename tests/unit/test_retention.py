@@ -278,6 +278,16 @@ class TestTwoPhases:
         with pytest.raises(SourceDrift, match="an XA transaction was committed whose rows were not captured: z, at offset 12"):
             relay.decide_seal(1, "s", Position(1, 14), Position(1, 24), (), (), [Ending("z", 12, True)])
 
+    def test_an_end_under_another_format_id_leaves_what_is_prepared_as_it_is(self) -> None:
+        """MySQL 5.7 logs it and does nothing."""
+        relay, one, two = Relay(), "X'67',X'62',1", "X'67',X'62',2"
+        self.seal(relay, group(3, one), Ending(two, 7, True), Ending(two, 9, False))
+        assert (relay.prepared, relay.committed(0, 10)) == ((group(3, one),), [])
+        self.seal(relay, Ending(two, 12, True), Ending(one, 15, True))
+        assert (relay.prepared, relay.committed(0, 20)) == ((), [Decided(group(3, one), 15, True, True)])
+        with pytest.raises(SourceDrift, match="were not captured"):
+            self.seal(relay, Ending(two, 25, True))
+
     def test_their_sum_is_bounded_and_the_largest_is_named(self) -> None:
         relay = Relay()
         self.seal(relay, group(3), group(9, "y", size=5), prepared_bytes_max=7)

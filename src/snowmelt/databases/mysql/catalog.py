@@ -7,7 +7,8 @@ Laws:
     table that a catalogue query touches and only look up by equality, hence the database by `=`.
   - What exists is found. MySQL 5.6 and MariaDB list tables by reading a folder, and of a table that is being altered at that
     moment they may find nothing, whatever the statement alters; asked for by its name, it is found always. So names are
-    listed more than once, and what a list leaves out of a table that was named is asked for by name.
+    listed more than once, and what a list leaves out of a table that was named is asked for by name. A table that is made
+    again between the queries has a key all the same.
   - System databases, views, sequences and temporary tables are never captured.
 
 What the log's row images hold, seen on MariaDB 10.11 and MySQL 8.0 with full images (tests/integration/test_catalog.py):
@@ -132,6 +133,9 @@ def _read_database(session: Session, database: str, names: Sequence[str]) -> dic
             if known is None or not known.key:
                 found.pop(TableId(database, name), None)
                 found |= _read_some(session, database, [name])
+    elif keyless := [table.name for table, shape in found.items() if not shape.key]:
+        # One that is dropped and made again between the queries has columns of before, and no key yet.
+        found = {table: shape for table, shape in found.items() if shape.key} | _read_some(session, database, keyless)
     return found
 
 

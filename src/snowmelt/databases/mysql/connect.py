@@ -273,10 +273,11 @@ def _identify(session: Session) -> Server:
 
 
 _GONE = {
-    1021, 1037, 1038, 1040, 1041, 1042, 1053, 1077, 1135, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1213, 1226, 1317, 1927, 1969,
-    2002, 2003, 2006, 2013, 2055, 3024, 3032, 3168, 4031,
+    1021, 1037, 1038, 1040, 1041, 1042, 1047, 1053, 1077, 1129, 1135, 1152, 1153, 1158, 1159, 1160, 1161, 1203, 1213, 1226, 1317, 1461,
+    1615, 1927, 1969, 2002, 2003, 2006, 2013, 2055, 3024, 3032, 3168, 4031,
 }  # fmt: skip
-"""The server is away or in offline mode, or has no room, memory, threads or connections left for now."""
+"""The server is away, in offline mode or a cluster's node without quorum; it blocks this host; it has no room, memory, threads,
+connections or prepared statements left for now; or other sessions undo what a statement was prepared for."""
 _QUOTING = {1064, 1292, 1366, 1367, 1411, 1525, 3854}
 """Errors whose text repeats a piece of the statement, which may be a key's value."""
 _DENIED = {1044, 1045, 1227, 1698, 3118, 1130, 1862}

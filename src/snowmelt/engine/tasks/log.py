@@ -26,7 +26,7 @@ from snowmelt.commit.checks import Message, StagedFile
 from snowmelt.databases.contract import Database
 from snowmelt.databases.contract.keys import Mask
 from snowmelt.databases.contract.tables import ReadMark
-from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, PreparedEvents, SchemaChanged, SegmentSlice
+from snowmelt.databases.mysql.log.decode import NOTHING_HELD, ChangeBatch, LogReader, PreparedEvents, SchemaChanged, SegmentSlice
 from snowmelt.databases.mysql.log.events import Xid
 from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.read.marks import GtidMark, PositionMark, covers
@@ -171,7 +171,11 @@ def _prepared(
     opened = cache(opened)
 
     def find(sealed: Sealed, xid: Xid, position: Position) -> PreparedEvents | None:
-        decided = known.get(sealed.first + position.offset - sealed.begins.offset)
+        offset = sealed.first + position.offset - sealed.begins.offset
+        if all(decided.offset != offset for decided in sealed.decided):
+            # The segment's record judged that it ends nothing (`relay.retention`).
+            return NOTHING_HELD
+        decided = known.get(offset)
         if decided is None or decided.group.xid != str(xid):
             return None
         group = decided.group

@@ -188,6 +188,10 @@ class PreparedEvents:
     """Called when its rows are read, or given up."""
 
 
+NOTHING_HELD = PreparedEvents(InMemory(np.empty(0, np.uint8), window_bytes=1), checksum_bytes=0, position=0)
+"""What a COMMIT ends that ends nothing."""
+
+
 class _Fate(Enum):
     COMMITTED = "committed"
     """Also a statement that stands alone."""
@@ -839,7 +843,7 @@ class LogReader:
             held = self.held.pop(xid, None)
         else:
             held = self.prepared(xid, position) if committed else None
-        if not committed:
+        if not committed or (self.prepared is None and held is None and any(other.branch == xid.branch for other in self.held)):
             return
         if held is None:
             raise SourceDrift(
@@ -847,6 +851,8 @@ class LogReader:
                 detail=f"{xid} at {position}",
                 hint="it was prepared before what was read here began; begin with a new state",
             )
+        if not held.log.size:
+            return
         if held.shares_segment:
             windows.leave()
         try:

@@ -267,6 +267,11 @@ class Xid:
     gtrid: bytes
     bqual: bytes
 
+    @property
+    def branch(self) -> tuple[bytes, bytes]:
+        """A server never has two of one branch. MySQL 5.7 logs a COMMIT under another format ID too, which ends nothing."""
+        return self.gtrid, self.bqual
+
     def __str__(self) -> str:
         """As the server's statements take it."""
         return f"X'{self.gtrid.hex()}',X'{self.bqual.hex()}',{self.format_id}"
