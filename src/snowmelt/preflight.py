@@ -95,7 +95,7 @@ def _changelog(routes: Sequence[Route]) -> Wanted:
 
 def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflight:
     """`InvalidConfig`: it is described in another way than when it was begun, or its state was moved or copied."""
-    from snowmelt.config.pipeline import Failover
+    from snowmelt.config.sources import Failover
     from snowmelt.engine.driver.state import Owner, State
     from snowmelt.store.objects import open_store
 

@@ -10,10 +10,12 @@ import pytest
 
 from snowmelt.cli import run
 from snowmelt.config.document import FILE_BYTES_MAX
-from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, SinkSection, Source, read_pipeline
+from snowmelt.config.mysql import MySqlSource
+from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, SinkSection, read_pipeline
+from snowmelt.config.registry import source_of
 from snowmelt.credentials import Secret
 from snowmelt.databases.contract.patterns import match_tables
-from snowmelt.databases.mysql.connect import Tls
+from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.databases.mysql.types.columns import TimeAs, ZeroDates
@@ -545,7 +547,7 @@ def test_the_guide_has_every_key_and_its_example_and_that_of_the_help_are_right(
     assert read(tmp_path, example).source.tables == ("shop.*", "crm.customers")
     helped = inspect.cleandoc(run.__doc__ or "").partition("\b\n")[2]
     assert read(tmp_path, helped).pipeline.name == "shop-to-lake"
-    for name, section in {"source": Source, "sink": SinkSection, "routes": RouteConfig, "pipeline": Run}.items():
+    for name, section in {"source": MySqlSource, "sink": SinkSection, "routes": RouteConfig, "pipeline": Run}.items():
         told = guide.partition(f"### {name}\n")[2].partition("\n##")[0]
         assert [key for key in section.model_fields if f"`{key}`" not in told] == [], name
 
@@ -554,3 +556,29 @@ def test_routes_that_no_table_takes_are_told() -> None:
     first, second, third = Route("shop.orders", "ods.orders"), Route("shop.*", "ods.{table}"), Route("crm.*", "ods.crm_{table}")
     router = Router([first, second, third], default=SAME_NAME, ignore_case=False)
     assert router.idle([TableId("shop", "orders"), TableId("other", "t")]) == [second, third]
+
+
+@pytest.mark.parametrize(
+    ("change", "by", "error"),
+    [
+        ("  type: mysql\n", "", "pipeline.yaml:1: source.type is missing"),
+        ("  type: mysql\n", "  type: [mysql]\n", "pipeline.yaml:2: source.type: found a list; allowed is mysql (for MariaDB too)"),
+        (
+            "source:\n",
+            "source: mysql\nwhy:\n",
+            "source: found text that is not repeated here; allowed is a mapping of type",
+        ),
+    ],
+)
+def test_a_source_without_a_kind_that_is_known_is_told_what_may_be_there(tmp_path: Path, change: str, by: str, error: str) -> None:
+    assert change in LEAST
+    assert error in told(tmp_path, LEAST.replace(change, by, 1))
+
+
+def test_a_source_without_a_file_is_checked_as_one_in_a_file() -> None:
+    given = {"type": "mysql", "host": "db", "username": "repl", "tables": ["shop.*"], "tls": "disabled"}
+    assert source_of(given).database() == MySql(options=MySqlOptions(host="db", username="repl", tls=Tls.DISABLED))
+    with pytest.raises(InvalidConfig, match="mysql"):
+        source_of(given | {"type": "oracle"})
+    with pytest.raises(InvalidConfig, match=r"tls: .*allowed is disabled, preferred"):
+        source_of(given | {"tls": "perhaps"})

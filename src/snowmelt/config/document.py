@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from snowmelt.config.values import shown
 from snowmelt.errors import InvalidConfig
@@ -27,6 +28,25 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True)
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Marks a key that holds one of several sections, told apart by their key `type`."""
+
+    sections: Mapping[str, type[Section]]
+    allowed: str
+    """What `type` may be, for an error."""
+
+    def __get_pydantic_core_schema__(self, _: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        choices = {word: handler.generate_schema(section) for word, section in self.sections.items()}
+        return core_schema.tagged_union_schema(choices, discriminator=self._word)
+
+    def _word(self, value: object) -> str | None:
+        if isinstance(value, Section):
+            return str(getattr(value, "type", None))
+        # A mapping without its type is read as the first of them, so that what is missing is told with all else that is wrong.
+        return str(value.get("type", next(iter(self.sections)))) if isinstance(value, Mapping) else None
+
+
 _Config = TypeVar("_Config", bound=Section)
 
 
@@ -37,7 +57,8 @@ def read_file(path: Path, kind: type[_Config], command: str) -> _Config:
     try:
         return kind.model_validate(value, context={"folder": path.absolute().parent})
     except ValidationError as error:
-        told = sorted((document.line(one["loc"]), _describe(one, kind)) for one in error.errors(include_url=False, include_input=True))
+        errors = error.errors(include_url=False, include_input=True)
+        told = sorted((document.line(_place(one, kind)), _describe(one, kind)) for one in errors)
         raise InvalidConfig.of_lines(f"{path}:{line}: {text}" for line, text in told) from None
 
 
@@ -66,14 +87,35 @@ _OTHER_WORDS: Final = {
 """What other tools call a key of ours."""
 
 
+def _place(error: ErrorDetails, kind: type[Section]) -> Place:
+    """Where an error is in the file."""
+    loc = error["loc"]
+    return (*loc, "type") if error["type"] == "union_tag_invalid" else _without_word(loc, kind)
+
+
+def _without_word(loc: Place, kind: type[Section]) -> Place:
+    """After a key that holds one of several sections pydantic names the word that picked one."""
+    return (loc[0], *loc[2:]) if len(loc) > 1 and _choice(loc[0], kind) is not None else loc
+
+
+def _choice(key: str | int, kind: type[Section]) -> Choice | None:
+    given = kind.model_fields.get(str(key))
+    return next((one for one in given.metadata if isinstance(one, Choice)), None) if given is not None else None
+
+
 def _describe(error: ErrorDetails, kind: type[Section]) -> str:
-    place = error["loc"]
+    place = _place(error, kind)
     name = _name(place)
     match error["type"]:
+        case "union_tag_invalid" if (choice := _choice(place[0], kind)) is not None:
+            return f"{name}: found {shown(error['input'].get('type'), False)}; allowed is {choice.allowed}"
+        case "union_tag_not_found":
+            known = ", ".join(_known(place, kind))
+            return f"{name}: found {shown(error['input'], True)}; allowed is a mapping of {known}"
         case "missing":
             return f"{name} is missing"
         case "extra_forbidden":
-            return _unknown(place, kind)
+            return _unknown(error["loc"], kind)
         case "config":
             return f"{name}: {error['msg']}" if place else error["msg"]
         case "model_type" | "model_attributes_type":
@@ -88,9 +130,12 @@ def _name(place: Place) -> str:
 
 
 def _sections(kind: type[Section]) -> dict[str, type[Section]]:
-    """By their keys; of a list, what is in it."""
+    """By their keys; of a list, what is in it; of a choice, the first."""
     found = {}
     for name, given in kind.model_fields.items():
+        if (choice := _choice(name, kind)) is not None:
+            found[name] = next(iter(choice.sections.values()))
+            continue
         for inner in (given.annotation, *get_args(given.annotation)):
             if isinstance(inner, type) and issubclass(inner, Section):
                 found[name] = inner
@@ -99,12 +144,14 @@ def _sections(kind: type[Section]) -> dict[str, type[Section]]:
 
 def _known(place: Place, kind: type[Section]) -> list[str]:
     section = _sections(kind).get(str(place[0])) if place else kind
+    if len(place) > 1 and (choice := _choice(place[0], kind)) is not None:
+        section = choice.sections.get(str(place[1]), section)
     return list(section.model_fields) if section is not None else []
 
 
 def _unknown(place: Place, kind: type[Section]) -> str:
     key, known = str(place[-1]), _known(place[:-1], kind)
-    text = f"{_name(place)}: no such key; known are {', '.join(known)}"
+    text = f"{_name(_without_word(place, kind))}: no such key; known are {', '.join(known)}"
     near = [_OTHER_WORDS[key]] if _OTHER_WORDS.get(key) in known else difflib.get_close_matches(key, known, n=1)
     if near:
         return f"{text} (hint: did you mean {near[0]}?)"
