@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     try:
         # Libraries take a second or two, in which somebody may have changed their mind.
-        from snowmelt.cli import main as run
+        from snowmelt.cli.main import main as run
     except KeyboardInterrupt:
         print("snowmelt: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from snowmelt.cli import main
+from snowmelt.cli.main import main
 from tests.integration.dump import await_that
 from tests.integration.running import lake_rows, source_rows
 from tests.kit.servers import Server, log_end, start_mariadb

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from snowmelt import cli, preflight
+from snowmelt import preflight
+from snowmelt.cli.main import main
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql import catalog, handshake
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
@@ -79,7 +80,7 @@ def check(server: LyingServer, capfd: pytest.CaptureFixture[str], monkeypatch: p
     """`snowmelt check`: its exit code and all that it prints."""
     monkeypatch.setattr("sys.argv", ["snowmelt", "check", "--port", str(server.port), "--user", "repl", "--tables", "a.*", *more])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main()
     told = capfd.readouterr()
     assert "Traceback" not in told.err
     assert PASSWORD not in told.out + told.err

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import snowmelt
-from snowmelt.cli import app
+from snowmelt.cli.main import app
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.sinks.paimon.sink import PaimonSink

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from snowmelt.cli import main
+from snowmelt.cli.main import main
 from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.kit.processes import Command, children_of
 from tests.kit.servers import Fresh, Server

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snowmelt.cli import _print_verdict
+from snowmelt.cli.verdicts import print_verdict
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote, quote_table
@@ -347,7 +347,7 @@ def test_a_verdict_is_told_by_keys_and_columns(capsys: pytest.CaptureFixture[str
         differing=3,
         differences=wrong,
     )
-    _print_verdict(verdict)
+    print_verdict(verdict)
     assert capsys.readouterr().out.splitlines() == [
         "shop.orders -> ods.orders: differs, rows 9, checksums 0, at file:4, rows that differ: 3",
         "  changed id = 2: v",

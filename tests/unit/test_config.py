@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from snowmelt.cli import run
+from snowmelt.cli.run import run
 from snowmelt.config.document import FILE_BYTES_MAX
 from snowmelt.config.mysql import MySqlSource
 from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, SinkSection, read_pipeline

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from snowmelt.cli import _print_json
+from snowmelt.cli.output import print_json
 from snowmelt.errors import (
     TEXT_MAX,
     Corrupt,
@@ -71,5 +71,5 @@ def test_json_means_the_same_when_it_is_printable() -> None:
 
 def test_json_that_is_printed_means_the_same_whatever_ends_a_line_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     told = {"tables": ["a\u2028b", "c\u2029d", "e\u0085f", "g\nh", "i\x1bj"]}
-    _print_json(told)
+    print_json(told)
     assert json.loads(capsys.readouterr().out) == told

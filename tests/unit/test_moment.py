@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from snowmelt.cli import main
+from snowmelt.cli.main import main
 from snowmelt.commit.records import Intent, Watermark
 from snowmelt.engine.driver.signs import DriverActivity, Sign
 from snowmelt.engine.driver.state import INTENT

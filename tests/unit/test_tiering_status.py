@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from snowmelt.cli import app
+from snowmelt.cli.main import app
 from snowmelt.engine.driver.signs import DriverActivity
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.status import StatusFile, read_statuses, status_folder
