@@ -4,7 +4,8 @@ A test that only needs its own tables takes `mariadb`, `mysql8`, `mysql56` or, t
 database of its own by `database(server)`. A test that needs settings, restarts or a kill takes `fresh_mariadb`,
 `fresh_mysql8` or `fresh_mysql56` and calls it with the settings. Fluss likewise: `fluss`, with `fluss_tables`, and `fresh_fluss`.
 
-MariaDB must be there. A MySQL or Fluss that can't be fetched is reported as not run, by name, at the end of the session.
+MariaDB must be there. A MySQL or Fluss that can't be fetched is reported as not run, by name, at the end of the session; where CI is set
+it fails its lane.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from snowmelt.fluss.server import FlussServer
 from snowmelt.supervise.session import spark_session
 from tests.kit import jvm
 from tests.kit.fluss_servers import FreshFluss, Tables, start_fluss
-from tests.kit.servers import Fresh, NotRun, Server, Setting, start_mariadb, start_mysql8, start_mysql56
+from tests.kit.servers import Fresh, NotRun, Server, Setting, give_up, start_mariadb, start_mysql8, start_mysql56
 
 jvm.set_options()
 
@@ -50,7 +51,7 @@ def _session_server(start: Callable[..., Server], folder: Path) -> Iterator[Serv
     try:
         server = start(folder)
     except NotRun as reason:
-        pytest.skip(str(reason))
+        give_up(reason)
     _shared.append(server)
     yield server
     _shared.remove(server)
@@ -99,7 +100,7 @@ def _fresh(start: Callable[..., Server], tmp_path_factory: pytest.TempPathFactor
         try:
             server = start(tmp_path_factory.mktemp("fresh"), **settings)
         except NotRun as reason:
-            pytest.skip(str(reason))
+            give_up(reason)
         servers.append(server)
         return server
 
@@ -127,7 +128,7 @@ def _fluss(folder: Path, **settings: Any) -> FlussServer:
     try:
         return start_fluss(folder, **settings)
     except NotRun as reason:
-        pytest.skip(str(reason))
+        give_up(reason)
 
 
 def _remove_fluss(server: FlussServer) -> None:

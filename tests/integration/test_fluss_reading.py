@@ -29,7 +29,7 @@ from tests.kit.fluss_bytes import seen, shown
 from tests.kit.fluss_nested import CHOSEN, COLUMNS, ROWS, for_client
 from tests.kit.fluss_raw import add_column, create_table, put_rows
 from tests.kit.fluss_servers import Tables, start_fluss
-from tests.kit.servers import NotRun
+from tests.kit.servers import NotRun, give_up
 from tests.kit.waiting import until
 
 T = FlussType
@@ -411,7 +411,7 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
     try:
         server = start_fluss(tmp_path_factory.mktemp("fluss"), lake=False, more=tuple(settings.items()))
     except NotRun as reason:
-        pytest.skip(str(reason))
+        give_up(reason)
     tables = Tables(server)
     yield tables
     tables.close()

@@ -43,7 +43,7 @@ from tests.integration.logs import (
     write_rows_body,
 )
 from tests.kit import streams
-from tests.kit.servers import Fresh, NotRun, Server, start_mysql8
+from tests.kit.servers import Fresh, NotRun, Server, give_up, start_mysql8
 
 Database = Callable[[Server], str]
 
@@ -135,7 +135,7 @@ def anonymous_mysql8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     try:
         server = start_mysql8(tmp_path_factory.mktemp("anonymous"), gtid_mode="OFF", enforce_gtid_consistency="OFF")
     except NotRun as reason:
-        pytest.skip(str(reason))
+        give_up(reason)
     yield server
     server.discard()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.environments import locked_spark
-from tests.kit.servers import Fresh, NotRun
+from tests.kit.servers import Fresh, NotRun, give_up
 from tests.matrix import SPARKS, run_lane
 
 
@@ -17,7 +17,7 @@ def test_a_pipeline_that_is_killed_is_verified_on_this_spark(version: str, fresh
     try:
         assert f"pyspark {version}." in run_lane(version, fresh_mariadb(), tmp_path)
     except NotRun as reason:
-        pytest.skip(str(reason))
+        give_up(reason)
 
 
 def test_the_declared_versions_are_those_of_the_matrix() -> None:

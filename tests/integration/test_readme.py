@@ -18,7 +18,7 @@ import pytest
 
 from tests.kit import jvm
 from tests.kit.environments import ROOT, locked, make_environment, run_uv
-from tests.kit.servers import Fresh, NotRun, Server
+from tests.kit.servers import Fresh, NotRun, Server, give_up
 
 PASSWORD = "it's secret"
 STEP_S_MAX = 600
@@ -134,7 +134,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (wheel,) = folder.glob("*.whl")
         return make_environment(folder / "environment", [f"{wheel}{extras[1]}", "duckdb"], locked())
     except NotRun as reason:
-        pytest.skip(str(reason))
+        give_up(reason)
 
 
 @pytest.mark.timeout(1200)

@@ -43,7 +43,7 @@ from tests.integration.replay import (
     difference,
     open_session,
 )
-from tests.kit.servers import NotRun, Server, start_mariadb, start_mysql8
+from tests.kit.servers import NotRun, Server, give_up, start_mariadb, start_mysql8
 
 SERVERS: dict[str, tuple[Callable[..., Server], dict[str, str], Method]] = {
     "mariadb": (start_mariadb, {}, Method.SNAPSHOT),
@@ -63,7 +63,7 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         # Small files, so that the log goes through many of them.
         server = start(folder / "server", max_binlog_size="8M", **settings)
     except NotRun as reason:
-        pytest.skip(str(reason))
+        give_up(reason)
     try:
         with open_session(server) as session:
             assert read_method(session) is method

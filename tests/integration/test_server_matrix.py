@@ -37,7 +37,7 @@ from tests.integration.running import Running, folded, lake_rows, source_rows
 from tests.integration.running import settings as settings_of_pipeline
 from tests.integration.test_ddl import DIALOGUE, EVERY_TYPE, Follower
 from tests.integration.test_types import EVERYTHING, FAMILIES, Trial, check_rows
-from tests.kit.servers import MATRIX, NotRun, Server, start_named
+from tests.kit.servers import MATRIX, NotRun, Server, give_up, start_named
 
 Database = Callable[[Server], str]
 ROWS = 2_000
@@ -49,7 +49,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     try:
         started = start_named(request.param, tmp_path_factory.mktemp("matrix"))
     except NotRun as reason:
-        pytest.skip(str(reason))
+        give_up(reason)
     yield started
     started.discard()
 

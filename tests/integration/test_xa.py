@@ -44,7 +44,7 @@ from tests.integration.logs import mark, mark_by, open_session, reader_of, schem
 from tests.integration.logs import read as read_log
 from tests.integration.logs import settings as server_settings
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
-from tests.kit.servers import NotRun, Server, start_named
+from tests.kit.servers import NotRun, Server, give_up, start_named
 
 ROWS = 300
 TABLES = ("orders", "events")
@@ -220,7 +220,7 @@ def test_tables_that_are_renamed_or_emptied_between_the_phases_are_copied_behind
     try:
         server = start_named("mysql-5.7", tmp_path / "server")
     except NotRun as reason:
-        pytest.skip(str(reason))
+        give_up(reason)
     try:
         shop = Shop(server, tmp_path)
         definition = "(id INT NOT NULL PRIMARY KEY, v VARCHAR(40))"
@@ -253,7 +253,7 @@ def test_a_commit_under_another_format_id_than_was_prepared_ends_nothing(spark: 
     try:
         server = start_named("mysql-5.7", tmp_path / "server")
     except NotRun as reason:
-        pytest.skip(str(reason))
+        give_up(reason)
     try:
         shop = Shop(server, tmp_path)
         start = mark(server)

@@ -30,7 +30,7 @@ def test_every_danger_comes_up() -> None:
     """A world in which nothing happens proves nothing."""
     happened = sum((live(seed).counts for seed in range(200)), start=LeaseWorld(0).counts)
     dangers = (
-        "committed", "Release", "Refused", "Lost", "outage", "restart", "dropped", "stalled", "crashed", "late", "held and lost",
+        "committed", "Release", "Refused", "NoAnswer", "outage", "restart", "dropped", "stalled", "crashed", "late", "held and lost",
     )  # fmt: skip
     for what in dangers:
         assert happened[what] >= 5, (what, happened)

@@ -53,6 +53,6 @@ def test_every_danger_comes_up() -> None:
     """A world in which nothing happens proves nothing."""
     happened = sum((what_happens(seed) for seed in range(400)), start=Counter())
     dangers = ("fenced", "failed", "finished", "Repair", "LookBack", "empty commits", "restarts", "crashes", "made anew", "refused")
-    for what in (*dangers, "Lease", "partition dropped"):
+    for what in (*dangers, "LeaseSnapshots", "partition dropped"):
         assert happened[what] >= 5, (what, happened)
     assert happened["stopped by foreign expiry"] >= 1
