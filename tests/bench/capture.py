@@ -31,8 +31,9 @@ from rich.table import Table
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.log.capture import capture_until
-from snowmelt.databases.mysql.log.segments import list_segments
-from snowmelt.model.position import LogFile, Position
+from snowmelt.databases.mysql.log.files import LogFile
+from snowmelt.model.position import Position
+from snowmelt.segments import list_segments
 from tests.bench._workload import Log, make_bulk, make_oltp, prepare
 from tests.kit.servers import Server, start_mariadb
 

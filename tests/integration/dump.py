@@ -17,8 +17,9 @@ import pymysql
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.log.events import Gtid, read_gtid
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.read.reads import log_end
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 from tests.kit import servers
 from tests.kit.servers import Server
 

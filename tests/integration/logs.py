@@ -23,8 +23,9 @@ from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
 from snowmelt.databases.mysql.log.events import HEADER_BYTES, FormatDescription
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 from tests.kit.servers import Server, log_end
 

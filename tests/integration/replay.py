@@ -25,10 +25,11 @@ from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.ddl import AlterColumns, Ignored
+from snowmelt.databases.mysql.gtid import GtidSet, gtid_within, of_words
 from snowmelt.databases.mysql.log.capture import Capture, CaptureLimits
 from snowmelt.databases.mysql.log.decode import ChangeBatch, LogItem, LogReader, SchemaChanged, warm
+from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import Gtid
-from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.read.bounds import Chunk, Extent, chunk_condition, from_table, plan_chunks
@@ -45,9 +46,9 @@ from snowmelt.databases.mysql.types.columns import (
     TypeOptions,
 )
 from snowmelt.errors import SourceDrift
-from snowmelt.model.gtid import GtidSet, gtid_within
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.segments import Segment
 from tests.integration.logs import python_values, reader_of
 from tests.kit.servers import Server
 
@@ -155,7 +156,9 @@ class FollowedLog:
             assert there, f"the log was not captured to {position}"
             new = self._sealed[len(self.segments) :]
         for segment in new:
-            read = self.reader.read(segment.bytes(), file=segment.log.number, start=segment.start.offset, checksum_bytes=segment.crc_length)
+            read = self.reader.read(
+                segment.bytes(), file=segment.start.file, start=segment.start.offset, checksum_bytes=details_of(segment).crc_length
+            )
             self.items.append(list(read))
             self.segments.append(segment)
 
@@ -167,7 +170,7 @@ class FollowedLog:
             if isinstance(visible, Position):
                 proven = end <= visible
             else:
-                proven = end.gtids is not None and gtid_within(end.gtids, visible)
+                proven = of_words(end.transactions) is not None and gtid_within(of_words(end.transactions), visible)
             if proven:
                 return end
         return self.start
@@ -186,7 +189,7 @@ class FollowedLog:
             for item in items:
                 if isinstance(item, ChangeBatch):
                     for index, offset in enumerate(item.transactions.position.tolist()):
-                        yield segment.number, Transaction(Position(segment.log.number, offset), item.transactions.gtid(index))
+                        yield segment.number, Transaction(Position(segment.start.file, offset), item.transactions.gtid(index))
 
 
 @dataclass(frozen=True)
@@ -350,7 +353,7 @@ class Source:
             of_xa = {one.offset for one in read_flagged_groups(segment)[1] if one.committed}
             for item in items:
                 if isinstance(item, ChangeBatch):
-                    streams[item.table.id].extend(changes_of(item, segment.log.number, of_xa))
+                    streams[item.table.id].extend(changes_of(item, segment.start.file, of_xa))
                     continue
                 for change in item.changes:
                     if isinstance(change, AlterColumns):

@@ -23,14 +23,16 @@ import pytest
 
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
+from snowmelt.databases.mysql.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, of_words, words_of
 from snowmelt.databases.mysql.log import capture as capture_module
 from snowmelt.databases.mysql.log.capture import AnotherServer, Capture, CaptureLimits, capture_until
+from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import HEADER_BYTES, Event, MySqlGtid, read_gtid
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.log.framing import read_previous_gtids
-from snowmelt.databases.mysql.log.segments import Segment, list_segments
 from snowmelt.errors import Corrupt, Fenced, SourceDrift, Unavailable
-from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
+from snowmelt.segments import Segment, list_segments
 from tests.kit.servers import Fresh, Server, log_end
 
 Database = Callable[[Server], str]
@@ -93,11 +95,11 @@ def assert_is_the_log(server: Server, folder: Path, start: Position, until: Posi
     assert segments[0].start == Position(start.file, start.offset)
     assert segments[-1].end >= until
     for segment in segments:
-        expected = log_events(server, segment.log.number, segment.start.offset, segment.end.offset)
+        expected = log_events(server, segment.start.file, segment.start.offset, segment.end.offset)
         found = split(segment.bytes().tobytes())
         assert [(e[4], len(e)) for e in found] == [(e[4], len(e)) for e in expected], segment.index_path
         assert found == expected, segment.index_path
-        assert segment.event_bytes_max == max(map(len, found))
+        assert details_of(segment).event_bytes_max == max(map(len, found))
 
 
 def everything(server: Server, folder: Path) -> None:
@@ -156,7 +158,7 @@ def check_groups(folder: Path) -> int:
             continue
         groups += 1
         assert not openers & set(kinds[1:]), f"{segment.index_path} has two groups: {kinds}"
-        last = text(events[-1], segment.crc_length) if kinds[-1] == Event.QUERY else b""
+        last = text(events[-1], details_of(segment).crc_length) if kinds[-1] == Event.QUERY else b""
         committed = kinds[-1] in (Event.XID, Event.XA_PREPARE, Event.TRANSACTION_PAYLOAD) or last in (b"COMMIT", b"ROLLBACK")
         statement = kinds[-1] in (Event.QUERY, Event.QUERY_COMPRESSED) and Event.TABLE_MAP not in kinds
         assert committed or statement, f"{segment.index_path} ends inside a transaction: {kinds}"
@@ -198,7 +200,7 @@ def test_a_server_that_nobody_writes_to_says_where_its_capture_begins(any_server
         gtids = MariaDbGtidSet.parse(ask(any_server, "SELECT @@gtid_binlog_pos")[0])
     elif any_server.settings.get("gtid_mode") == "ON":
         gtids = MySqlGtidSet.parse(ask(any_server, "SELECT @@gtid_executed")[0])
-    assert located == replace(begins, gtids=gtids)
+    assert located == replace(begins, transactions=words_of(gtids))
     assert gtids is not None or any_server.version < (8,)
     assert list_segments(tmp_path) == []
     assert found.empty()
@@ -232,9 +234,9 @@ def test_each_connection_of_a_capture_says_where_it_goes_on(mysql8: Server, data
         finally:
             stop.set()
         done.result()
-    assert segment.start == replace(first, gtids=None)
+    assert segment.start == replace(first, transactions=None)
     assert second == segment.end
-    assert second.gtids == MySqlGtidSet.parse(ask(mysql8, "SELECT @@gtid_executed")[0])
+    assert of_words(second.transactions) == MySqlGtidSet.parse(ask(mysql8, "SELECT @@gtid_executed")[0])
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -250,14 +252,14 @@ def test_every_kind_of_transaction_is_cut_at_its_end(flavour: str, request: pyte
     segments = list_segments(tmp_path / "cut")
     groups = check_groups(tmp_path / "cut")
     if server.kind == "mariadb":
-        assert segments[-1].end.gtids == MariaDbGtidSet.parse(ask(server, "SELECT @@gtid_binlog_pos")[0])
-        assert isinstance(segments[-1].end.gtids, MariaDbGtidSet)
-        assert groups == segments[-1].end.gtids.last[0][1]
+        assert of_words(segments[-1].end.transactions) == MariaDbGtidSet.parse(ask(server, "SELECT @@gtid_binlog_pos")[0])
+        assert isinstance(of_words(segments[-1].end.transactions), MariaDbGtidSet)
+        assert groups == of_words(segments[-1].end.transactions).last[0][1]
     elif server.settings.get("gtid_mode") == "ON":
         executed = ask(server, "SELECT @@gtid_executed")[0]
-        assert segments[-1].end.gtids == MySqlGtidSet.parse(executed)
+        assert of_words(segments[-1].end.transactions) == MySqlGtidSet.parse(executed)
         assert groups == int(executed.rsplit("-", 1)[1])
-    assert {segment.crc_length for segment in segments} == {0 if "checksums" in flavour else 4}
+    assert {details_of(segment).crc_length for segment in segments} == {0 if "checksums" in flavour else 4}
     # The same in few segments.
     capture_until(options(server), tmp_path / "few", start, until)
     assert_is_the_log(server, tmp_path / "few", start, until)
@@ -343,11 +345,11 @@ def test_a_log_is_captured_while_it_is_written(any_server: Server, database: Dat
         running.end()
     assert_is_the_log(any_server, tmp_path, start, until)
     segments = list_segments(tmp_path)
-    assert {segment.log.number for segment in segments} == set(range(start.file, until.file + 1))
+    assert {segment.start.file for segment in segments} == set(range(start.file, until.file + 1))
     if any_server.kind == "mysql" and any_server.version >= (8,):
-        assert segments[-1].end.gtids == MySqlGtidSet.parse(ask(any_server, "SELECT @@gtid_executed")[0])
+        assert of_words(segments[-1].end.transactions) == MySqlGtidSet.parse(ask(any_server, "SELECT @@gtid_executed")[0])
     if any_server.kind == "mariadb":
-        assert segments[-1].end.gtids == MariaDbGtidSet.parse(ask(any_server, "SELECT @@gtid_binlog_pos")[0])
+        assert of_words(segments[-1].end.transactions) == MariaDbGtidSet.parse(ask(any_server, "SELECT @@gtid_binlog_pos")[0])
 
 
 def test_gtids_before_a_start_inside_a_file_are_known(any_server: Server, database: Database, tmp_path: Path) -> None:
@@ -359,9 +361,9 @@ def test_gtids_before_a_start_inside_a_file_are_known(any_server: Server, databa
     end = capture_until(options(any_server), tmp_path, start, until)
     assert_is_the_log(any_server, tmp_path, start, until)
     if any_server.kind == "mariadb":
-        assert end.gtids == MariaDbGtidSet.parse(ask(any_server, "SELECT @@gtid_binlog_pos")[0])
+        assert of_words(end.transactions) == MariaDbGtidSet.parse(ask(any_server, "SELECT @@gtid_binlog_pos")[0])
     elif any_server.version >= (8,):
-        assert end.gtids == MySqlGtidSet.parse(ask(any_server, "SELECT @@gtid_executed")[0])
+        assert of_words(end.transactions) == MySqlGtidSet.parse(ask(any_server, "SELECT @@gtid_executed")[0])
 
 
 def gtids_below(server: Server, end: Position) -> MySqlGtidSet:
@@ -406,7 +408,7 @@ def test_a_start_at_the_end_knows_every_transaction_below_it_though_some_are_not
     for trial in range(12):
         segments = list_segments(tmp_path / str(trial))
         assert segments[0].start.offset > 4
-        assert segments[0].end.gtids == gtids_below(server, segments[0].end), trial
+        assert of_words(segments[0].end.transactions) == gtids_below(server, segments[0].end), trial
 
 
 def test_a_start_where_no_connection_can_begin_reads_the_file_from_its_beginning(
@@ -491,7 +493,7 @@ def test_a_row_larger_than_all_buffers(any_server: Server, database: Database, t
         running.wait(until)
         running.end()
     assert_is_the_log(any_server, tmp_path, start, until)
-    assert max(segment.event_bytes_max for segment in list_segments(tmp_path)) > 40 << 20
+    assert max(details_of(segment).event_bytes_max for segment in list_segments(tmp_path)) > 40 << 20
 
 
 class Proxy:
@@ -819,7 +821,7 @@ def test_a_log_that_was_started_anew_is_refused(fixture: str, request: pytest.Fi
     execute(server, "CREATE DATABASE d")
     fill(server, "d", 50)
     capture_until(options(server), tmp_path, "earliest", now(server))
-    born = list_segments(tmp_path)[0].format_description[:4]
+    born = details_of(list_segments(tmp_path)[0]).format_description[:4]
     # The file's birth is told in seconds.
     deadline = time.monotonic() + WAIT_S
     while int(time.time()) == int.from_bytes(born, "little") and time.monotonic() < deadline:

@@ -11,14 +11,14 @@ import pytest
 from snowmelt.databases.mysql import failover
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.failover import find_place
+from snowmelt.databases.mysql.gtid import MariaDbGtidSet, MySqlGtidSet, of_words
 from snowmelt.databases.mysql.log.capture import capture_until
-from snowmelt.databases.mysql.log.segments import list_segments
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.log import standby
 from snowmelt.engine.log.standby import RelayActivity, RelayStatus, keep_capturing
 from snowmelt.errors import SourceDrift, Unavailable
-from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import Position
+from snowmelt.segments import list_segments
 from snowmelt.verify import TableOutcome, verify
 from tests.integration.dump import await_that
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
@@ -59,20 +59,20 @@ def test_the_place_on_another_server_is_behind_exactly_what_was_captured(
     for number in range(5):
         fill(primary, "d", 20)
         end = capture_until(options(primary), tmp_path / "log", "earliest", now(primary))
-        assert end.gtids is not None
+        assert of_words(end.transactions) is not None
         await_replica(primary, replica)
         with Session(options(replica)) as session:
-            place = find_place(session, end.gtids, era=number)
+            place = find_place(session, of_words(end.transactions), era=number)
             # Now it is the end of the log, later a place inside. MariaDB writes into a new file's beginning when it likes.
-            assert (place.file, place.era, place.gtids) == (now(replica).file, number, end.gtids)
+            assert (place.file, place.era, of_words(place.transactions)) == (now(replica).file, number, of_words(end.transactions))
             name, _ = session.log_end()
             behind = session.query(f"SHOW BINLOG EVENTS IN '{name}' FROM {place.offset}")
             assert {kind for _, _, kind, *_ in behind} <= {"Binlog_checkpoint"}
         places.append(end)
     with Session(options(replica)) as session:
-        found = [find_place(session, end.gtids, era=1) for end in places if end.gtids is not None]
+        found = [find_place(session, of_words(end.transactions), era=1) for end in places if of_words(end.transactions) is not None]
         monkeypatch.setattr(failover, "_PAGE_EVENTS", 3)
-        by_pages = [find_place(session, end.gtids, era=1) for end in places[:-1] if end.gtids is not None]
+        by_pages = [find_place(session, of_words(end.transactions), era=1) for end in places[:-1] if of_words(end.transactions) is not None]
     assert found == sorted(found)
     # The last is the end of the log, where MariaDB writes what it likes.
     assert by_pages == found[:-1]
@@ -87,7 +87,7 @@ def test_the_place_on_another_server_is_behind_exactly_what_was_captured(
 
     assert rows(there)
     assert rows(there) == rows(here)[-len(rows(there)) :]
-    assert list_segments(tmp_path / "there")[-1].end.gtids == places[-1].gtids
+    assert of_words(list_segments(tmp_path / "there")[-1].end.transactions) == of_words(places[-1].transactions)
 
 
 def test_a_server_that_lacks_or_has_something_else_is_no_place_to_go_on(pair: Pair, tmp_path: Path) -> None:
@@ -98,14 +98,14 @@ def test_a_server_that_lacks_or_has_something_else_is_no_place_to_go_on(pair: Pa
     execute(replica, "STOP SLAVE")
     fill(primary, "d", 20)
     end = capture_until(options(primary), tmp_path / "log", "earliest", now(primary))
-    assert end.gtids is not None
+    assert of_words(end.transactions) is not None
     with Session(options(replica)) as session:
         with pytest.raises(Unavailable, match="does not have yet"):
-            find_place(session, end.gtids, era=1)
+            find_place(session, of_words(end.transactions), era=1)
         # It goes on by itself, with transactions that the other has not.
         fill(replica, "d", 50)
         with pytest.raises(SourceDrift, match="does not continue where"):
-            find_place(session, end.gtids, era=1)
+            find_place(session, of_words(end.transactions), era=1)
         nothing, other = (MariaDbGtidSet(), MySqlGtidSet()) if primary.kind == "mariadb" else (MySqlGtidSet(), MariaDbGtidSet())
         with pytest.raises(SourceDrift, match="has no GTIDs"):
             find_place(session, nothing, era=1)

@@ -16,6 +16,7 @@ import pytest
 
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.gtid import MySqlGtidSet
 from snowmelt.databases.mysql.log.events import MySqlGtid
 from snowmelt.databases.mysql.read import reads
 from snowmelt.databases.mysql.read.bounds import Chunk
@@ -23,7 +24,6 @@ from snowmelt.databases.mysql.read.marks import GtidMark, Mark, PositionMark, co
 from snowmelt.databases.mysql.read.reads import Method, log_end, newest_visible, read_chunk, read_extent, read_method
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
 from snowmelt.errors import SourceDrift, Unavailable
-from snowmelt.model.gtid import MySqlGtidSet
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from tests.conftest import Fresh

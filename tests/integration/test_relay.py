@@ -25,8 +25,7 @@ import pytest
 from snowmelt.config import read_pipeline
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.log import framing
-from snowmelt.databases.mysql.log.capture import CaptureLimits, owned
-from snowmelt.databases.mysql.log.segments import list_segments
+from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.databases.mysql.read.reads import log_end
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.routes import Mode, Route
@@ -43,6 +42,7 @@ from snowmelt.errors import Fenced, InvalidConfig, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.planning.facts import OUTSIDE
 from snowmelt.relay.retention import Cut
+from snowmelt.segments import list_segments, owned
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.status import read_status
 from snowmelt.store.objects import open_store

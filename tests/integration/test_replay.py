@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 
 from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.gtid import MariaDbGtidSet, MySqlGtidSet, of_words
 from snowmelt.databases.mysql.log.decode import ChangeBatch
 from snowmelt.databases.mysql.log.events import MariaDbGtid, MySqlGtid
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.read import reads
 from snowmelt.databases.mysql.read.marks import GtidMark
 from snowmelt.databases.mysql.read.reads import Method, log_end, newest_visible, read_method
 from snowmelt.errors import Unavailable
-from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from tests.conftest import Fresh
@@ -137,9 +138,9 @@ def test_a_row_stands_where_its_commit_ends_as_index_and_server_have_it(source: 
             places = list(zip(item.rows.column("_position").to_pylist(), item.rows.column("_event").to_pylist(), strict=True))
             assert places == sorted(places)
             assert segment.start.offset < places[0][0] <= places[-1][0] <= segment.end.offset
-            by_file.setdefault(segment.log.number, set()).update(place for place, _ in places)
+            by_file.setdefault(segment.start.file, set()).update(place for place, _ in places)
     assert len(by_file) > 2
-    log = source.log.segments[0].log
+    log = LogFile.parse(source.log.segments[0].log)
     with open_session(source.server) as session:
         for file, places in list(by_file.items())[:2]:
             events = session.query(f"SHOW BINLOG EVENTS IN '{log.base}.{file:0{log.digits}}'")
@@ -151,8 +152,8 @@ def test_a_segment_holds_just_the_transactions_that_its_index_names(source: Sour
     before, after = {}, {}
     known = None
     for segment in source.log.segments:
-        before[segment.number], after[segment.number] = known, segment.end.gtids
-        known = segment.end.gtids
+        before[segment.number], after[segment.number] = known, of_words(segment.end.transactions)
+        known = of_words(segment.end.transactions)
     seen = 0
     for number, transaction in source.log.transactions():
         match transaction.gtid, after[number], before[number]:

@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
-from snowmelt.databases.mysql.log.segments import list_segments, read_segment
 from snowmelt.engine.driver.signs import SIGN
 from snowmelt.engine.driver.state import DONE, INTENT, OWNER, SEALED, SHAPE, SUMMARY
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED
+from snowmelt.segments import list_segments, read_segment
 from snowmelt.store.generations import GENERATION
 from snowmelt.store.records import RecordKind, unpack
 from tests.integration.test_connect import make_certificates

@@ -19,14 +19,14 @@ import pytest
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.failover import find_place
+from snowmelt.databases.mysql.gtid import MariaDbGtidSet, MySqlGtidSet, of_words
 from snowmelt.databases.mysql.log.capture import capture_until
-from snowmelt.databases.mysql.log.segments import list_segments
 from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.databases.mysql.preflight import TESTED_VERSIONS, inspect
 from snowmelt.databases.mysql.read.bounds import ESTIMATED_ROWS_MIN, Extent, plan_chunks
 from snowmelt.databases.mysql.read.reads import log_end
-from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.table import TableId
+from snowmelt.segments import list_segments
 from snowmelt.verify import TableOutcome, verify
 from snowmelt.verify.digests import Hash
 from snowmelt.verify.source import choose_hash
@@ -237,12 +237,12 @@ def test_what_was_captured_is_what_the_server_executed(server: Server, database:
         found = list_segments(tmp_path)[-1].end
         assert (found.file, found.offset) == (end.file, end.offset)
         if server.kind == "mariadb":
-            assert found.gtids == MariaDbGtidSet.parse(executed)
+            assert of_words(found.transactions) == MariaDbGtidSet.parse(executed)
         elif session.variable("gtid_mode") == "ON":
-            assert found.gtids == MySqlGtidSet.parse(executed)
+            assert of_words(found.transactions) == MySqlGtidSet.parse(executed)
             assert (":a_tag:" in executed) == tags(server)
-        if found.gtids is not None:
-            assert find_place(session, found.gtids, era=1).offset <= end.offset
+        if of_words(found.transactions) is not None:
+            assert find_place(session, of_words(found.transactions), era=1).offset <= end.offset
 
 
 def test_mysql_logs_which_databases_a_statement_changed_however_it_reached_them(server: Server, database: Database, tmp_path: Path) -> None:

@@ -14,14 +14,16 @@ import pytest
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.ddl import CreateTable, DatabaseDefaults, Ignored, RowsAsText, SchemaChange
-from snowmelt.databases.mysql.log.capture import capture_until
+from snowmelt.databases.mysql.log.capture import capture_until, server_of
 from snowmelt.databases.mysql.log.decode import LogReader, SchemaChanged
-from snowmelt.databases.mysql.log.segments import Segment, list_segments
+from snowmelt.databases.mysql.log.details import details_of
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.log.statements import LoggedStatement, changes_of, read_flagged_groups
 from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.errors import Corrupt
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.segments import Segment, list_segments
 from tests.integration.test_ddl import DIALOGUE
 from tests.kit.servers import Fresh, Server, log_end
 
@@ -106,8 +108,8 @@ def texts_of_the_log(server: Server, segments: list[Segment]) -> list[str]:
     """Statements as the server itself lists them."""
     found: list[str] = []
     with server.connect() as connection, connection.cursor() as cursor:
-        for file in sorted({str(segment.log) for segment in segments}):
-            parts = [segment for segment in segments if str(segment.log) == file]
+        for file in sorted({segment.log for segment in segments}):
+            parts = [segment for segment in segments if segment.log == file]
             cursor.execute(f"SHOW BINLOG EVENTS IN '{file}' FROM {parts[0].start.offset}")
             for _, at, kind, _, _, info in cursor.fetchall():
                 if kind in ("Query", "Query_compressed") and at < parts[-1].end.offset:
@@ -131,7 +133,7 @@ def compare(server: Server, folder: Path, start: Position, captured: Callable[[T
     """Statements by the index against those by reading everything: the same changes in order, at the same places."""
     segments = list_segments(folder)
     schemas: SchemaHistory[MySqlTable] = SchemaHistory()
-    who = segments[0].server
+    who = server_of(segments[0])
     reader = LogReader(flavour=who.flavour, version=who.version, schemas=schemas, captured=captured, trust_statements=True)
     decoded: list[tuple[int, int, int, str, tuple[SchemaChange, ...]]] = []
     for segment in segments:
@@ -141,14 +143,14 @@ def compare(server: Server, folder: Path, start: Position, captured: Callable[[T
     found: list[tuple[int, int, int, str, tuple[SchemaChange, ...]]] = []
     collations: dict[str, str] = {}
     for segment, statement in read_all(segments):
-        file = segment.log.number
+        file = segment.start.file
         before = Position(file, statement.ends - 1)
         changes = changes_of(
             statement,
             schemas=lambda table, before=before: schemas.find(table, before),  # type: ignore[misc]
             captured=captured,
             defaults=collations,
-            server=segment.server,
+            server=server_of(segment),
             lower_case_names=False,
         )
         for change in changes:
@@ -168,7 +170,7 @@ def compare(server: Server, folder: Path, start: Position, captured: Callable[[T
         assert statement.begins in {segment.start.offset, *cuts}
         assert statement.begins < statement.ends <= statement.offset
         group = segment.bytes()[_at(segment, statement.begins) : _at(segment, statement.offset)].tobytes()
-        assert ends_of_groups(group, segment.crc_length) == 1, statement.sql
+        assert ends_of_groups(group, details_of(segment).crc_length) == 1, statement.sql
     return statements
 
 
@@ -249,7 +251,7 @@ def test_an_alter_that_is_logged_twice_takes_effect_once_and_only_if_it_ends_wel
         "ALTER TABLE t ADD a INT, ALGORITHM=COPY",
     ]
     (created,) = changes_of(
-        found[0], schemas=lambda _: None, captured=lambda _: True, defaults={}, server=list_segments(tmp_path)[0].server
+        found[0], schemas=lambda _: None, captured=lambda _: True, defaults={}, server=server_of(list_segments(tmp_path)[0])
     )
     assert isinstance(created, CreateTable)
     assert created.table.id == TableId(name, "t")

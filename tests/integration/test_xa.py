@@ -15,8 +15,8 @@ from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.log.capture import capture_until
 from snowmelt.databases.mysql.log.decode import PreparedEvents
+from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import Xid
-from snowmelt.databases.mysql.log.segments import list_segments
 from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.read import shown
@@ -34,6 +34,7 @@ from snowmelt.planning.facts import OUTSIDE
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Prepared
+from snowmelt.segments import list_segments
 from snowmelt.store.contract import numbered
 from snowmelt.store.memory import MemoryStore
 from snowmelt.store.objects import open_store
@@ -431,7 +432,7 @@ def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
     )
     capture_until(options, tmp_path / "log", start, end, server_id=4_000_200)
     (segment,) = list_segments(tmp_path / "log")
-    assert bool(segment.payloads) == (form == "mysql-compressed")
+    assert bool(details_of(segment).payloads) == (form == "mysql-compressed")
     statements, of_xa = read_flagged_groups(segment)
     assert statements == []
     a, b = "X'61',X'6272616e6368',7", "X'62',X'6272616e6368',7"

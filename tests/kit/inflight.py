@@ -8,11 +8,13 @@ from pathlib import Path
 
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.database import MySql
-from snowmelt.databases.mysql.log.segments import Segment, SegmentCut, SegmentWriter
+from snowmelt.databases.mysql.log.details import KIND, Details
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.engine.tasks.context import TaskContext
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 from snowmelt.relay import retention
 from snowmelt.relay.retention import Ending, Prepared, Relay, Sealed
+from snowmelt.segments import Segment, SegmentCut, SegmentWriter
 
 LOG = LogFile("binlog", 1)
 _TIME_S = 1000
@@ -40,20 +42,26 @@ class LogFolder:
         made = Segment(
             folder=self._folder,
             number=self._number,
-            log=LOG,
+            database=KIND,
+            identity=self._server.identity,
+            log=str(LOG),
             start=Position(LOG.number, start),
             end=Position(LOG.number, found[-1].offset),
             follows=Position(LOG.number, start) if self._number > 1 else None,
-            restart=found[-1].offset,
+            file_begins=4,
             data_bytes=len(data),
-            crc_length=self._checksum_bytes,
             data_crc32=None if self._checksum_bytes else zlib.crc32(data),
-            server=self._server,
             first_time_s=_TIME_S,
             last_time_s=_TIME_S,
             cuts=found,
-            format_description=b"",
-            event_bytes_max=1,
+            own=Details(
+                flavour=self._server.flavour,
+                version=self._server.version,
+                crc_length=self._checksum_bytes,
+                restart=found[-1].offset,
+                format_description=b"",
+                event_bytes_max=1,
+            ).encode(),
         )
         self._writer.write(self._number, memoryview(data))
         self._writer.seal(made)

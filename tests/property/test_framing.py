@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snowmelt.columnar.crc32 import crc32, crc32_by_tables
+from snowmelt.databases.mysql.gtid import MySqlGtidSet
 from snowmelt.databases.mysql.log import framing
 from snowmelt.databases.mysql.log.framing import Framer
 from snowmelt.errors import Corrupt
-from snowmelt.model.gtid import MySqlGtidSet
 from tests.kit.streams import Log, feed, gtid_body, packets, query_body
 
 SIZES = st.one_of(st.integers(0, 3000), st.integers(90_000, 300_000))

@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 import zstandard
 
-from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.log.decode import Limits, LogItem, LogReader
 from snowmelt.databases.mysql.log.events import Event, read_gtid
 from snowmelt.databases.mysql.log.scan import Places, Stop, Walk
-from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.log.unpack import unpack
 from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.errors import Corrupt, SourceDrift
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory
+from snowmelt.segments import Segment
 from tests.fuzz import decoder, mutate
 from tests.fuzz.corpus import Piece, load_pieces, spans
 from tests.kit.streams import event, query_body
@@ -137,20 +136,19 @@ def test_a_missing_transaction_of_mariadb_is_told_by_the_segments_length(tmp_pat
     segment = Segment(
         folder=tmp_path,
         number=1,
-        log=LogFile("binlog", 1),
+        database="mysql",
+        identity="x",
+        log="binlog.000001",
         start=Position(1, piece.start),
         end=Position(1, piece.end),
         follows=None,
-        restart=piece.end,
+        file_begins=4,
         data_bytes=len(piece.data),
-        crc_length=4,
         data_crc32=None,
-        server=Server(piece.flavour, piece.version, "x"),
         first_time_s=1,
         last_time_s=1,
         cuts=(),
-        format_description=b"",
-        event_bytes_max=1,
+        own="",
     )
     segment.data_path.write_bytes(shorter)
     with pytest.raises(Corrupt, match="length"):

@@ -5,9 +5,10 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snowmelt.databases.mysql.gtid import MariaDbGtidSet, MySqlGtidSet, gtid_within, of_words, words_of
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.errors import Corrupt
-from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet, gtid_within
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 
 SOURCES = [
@@ -43,6 +44,13 @@ def test_a_gtid_set_survives_its_own_text_and_is_in_normal_form(members: set[tup
     for spans in found.intervals.values():
         assert all(first <= last for first, last in spans)
         assert all(left[1] + 1 < right[0] for left, right in itertools.pairwise(spans))
+
+
+@given(st.none() | transactions.map(gathered) | st.sampled_from([MariaDbGtidSet(), MariaDbGtidSet.parse("10-1-5,9-2-3")]))
+def test_a_set_survives_its_words_and_keeps_its_kind(found: MySqlGtidSet | MariaDbGtidSet | None) -> None:
+    again = of_words(words_of(found))
+    assert again == found
+    assert type(again) is type(found)
 
 
 @given(st.text(alphabet="0123456789abcdef:-, \n²x", max_size=80))

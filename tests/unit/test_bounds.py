@@ -6,12 +6,12 @@ from decimal import Decimal
 
 import pytest
 
+from snowmelt.databases.mysql.gtid import MariaDbGtidSet, MySqlGtidSet, words_of
 from snowmelt.databases.mysql.log.events import MariaDbGtid, MySqlGtid
 from snowmelt.databases.mysql.read.bounds import Chunk, chunk_condition, key_condition, key_equals, literal
 from snowmelt.databases.mysql.read.marks import GtidMark, PositionMark, at_least, covers, exact
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.errors import InvariantBroken, SourceDrift
-from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 
@@ -145,7 +145,7 @@ def test_across_eras_only_names_count() -> None:
     gtids = GtidMark(MySqlGtidSet.parse(f"{SOURCE}:1-5"), Position(3, 100, era=1))
     assert covers(gtids, position=Position(1, 4, era=2), gtid=MySqlGtid(SOURCE, 5))
     assert not covers(gtids, position=Position(1, 4, era=2), gtid=MySqlGtid(SOURCE, 6))
-    named = PositionMark(Position(9, 9, era=1, gtids=MariaDbGtidSet.parse("0-1-100")))
+    named = PositionMark(Position(9, 9, era=1, transactions=words_of(MariaDbGtidSet.parse("0-1-100"))))
     assert covers(named, position=Position(1, 4, era=2), gtid=MariaDbGtid(0, 2, 100))
     assert not covers(named, position=Position(1, 4, era=2), gtid=MariaDbGtid(0, 2, 101))
     with pytest.raises(SourceDrift):
@@ -160,5 +160,5 @@ def test_a_read_holds_at_least_what_was_visible_at_launch() -> None:
     gtids = GtidMark(MySqlGtidSet.parse(f"{SOURCE}:1-5"), Position(3, 100))
     assert at_least(gtids, MySqlGtidSet.parse(f"{SOURCE}:2-4"))
     assert not at_least(gtids, MySqlGtidSet.parse(f"{SOURCE}:6"))
-    assert at_least(gtids, Position(3, 1, gtids=MySqlGtidSet.parse(f"{SOURCE}:5")))
+    assert at_least(gtids, Position(3, 1, transactions=words_of(MySqlGtidSet.parse(f"{SOURCE}:5"))))
     assert not at_least(gtids, Position(3, 1))

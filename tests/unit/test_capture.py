@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from snowmelt.databases.mysql.connect import Server
+from snowmelt.databases.mysql.gtid import MySqlGtidSet, of_words, words_of
 from snowmelt.databases.mysql.log import framing
 from snowmelt.databases.mysql.log.capture import _Log, _Writer
-from snowmelt.databases.mysql.log.segments import Segment, list_segments
+from snowmelt.databases.mysql.log.details import details_of
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.errors import Corrupt, SourceDrift
-from snowmelt.model.gtid import MySqlGtidSet
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
+from snowmelt.segments import Segment, list_segments
 from tests.kit.streams import Log, event, packets, query_body
 
 SERVER = Server("mysql", (8, 0, 33), "11111111-2222-3333-4444-555555555555")
@@ -127,17 +129,17 @@ def test_a_connection_is_located_once_and_where_it_goes_on(tmp_path: Path) -> No
         assert found == []
         assert capture.connect() == 4
         send(capture, wire)
-    assert found == [Position(1, start, gtids=MySqlGtidSet.parse(f"{SOURCE}:1-2"))]
+    assert found == [Position(1, start, transactions=words_of(MySqlGtidSet.parse(f"{SOURCE}:1-2")))]
     # The next connection goes on inside a transaction, and is located behind it.
     found.clear()
     with captured(tmp_path / "broken", 4, located=found.append) as capture:
         assert capture.connect() == 4
         send(capture, packets(stream_from(log, 4, 4))[: log.cuts[4]])
-        assert found == [Position(1, log.cuts[1], gtids=MySqlGtidSet())]
+        assert found == [Position(1, log.cuts[1], transactions=words_of(MySqlGtidSet()))]
         begin = capture.connect()
         assert log.cuts[3] < begin < log.cuts[4]
         send(capture, packets(stream_from(log, begin, 4)))
-        assert found[1:] == [Position(1, log.offset, gtids=MySqlGtidSet.parse(f"{SOURCE}:1-5"))]
+        assert found[1:] == [Position(1, log.offset, transactions=words_of(MySqlGtidSet.parse(f"{SOURCE}:1-5")))]
 
 
 def test_a_log_without_lists_of_transactions_is_located_by_its_heartbeat(tmp_path: Path) -> None:
@@ -192,8 +194,8 @@ def test_a_connection_that_breaks_beyond_4_gib_goes_on_from_the_last_place_that_
             send(capture, packets(stream_from(log, begin, start))[:cut])
     assert stored(tmp_path) == b"".join(log.stored)
     (segment,) = list_segments(tmp_path)
-    assert segment.end == Position(1, log.offset, gtids=MySqlGtidSet.parse(f"{SOURCE}:1-4"))
-    assert segment.restart == log.cuts[0]
+    assert segment.end == Position(1, log.offset, transactions=words_of(MySqlGtidSet.parse(f"{SOURCE}:1-4")))
+    assert details_of(segment).restart == log.cuts[0]
 
 
 def test_a_restart_beyond_4_gib_goes_on_from_the_last_segment(tmp_path: Path) -> None:
@@ -206,13 +208,13 @@ def test_a_restart_beyond_4_gib_goes_on_from_the_last_segment(tmp_path: Path) ->
         send(capture, packets(stream_from(log, start, start))[: until + 200])
     last = list_segments(tmp_path)[-1]
     assert last.end.offset == log.cuts[2] > WRAP
-    assert last.restart == log.cuts[0]
+    assert details_of(last).restart == log.cuts[0]
     with captured(tmp_path, 0, segment_bytes=1, after=last) as capture:
         begin = capture.connect()
         assert begin == log.cuts[0]
         send(capture, packets(stream_from(log, begin, start)))
     assert stored(tmp_path) == b"".join(log.stored)
-    assert list_segments(tmp_path)[-1].end.gtids == MySqlGtidSet.parse(f"{SOURCE}:1-4")
+    assert of_words(list_segments(tmp_path)[-1].end.transactions) == MySqlGtidSet.parse(f"{SOURCE}:1-4")
 
 
 def begun() -> Log:
@@ -255,7 +257,7 @@ def test_a_transaction_that_a_dead_server_left_unfinished_is_left_out(tmp_path: 
     assert (first.end.file, first.end.offset) == (1, 4 + len(kept))
     assert (second.start.file, second.start.offset) == (2, 4)
     numbers = [*range(1, whole + 1), 9]
-    assert second.end.gtids == MySqlGtidSet({SOURCE: tuple((n, n) for n in numbers)}).union(MySqlGtidSet())
+    assert of_words(second.end.transactions) == MySqlGtidSet({SOURCE: tuple((n, n) for n in numbers)}).union(MySqlGtidSet())
 
 
 def test_a_next_file_that_follows_another_than_was_captured_is_refused(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import zlib
 import numpy as np
 import pytest
 
+from snowmelt.databases.mysql.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.databases.mysql.log import framing
 from snowmelt.databases.mysql.log.framing import Framer
 from snowmelt.errors import Corrupt, InvariantBroken
-from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from tests.kit.streams import SOURCE, Log, event, feed, gtid_body, packets, query_body
 
 MIB = 1 << 20

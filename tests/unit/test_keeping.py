@@ -16,7 +16,6 @@ import pytest
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import CaptureLimits
-from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import Owner, State
 from snowmelt.engine.log import storage as keeping
@@ -27,6 +26,7 @@ from snowmelt.engine.log.storage import BucketStorage, FolderStorage, segments_o
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Cut, Relay, Sealed
+from snowmelt.segments import Segment
 from snowmelt.store.generations import take_generation
 from snowmelt.store.memory import MemoryStore
 from snowmelt.store.objects import BucketAddress, Store

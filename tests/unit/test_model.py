@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from snowmelt.databases.mysql.gtid import MariaDbGtidSet, MySqlGtidSet, gtid_within
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
-from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet, gtid_within
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

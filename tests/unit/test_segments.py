@@ -11,33 +11,40 @@ import numpy as np
 import pytest
 
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.log.segments import PAGE, Segment, SegmentCut, SegmentWriter, list_segments, read_segment, remove_torn
+from snowmelt.databases.mysql.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, words_of
+from snowmelt.databases.mysql.log.details import KIND, Details, details_of
 from snowmelt.errors import Corrupt, InvariantBroken, Unavailable
-from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
+from snowmelt.segments import PAGE, Segment, SegmentCut, SegmentWriter, list_segments, read_segment, remove_torn
 
 SERVER = Server("mysql", (8, 0, 33), "11111111-2222-3333-4444-555555555555")
 
 
 def segment(folder: Path, number: int, start: int, data: bytes, *, crc_length: int = 4, gtids: GtidSet | None = None) -> Segment:
-    end = Position(7, start + len(data), gtids=gtids)
+    end = Position(7, start + len(data), transactions=words_of(gtids))
     return Segment(
         folder=folder,
         number=number,
-        log=LogFile("binlog", 7),
+        database=KIND,
+        identity=SERVER.identity,
+        log="binlog.000007",
         start=Position(7, start),
         end=end,
         follows=Position(7, start) if number > 1 else None,
-        restart=end.offset,
+        file_begins=4,
         data_bytes=len(data),
-        crc_length=crc_length,
         data_crc32=None if crc_length else zlib.crc32(data),
-        server=SERVER,
         first_time_s=1000,
         last_time_s=1001,
         cuts=(SegmentCut(len(data), end.offset, 1001, "commit"),),
-        format_description=b"\0\1\2\xff",
-        event_bytes_max=min(len(data), 30),
+        own=Details(
+            flavour=SERVER.flavour,
+            version=SERVER.version,
+            crc_length=crc_length,
+            restart=end.offset,
+            format_description=b"\0\1\2\xff",
+            event_bytes_max=min(len(data), 30),
+        ).encode(),
     )
 
 
@@ -130,14 +137,14 @@ def test_a_segment_that_begins_elsewhere_than_it_follows_is_found(tmp_path: Path
 def test_a_new_file_follows_the_end_of_the_old_one(tmp_path: Path) -> None:
     write(tmp_path, b"a" * 100, segment(tmp_path, 1, 4, b"a" * 100))
     two = segment(tmp_path, 2, 4, b"b" * 100)
-    moved = replace(two, log=LogFile("binlog", 8), start=Position(8, 4), end=replace(two.end, file=8), follows=Position(7, 104))
+    moved = replace(two, log="binlog.000008", start=Position(8, 4), end=replace(two.end, file=8), follows=Position(7, 104))
     write(tmp_path, b"b" * 100, moved)
     assert list_segments(tmp_path)[1] == moved
 
 
 def test_another_servers_log_may_begin_anywhere_in_a_later_era(tmp_path: Path) -> None:
     write(tmp_path, b"a" * 100, segment(tmp_path, 1, 4, b"a" * 100))
-    two = replace(segment(tmp_path, 2, 300, b"b" * 100), log=LogFile("log", 2), follows=Position(7, 104))
+    two = replace(segment(tmp_path, 2, 300, b"b" * 100), log="log.000002", follows=Position(7, 104))
     moved = replace(two, start=Position(2, 300, 1), end=Position(2, 400, 1))
     write(tmp_path, b"b" * 100, moved)
     assert list_segments(tmp_path)[1] == moved
@@ -180,7 +187,7 @@ def test_any_changed_byte_of_an_index_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("version", 1), ("version", 4), ("data_bytes", 5), ("end", 50), ("crc_length", 3), ("event_bytes_max", 10**9), ("cuts", [])],
+    [("version", 1), ("version", 5), ("data_bytes", 5), ("end", 50), ("file_begins", 5), ("file_begins", -1), ("cuts", [])],
 )
 def test_an_index_whose_numbers_contradict_each_other_is_refused(tmp_path: Path, name: str, value: object) -> None:
     made = write(tmp_path, b"a" * 100, segment(tmp_path, 1, 4, b"a" * 100))
@@ -190,6 +197,25 @@ def test_an_index_whose_numbers_contradict_each_other_is_refused(tmp_path: Path,
     made.index_path.write_text(json.dumps(fields | {"checksum": checksum}))
     with pytest.raises(Corrupt, match="can't be read"):
         read_segment(made.index_path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"crc_length": 3},
+        {"crc_length": 0},
+        {"event_bytes_max": 10**9},
+        {"event_bytes_max": 0},
+        {"flavour": "postgres"},
+        {"version": [8]},
+        {"restart": "x"},
+    ],
+)
+def test_what_an_index_says_in_the_databases_own_words_must_hold_together(tmp_path: Path, wrong: dict[str, object]) -> None:
+    made = segment(tmp_path, 1, 4, b"a" * 100)
+    assert details_of(made).crc_length == 4
+    with pytest.raises(Corrupt):
+        details_of(replace(made, own=json.dumps(json.loads(made.own) | wrong)))
 
 
 def test_a_torn_tail_is_removed(tmp_path: Path) -> None:

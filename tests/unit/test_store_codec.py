@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from snowmelt.errors import Corrupt, InvariantBroken
-from snowmelt.model.gtid import MariaDbGtidSet, MySqlGtidSet
 from snowmelt.model.position import Position
 from snowmelt.store import codec
 from snowmelt.store.codec import decode, encode
@@ -24,9 +23,6 @@ integers = st.integers(-(2**127), 2**127)
 colours = st.sampled_from(Colour)
 texts = st.text(st.characters(codec=None))  # lone surrogates too: MySQL's are not ours to judge
 shapes = st.builds(Circle, integers, colours) | st.builds(Square, integers, colours) | st.just(Empty())
-gtids = (
-    st.none() | st.just(MySqlGtidSet.parse("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:7")) | st.just(MariaDbGtidSet.parse("10-1-5,9-2-3"))
-)
 flat = st.builds(
     Everything,
     number=integers,
@@ -43,7 +39,7 @@ flat = st.builds(
     nothing=st.just(()),
     by_name=st.dictionaries(texts, st.lists(integers, max_size=2).map(tuple), max_size=3),
     by_number=st.dictionaries(integers, colours, max_size=3),
-    position=st.builds(Position, st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 9), gtids),
+    position=st.builds(Position, st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 9), st.none() | texts),
     nested=st.lists(st.lists(st.tuples(st.binary(max_size=3), st.booleans()), max_size=2).map(tuple), max_size=2).map(tuple),
     itself=st.none(),
 )
@@ -79,7 +75,6 @@ def test_a_value_survives_its_bytes_and_equal_values_have_equal_ones(value: Ever
     raw = encode(value)
     again = decode(Everything, raw)
     assert again == value
-    assert again.position.gtids == value.position.gtids
     assert hash(again.position) == hash(value.position)
     assert encode(again) == encode(reversed_mappings(value)) == raw
     assert raw.isascii()

@@ -19,6 +19,7 @@ import pytest
 
 from snowmelt.columnar.assembly import Assembly
 from snowmelt.databases.mysql.log.decode import LogReader, SegmentSlice
+from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import Event
 from snowmelt.databases.mysql.log.windows import LogBytes
 from snowmelt.engine.log.reading import Filtered, StoredLog, read_file, read_group
@@ -251,7 +252,7 @@ class TestSpillFiles:
         made = write(folder, data, segment(folder, 1, 4, data))
         part = SegmentSlice(0, 4, None, made.end.offset)
         stored = StoredLog(made, part, PreFilter(4096), limits, partial(read_file, made.data_path))
-        return self.refused(stored, made.crc_length, limits)
+        return self.refused(stored, details_of(made).crc_length, limits)
 
     @staticmethod
     def refused(log: LogBytes, checksum_bytes: int, limits: Limits) -> SnowmeltError:

@@ -13,12 +13,12 @@ import pytest
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.database import MySql
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.engine.tasks import workers
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import spark_error
 from snowmelt.engine.tasks.workers import Expected, check_packages, look_around, owner_digest, packages
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
-from snowmelt.model.position import LogFile
 from snowmelt.sinks.paimon.table import our_errors
 from snowmelt.sinks.warehouse import Warehouse, check_marked, mark, store_at, warehouse_of
 from snowmelt.store.contract import numbered

@@ -28,11 +28,12 @@ from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.log.capture import capture_until
 from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader
-from snowmelt.databases.mysql.log.segments import list_segments
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
 from snowmelt.engine.tasks.rows import KINDS, OP, ORDINAL, POSITION, READ, TAKES
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.segments import list_segments
 from snowmelt.sinks.contract import SEQUENCE
 from snowmelt.sinks.registry import open_reader
 
@@ -116,7 +117,7 @@ def _read_log(options: MySqlOptions, server: Server, shape: MySqlTable, after: P
                     columns = [item.rows.column(column.name) for column in shape.columns]
                     ops = KINDS.take(item.rows.column("_op").cast(pa.int32()))
                     places = pc.binary_join_element_wise(f"{segment.log}:", offsets.cast(pa.string()), "")
-                    flat = pa.array(offsets.to_numpy() + (np.int64(segment.log.number) << _OFFSET_BITS))
+                    flat = pa.array(offsets.to_numpy() + (np.int64(segment.start.file) << _OFFSET_BITS))
                     parts.append(pa.RecordBatch.from_arrays([*columns, ops, places, flat], schema=pa.schema(fields)))
     return pa.Table.from_batches(parts, pa.schema(fields))
 

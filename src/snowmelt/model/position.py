@@ -1,8 +1,8 @@
 """A place in a source log.
 
-`era` counts the identities of the server: positions of two eras are never compared by file and offset, only by GTID
-membership. `offset` has 64 bits and is counted by us: the header's field wraps at 4 GiB. A position is where an event
-*ends*, which is where the next one begins.
+`era` counts the identities of the server. Positions of two eras are never compared by file and offset: only the database tells
+whether a transaction of one is among those of the other. A log without files has the number 0 for all of it. `offset` has 64 bits.
+A position is where an event *ends*, which is where the next one begins.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import re
 from dataclasses import dataclass
 
 from snowmelt.errors import Corrupt, check
-from snowmelt.model.gtid import GtidSet
 
 _POSITION = re.compile(r"([0-9]{1,19})/([0-9]{1,19}):([0-9]{1,19})")
-_LOG_FILE = re.compile(r"(.*)\.([0-9]{1,19})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +22,9 @@ class Position:
     file: int
     offset: int
     era: int = 0
-    gtids: GtidSet | None = None
-    """Every transaction up to here, where the server keeps GTIDs."""
+    transactions: str | None = None
+    """Every transaction up to here, in words that only the database reads, where the server names transactions. Equal sets have
+    equal words."""
 
     def _order(self, other: Position) -> tuple[tuple[int, int], tuple[int, int]]:
         # Many are compared, so what to say of them is written only where it is said.
@@ -52,28 +51,9 @@ class Position:
 
     @staticmethod
     def parse(text: str) -> Position:
-        """Read what `str` printed. GTID sets are kept beside, not in it."""
+        """Read what `str` printed. The transactions are kept beside, not in it."""
         match = _POSITION.fullmatch(text)
         if match is None:
             raise Corrupt("not a position", detail=repr(text))
         era, file, offset = (int(group) for group in match.groups())
         return Position(file, offset, era)
-
-
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """The name of a log file: base and number, as in `binlog.000042`."""
-
-    base: str
-    number: int
-    digits: int = 6
-
-    @staticmethod
-    def parse(name: str) -> LogFile:
-        match = _LOG_FILE.fullmatch(name)
-        if match is None:
-            raise Corrupt("not the name of a log file", detail=repr(name))
-        return LogFile(match[1], int(match[2]), len(match[2]))
-
-    def __str__(self) -> str:
-        return f"{self.base}.{self.number:0{self.digits}d}"

@@ -468,7 +468,7 @@ def check_segment(sealed: Sealed) -> None:
 
 
 def check_follows(before: Sealed, sealed: Sealed) -> None:
-    """A record must go on where the one before it ends: on the number line, in the server's log, or by GTIDs on another server."""
+    """A record must go on where the one before it ends: on the number line, in the log, or where another server has the same after it."""
     where = f"record {sealed.number} at {sealed.first}, {sealed.begins}, after {before.number} to {before.last}, {before.ends}"
     if (sealed.number, sealed.first) != (before.number + 1, before.last):
         raise Corrupt("the relay's chain is broken", detail=where)
@@ -480,7 +480,7 @@ def check_follows(before: Sealed, sealed: Sealed) -> None:
     if begins.era == ends.era:
         if begins.file < ends.file or (begins.file == ends.file and begins.offset != ends.offset):
             raise Corrupt("a segment leaves out some of the log, or has some of it again", detail=where)
-    elif begins.era < ends.era or begins.gtids != ends.gtids:
+    elif begins.era < ends.era or begins.transactions != ends.transactions:
         raise SourceDrift(
             "another server does not continue where the last one ended",
             detail=where,

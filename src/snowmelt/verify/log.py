@@ -12,11 +12,11 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Server
 from snowmelt.databases.mysql.log.capture import capture_until
 from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogReader
 from snowmelt.databases.mysql.log.images import DELETE, UPDATE_BEFORE
-from snowmelt.databases.mysql.log.segments import list_segments
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
 from snowmelt.errors import SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory
+from snowmelt.segments import list_segments
 from snowmelt.verify.forms import RowForms
 from snowmelt.verify.rounds import RowHashes
 
@@ -53,7 +53,7 @@ def read_changes(
         for segment in list_segments(Path(folder)):
             for item in reader.read_segment(segment):
                 if isinstance(item, ChangeBatch):
-                    parts.append(_part(item, forms, upto, segment.log.number))
+                    parts.append(_part(item, forms, upto, segment.start.file))
                 elif item.changes and item.position <= upto:
                     raise SourceDrift("a statement changed the table while it was verified", detail=str(table.id), hint="verify it again")
     rows = RowHashes.joined(parts)

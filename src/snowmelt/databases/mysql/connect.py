@@ -22,9 +22,9 @@ import pymysql
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.answers import Kind, anything, number, take, text, unexpected
 from snowmelt.databases.mysql.handshake import Connection
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.types.columns import Flavour
 from snowmelt.errors import Corrupt, InvalidConfig, Occupied, SnowmeltError, SourceDrift, TableRefused, Unavailable, printable
-from snowmelt.model.position import LogFile
 
 _VERSION_CHARACTERS_MAX: Final = 200
 _STATEMENT_CHARACTERS_MAX: Final = 80

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from snowmelt.databases.mysql.answers import anything, number, text, text_or_none
 from snowmelt.databases.mysql.connect import Session
+from snowmelt.databases.mysql.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, gtid_within, words_of
+from snowmelt.databases.mysql.log.files import FIRST_OFFSET, LogFile
 from snowmelt.errors import Corrupt, SourceDrift, Unavailable
-from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, gtid_within
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 
-_FIRST_OFFSET: Final = 4
 _PAGE_EVENTS: Final = 10_000
 _EVENT: Final = (anything, number, text, anything, anything, text)
 """What SHOW BINLOG EVENTS tells: file, where the event begins, its kind, the server's id, where it ends, and what is in it."""
@@ -44,12 +45,12 @@ def find_place(session: Session, captured: GtidSet, *, era: int) -> Position:
             continue
         for offset, gtid in _groups(session, file):
             if held == captured:
-                return Position(file.number, offset, era, captured)
+                return Position(file.number, offset, era, words_of(captured))
             held = held.union(gtid)  # type: ignore[arg-type]
             if not gtid_within(held, captured):
                 break
         if held == captured and file == end_file:
-            return Position(file.number, end_offset, era, captured)
+            return Position(file.number, end_offset, era, words_of(captured))
         if gtid_within(held, captured) and file == end_file:
             raise Unavailable("another server answers, and does not have yet what was captured", detail=f"{session.server}, it has {held}")
         break
@@ -88,10 +89,15 @@ def gtids_at(session: Session, file: LogFile, offset: int) -> GtidSet | None:
     return MariaDbGtidSet.parse(found) if found is not None else None
 
 
+def with_transactions(session: Session, file: LogFile, position: Position) -> Position:
+    """A place in this file with the transactions up to there, where the server tells them."""
+    return replace(position, transactions=words_of(gtids_at(session, file, position.offset)))
+
+
 def _before(session: Session, file: LogFile) -> GtidSet:
     """The transactions of all files before this one."""
     if session.server.flavour == "mariadb":
-        found = session.value("SELECT BINLOG_GTID_POS(%s, %s)", [str(file), _FIRST_OFFSET], kind=text_or_none)
+        found = session.value("SELECT BINLOG_GTID_POS(%s, %s)", [str(file), FIRST_OFFSET], kind=text_or_none)
         return MariaDbGtidSet.parse(found or "")
     for _, _, kind, _, _, told in session.query("SHOW BINLOG EVENTS IN %s LIMIT 5", [str(file)], columns=_EVENT):
         if kind == "Previous_gtids":
@@ -101,7 +107,7 @@ def _before(session: Session, file: LogFile) -> GtidSet:
 
 def _groups(session: Session, file: LogFile) -> Iterator[tuple[int, GtidSet]]:
     """Where each transaction of a file begins, and its name."""
-    offset, known = _FIRST_OFFSET, 0
+    offset, known = FIRST_OFFSET, 0
     while True:
         rows = session.query("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", [str(file), offset, _PAGE_EVENTS], columns=_EVENT)
         for _, begins, kind, _, _, told in rows[known:]:

@@ -20,7 +20,7 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.databases.contract.patterns import TablePredicate
 from snowmelt.databases.contract.tables import Catalogue
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.failover import gtids_at
+from snowmelt.databases.mysql.failover import with_transactions
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.discovery import Discovery, patterns
@@ -211,7 +211,7 @@ def _with_gtids(resources: Resources, catalogue: Catalogue) -> Position:
     before anything was captured, they prove that nothing is lost."""
     file = replace(catalogue.log, number=catalogue.ended.file)
     with Session(resources.settings.source.options) as session:
-        return replace(catalogue.ended, gtids=gtids_at(session, file, catalogue.ended.offset))
+        return with_transactions(session, file, catalogue.ended)
 
 
 # ---- checks

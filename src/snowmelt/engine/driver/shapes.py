@@ -39,7 +39,6 @@ from snowmelt.databases.mysql.ddl import (
     Truncate,
 )
 from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
-from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.log.statements import LoggedStatement, changes_of
 from snowmelt.databases.mysql.preflight import why_foreign
 from snowmelt.databases.mysql.types.columns import MySqlTable, own
@@ -47,6 +46,7 @@ from snowmelt.engine.driver.state import Shape, State
 from snowmelt.errors import RECOPY, check
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Effect, TableStatement
+from snowmelt.segments import Segment
 
 log = logging.getLogger(__name__)
 

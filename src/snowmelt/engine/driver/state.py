@@ -67,7 +67,7 @@ OWNER: Final = RecordKind("owner", 2, Owner)
 INTENT: Final = RecordKind("intent", 3, Intent)
 DONE: Final = RecordKind("done", 1, Done)
 SUMMARY: Final = RecordKind("summary", 2, Summary)
-SEALED: Final = RecordKind("sealed", 5, Sealed)
+SEALED: Final = RecordKind("sealed", 6, Sealed)
 SHAPE: Final = RecordKind("shape", 2, RecordedShape)
 
 SUMMARIES_KEPT: Final = 3

@@ -19,8 +19,7 @@ from typing import Final, TypeVar
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.failover import find_place
-from snowmelt.databases.mysql.log.capture import owned
-from snowmelt.databases.mysql.log.segments import Segment
+from snowmelt.databases.mysql.gtid import of_words
 from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
@@ -29,6 +28,7 @@ from snowmelt.errors import Fenced, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Relay
 from snowmelt.relay.takeover import Waiting, decide_wait
+from snowmelt.segments import Segment, owned
 from snowmelt.store.contract import Store
 from snowmelt.store.generations import Generation, is_newest, take_generation
 
@@ -108,14 +108,15 @@ def place_on_another(settings: Settings, relay: Relay, last: Segment | None, ser
         return None
     if not settings.failover:
         return None
-    if server.identity == last.server.identity and relay.era <= last.end.era:
+    if server.identity == last.identity and relay.era <= last.end.era:
         return None
-    if last.end.gtids is None:
+    captured = of_words(last.end.transactions)
+    if captured is None:
         raise SourceDrift("another server answers, and what was captured has no GTIDs", detail=server.identity)
     with Session(settings.source.options) as session:
         if session.server.identity != server.identity:
             raise Unavailable("another server answers than a moment ago", detail=session.server.identity)
-        return find_place(session, last.end.gtids, era=max(relay.era, last.end.era) + 1)
+        return find_place(session, captured, era=max(relay.era, last.end.era) + 1)
 
 
 def check_same_server(server: Server, began: str) -> None:

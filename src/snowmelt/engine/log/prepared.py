@@ -26,13 +26,14 @@ import numpy as np
 from snowmelt.columnar.arena import Bytes
 from snowmelt.columnar.assembly import write_all
 from snowmelt.databases.mysql.log.decode import PreparedEvents
-from snowmelt.databases.mysql.log.segments import Segment
+from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.windows import InMemory
 from snowmelt.engine.log.reading import Stretch
 from snowmelt.errors import Corrupt, Unavailable, check, present
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Prepared
+from snowmelt.segments import Segment
 from snowmelt.store.contract import Store, key_of_part, numbered
 from snowmelt.store.numbered import Lost
 from snowmelt.store.records import RecordKind, delete_records, get_record, read_record, settle_record
@@ -70,7 +71,7 @@ def put_aside(store: Store, segment: Segment, group: Prepared, position: int) ->
         piece = Piece(len(content), hashlib.sha256(content).hexdigest())
         store.put_data(_key(group.number, piece), content)
         pieces.append(piece)
-    record = Aside(group.xid, position, segment.crc_length, tuple(pieces))
+    record = Aside(group.xid, position, details_of(segment).crc_length, tuple(pieces))
     found = settle_record(store, numbered(_PREFIX, group.number), ASIDE, record)
     if isinstance(found, Lost) and found.value != record:
         raise Corrupt("another transaction lies aside under this place", detail=f"{found.value.xid} for {group.xid} at {group.offset}")

@@ -28,12 +28,12 @@ from snowmelt.columnar.arena import Bytes
 from snowmelt.columnar.assembly import Assembly
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.databases.mysql.log.decode import SegmentSlice
-from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.log.windows import InMemory, LogBytes
 from snowmelt.errors import Corrupt
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.prefilter import PreFilter
+from snowmelt.segments import Segment
 
 Batch = TypeVar("Batch")
 

@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.log.capture import Capture, CaptureLimits
-from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.log.statements import LoggedXa, read_flagged_groups
 from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.driver.state import State
@@ -29,6 +28,7 @@ from snowmelt.errors import Corrupt, Fenced, SnowmeltError, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.flow import Backlog, Flow, Need, decide_flow
 from snowmelt.relay.retention import Cut, Ending, Prepared, Relay, Sealed
+from snowmelt.segments import Segment
 from snowmelt.store.generations import is_newest
 
 log = logging.getLogger(__name__)

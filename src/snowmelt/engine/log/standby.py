@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.log.capture import Capture, owned
-from snowmelt.databases.mysql.log.segments import Segment, list_segments, sealed_bytes
+from snowmelt.databases.mysql.log.capture import Capture
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import Owner, State
 from snowmelt.engine.log.recorder import Gauge
@@ -35,6 +34,7 @@ from snowmelt.engine.log.storage import check_folder, segment_number
 from snowmelt.errors import Fenced, InvalidConfig, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.flow import Need
+from snowmelt.segments import Segment, list_segments, owned, sealed_bytes
 from snowmelt.store.generations import newest_generation
 from snowmelt.store.objects import open_store
 
@@ -138,7 +138,7 @@ def _take_stock(settings: Settings, segments: list[Segment], state: State) -> tu
     recorded = not segments or segments[-1].number <= segment_number(chain.newest)
     # Where the lake has all that is here, nothing but a transaction that is not over can fill the folder.
     gauge.need = Need(gauge.sealed_bytes if recorded and ledger.done_upto >= chain.end else None)
-    return chain.newest.ends, segments[-1].server.identity if segments else began, gauge
+    return chain.newest.ends, segments[-1].identity if segments else began, gauge
 
 
 def _not_begun(settings: Settings) -> InvalidConfig:

@@ -43,13 +43,12 @@ from typing import Final, Protocol
 import numpy as np
 
 from snowmelt.columnar.arena import Bytes
-from snowmelt.databases.mysql.log.capture import owned
-from snowmelt.databases.mysql.log.segments import Segment, decode_index, encode_index, list_segments, read_segment, sealed_bytes
 from snowmelt.engine.driver.state import State
 from snowmelt.engine.failpoints import HALF_UPLOADED, reach
 from snowmelt.engine.log.reading import ReadInto, read_file
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, check
 from snowmelt.relay.retention import Relay, Sealed
+from snowmelt.segments import Segment, decode_index, encode_index, list_segments, owned, read_segment, sealed_bytes
 from snowmelt.store.contract import Store, key_of, key_of_part, numbered
 from snowmelt.store.objects import BucketAddress, open_store
 

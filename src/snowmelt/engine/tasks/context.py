@@ -14,9 +14,9 @@ from pathlib import Path
 
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.database import MySql
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.engine.tasks.workers import Packages, check_packages
 from snowmelt.fluss.target import FlussTarget
-from snowmelt.model.position import LogFile
 from snowmelt.relay.limits import Limits
 from snowmelt.sinks.contract import Sink
 from snowmelt.sinks.registry import open_sink

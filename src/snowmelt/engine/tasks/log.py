@@ -27,8 +27,8 @@ from snowmelt.databases.contract import Database
 from snowmelt.databases.contract.keys import Mask
 from snowmelt.databases.contract.tables import ReadMark
 from snowmelt.databases.mysql.log.decode import NOTHING_HELD, ChangeBatch, LogReader, PreparedEvents, SchemaChanged, SegmentSlice
+from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import Xid
-from snowmelt.databases.mysql.log.segments import Segment
 from snowmelt.databases.mysql.read.marks import GtidMark, PositionMark, covers
 from snowmelt.databases.mysql.types.columns import MySqlTable, own
 from snowmelt.engine.failpoints import FILES_STAGED, reach
@@ -46,6 +46,7 @@ from snowmelt.planning.epochs import Adopting, Rule
 from snowmelt.relay.pool import Pool
 from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Decided, Sealed
+from snowmelt.segments import Segment
 from snowmelt.store.objects import open_store
 
 
@@ -154,7 +155,7 @@ def kept_rows(context: TaskContext, task: LogTask, *, prefilter: PreFilter | Non
                     if task.parts > 1:
                         kept &= _mine(context.source, task, item, numbers, keyed=source.keyed)
                     if kept.any():
-                        yield source.target, change_rows(item, source, context.source, kept, offsets, numbers, str(segment.log))
+                        yield source.target, change_rows(item, source, context.source, kept, offsets, numbers, segment.log)
 
 
 def _low(task: LogTask, sealed: Sealed, table: TableId) -> int:
@@ -183,7 +184,7 @@ def _prepared(
             return take_back(open_store(context.state), group, prefilter, context.limits)
         segment, read = opened(sealed.name)
         log, shares_segment = read_group(read, group.at, group.bytes, prefilter, context.limits)
-        return PreparedEvents(log, segment.crc_length, sealed.begins.offset + group.begins - sealed.first, shares_segment)
+        return PreparedEvents(log, details_of(segment).crc_length, sealed.begins.offset + group.begins - sealed.first, shares_segment)
 
     return find
 

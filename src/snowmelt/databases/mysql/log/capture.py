@@ -24,9 +24,7 @@ server may send up to one transaction again, of which nothing was sealed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import queue
 import select
 import socket
@@ -35,7 +33,7 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -46,21 +44,21 @@ import pymysql
 from snowmelt.databases.mysql.answers import number, text
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session, log_is_off, translate
 from snowmelt.databases.mysql.failover import gtids_at, nothing_lost
+from snowmelt.databases.mysql.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, of_words, words_of
 from snowmelt.databases.mysql.log import framing
+from snowmelt.databases.mysql.log.details import KIND, Details, details_of
 from snowmelt.databases.mysql.log.events import Event, MySqlGtid, read_gtid
+from snowmelt.databases.mysql.log.files import FIRST_OFFSET, LogFile
 from snowmelt.databases.mysql.log.framing import Bytes, Framer
-from snowmelt.databases.mysql.log.segments import PAGE, Segment, SegmentCut, SegmentWriter, list_segments, remove_torn
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check, instance
-from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 from snowmelt.relay.flow import Flow
+from snowmelt.segments import PAGE, Segment, SegmentCut, SegmentWriter, list_segments, owned, remove_torn
 
 log = logging.getLogger(__name__)
 
 Start = Position | Literal["latest", "earliest"]
 
-FIRST_OFFSET: Final = 4
-"""A log file begins with four bytes that say that it is one."""
 _ADDRESSABLE: Final = 1 << 32
 _FATAL_READ: Final = 1236
 """ER_MASTER_FATAL_ERROR_READING_BINLOG: all that can be wrong with what was asked for; the text says what."""
@@ -211,14 +209,15 @@ class _Log:
         self._segment_bytes = segment_bytes
         self._seal_s = seal_s
         self._era = start.era
-        self._gtids = start.gtids
+        self._gtids = of_words(start.transactions)
         self._start = start.offset
         self._number = after.number + 1 if after else 1
-        self._follows = replace(after.end, gtids=None) if after else None
+        self._follows = replace(after.end, transactions=None) if after else None
         if after is not None and after.end.era < start.era:
             # It was another server's.
             after = None
-        self._format = after.format_description if after else b""
+        own = details_of(after) if after is not None else None
+        self._format = own.format_description if own else b""
         # No connection begins behind 4 GiB, and only who captured what lies before knows of a place to begin at.
         self._scan = scan or (after is None and start.offset >= _ADDRESSABLE)
         self._target = writer.buffer()
@@ -235,7 +234,7 @@ class _Log:
         self._framer = Framer(exact=server.flavour == "mysql", segment_bytes=segment_bytes)
         self._framer.log_name = str(file)
         self._framer.state["offset"] = start.offset
-        self._framer.state["restart"] = after.restart if after else start.offset
+        self._framer.state["restart"] = own.restart if own else start.offset
 
     @property
     def open_bytes(self) -> int:
@@ -317,7 +316,7 @@ class _Log:
         self._told = True
         self._add_gtids(framer.gtids())
         if self._located is not None:
-            self._located(Position(self.file.number, framer["offset"], self._era, self._gtids))
+            self._located(Position(self.file.number, framer["offset"], self._era, words_of(self._gtids)))
 
     def seal_soon(self) -> None:
         """The segment is old enough: seal it here, or at the next cut point."""
@@ -457,21 +456,27 @@ class _Log:
         segment = Segment(
             folder=self._folder,
             number=self._number,
-            log=self.file,
+            database=KIND,
+            identity=self.server.identity,
+            log=str(self.file),
             start=Position(self.file.number, self._start, self._era),
-            end=replace(end, gtids=self._gtids),
+            end=replace(end, transactions=words_of(self._gtids)),
             follows=self._follows,
-            restart=framer["restart"],
+            file_begins=FIRST_OFFSET,
             data_bytes=data_bytes,
-            crc_length=4 if checksummed else 0,
             data_crc32=None if checksummed else framer["segment_crc"],
-            server=self.server,
             first_time_s=framer["first_time"],
             last_time_s=framer["last_time"],
             cuts=tuple(cuts),
-            format_description=self._format,
-            event_bytes_max=framer["event_bytes_max"],
-            payloads=framer["payloads"],
+            own=Details(
+                flavour=self.server.flavour,
+                version=self.server.version,
+                crc_length=4 if checksummed else 0,
+                restart=framer["restart"],
+                format_description=self._format,
+                event_bytes_max=framer["event_bytes_max"],
+                payloads=framer["payloads"],
+            ).encode(),
         )
         self._writer.put(_Seal(segment))
         framer.next_segment()
@@ -559,7 +564,7 @@ class Capture:
         writer.start()
         try:
             if last is not None and not (isinstance(self._start, Position) and self._start.era > last.end.era):
-                self._log = self._open(writer, last.server, last.log, last.end, after=last)
+                self._log = self._open(writer, server_of(last), LogFile.parse(last.log), last.end, after=last)
                 self._set_end(last.end)
             self._keep_streaming(writer, stop, last)
         finally:
@@ -639,9 +644,9 @@ class Capture:
             start = Position(file.number, FIRST_OFFSET)
         else:
             file, start = _find_end(session)
-        if start.gtids is None and start.offset > FIRST_OFFSET:
+        if start.transactions is None and start.offset > FIRST_OFFSET:
             if server.flavour == "mariadb":
-                start = replace(start, gtids=gtids_at(session, file, start.offset))
+                start = replace(start, transactions=words_of(gtids_at(session, file, start.offset)))
             else:
                 # Only the file itself tells, if it is read from its beginning.
                 scan = session.variable("gtid_mode") not in (None, "OFF")
@@ -753,24 +758,16 @@ class Capture:
                 captured.seal_soon()
 
 
+def server_of(segment: Segment) -> Server:
+    """The server that wrote a segment's events."""
+    found = details_of(segment)
+    return Server(found.flavour, found.version, segment.identity)
+
+
 def _page_aligned(count: int) -> Bytes:
     memory = np.zeros(count + PAGE, np.uint8)
     start = -memory.ctypes.data % PAGE
     return memory[start : start + count]
-
-
-@contextlib.contextmanager
-def owned(folder: Path) -> Iterator[None]:
-    """One capture a folder. The system lets go of the lock when its process ends, however it ends."""
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Fenced("another capture writes into this folder", detail=str(folder)) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _receive(sock: socket.socket, count: int, deadline: float) -> bytes:
@@ -808,7 +805,7 @@ def _find_start(session: Session, start: Position) -> tuple[LogFile, Position]:
     for found in logs:
         if found.number == start.file:
             return found, start
-    oldest = _oldest_if_nothing_lost(session, logs, replace(logs[0], number=start.file), start.gtids)
+    oldest = _oldest_if_nothing_lost(session, logs, replace(logs[0], number=start.file), of_words(start.transactions))
     return oldest, replace(start, file=oldest.number, offset=FIRST_OFFSET)
 
 

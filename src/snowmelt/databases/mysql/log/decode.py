@@ -25,7 +25,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +53,7 @@ from snowmelt.databases.mysql.ddl import (
 from snowmelt.databases.mysql.ddl.changes import MERGED, SEPARATE
 from snowmelt.databases.mysql.log import images as kernel
 from snowmelt.databases.mysql.log import scan
+from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import Gtid, Xid, read_gtid, read_incident, read_query, read_xa_end, read_xa_prepare
 from snowmelt.databases.mysql.log.rowplan import Finish, PlannedColumn, RowPlan, plan_rows
 from snowmelt.databases.mysql.log.savepoints import (
@@ -75,9 +75,10 @@ from snowmelt.databases.mysql.types.charsets import transcode
 from snowmelt.databases.mysql.types.columns import Flavour, MySqlTable, TypeOptions
 from snowmelt.databases.mysql.types.sets import set_lists
 from snowmelt.errors import BEGIN_ANEW, RECOPY, Corrupt, SourceDrift, check, clear_frames
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.relay.limits import Limits
+from snowmelt.segments import Segment
 
 SYSTEM_FIELDS = (
     pa.field("_op", pa.int8(), nullable=False),
@@ -122,24 +123,6 @@ class Transactions:
 
 _NO_GTID: Bytes = np.empty(0, np.uint8)
 _NO_ENDS: Longs = np.empty(0, np.int64)
-
-
-class Stored(Protocol):
-    """A stretch of the log as `segments.Segment` keeps it."""
-
-    @property
-    def log(self) -> LogFile: ...
-
-    @property
-    def start(self) -> Position: ...
-
-    @property
-    def end(self) -> Position: ...
-
-    @property
-    def crc_length(self) -> int: ...
-
-    def bytes(self) -> Bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,18 +267,18 @@ class LogReader:
         self.low: Callable[[TableId], int] = lambda _: 0
         self.counters = Counters()
 
-    def read_segment(self, segment: Stored) -> Iterator[LogItem]:
+    def read_segment(self, segment: Segment) -> Iterator[LogItem]:
         """Decode a segment that capture stored."""
         return self.read_part(segment, SegmentSlice(0, segment.start.offset, None, segment.end.offset))
 
-    def read_part(self, segment: Stored, part: SegmentSlice) -> Iterator[LogItem]:
+    def read_part(self, segment: Segment, part: SegmentSlice) -> Iterator[LogItem]:
         """Decode what lies between two cuts of a segment."""
         data = segment.bytes()[part.first : part.last]
         return self.read_stored(segment, part, InMemory(data, window_bytes=self._limits.prefilter_bytes))
 
-    def read_stored(self, segment: Stored, part: SegmentSlice, log: LogBytes) -> Generator[LogItem, None, None]:
+    def read_stored(self, segment: Segment, part: SegmentSlice, log: LogBytes) -> Generator[LogItem, None, None]:
         """The same, of bytes that are fetched piece by piece. They are given back at the end, or when the iterator is closed."""
-        return self.read_log(log, file=segment.log.number, start=part.start, end=part.end, checksum_bytes=segment.crc_length)
+        return self.read_log(log, file=segment.start.file, start=part.start, end=part.end, checksum_bytes=details_of(segment).crc_length)
 
     def read(self, data: Bytes, *, file: int, start: int, checksum_bytes: int, end: int | None = None) -> Iterator[LogItem]:
         """Decode whole transactions: `data` are the events of log file `file` from offset `start` on, up to `end` if that is known."""

@@ -38,9 +38,9 @@ from numba import njit
 
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.columnar.memory import JIT, big64, copy, load16, load32, load64
+from snowmelt.databases.mysql.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 from snowmelt.databases.mysql.log.events import FLAG_ARTIFICIAL, HEADER_BYTES, Event, Reader
 from snowmelt.errors import Corrupt, check
-from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -24,14 +24,15 @@ from snowmelt.columnar.arena import Bytes
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.ddl import Rules, SchemaChange, read_statement
+from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import HEADER_BYTES, Event, Xid, read_query, read_xa_end, read_xa_prepare
 from snowmelt.databases.mysql.log.scan import Places, S, Stop, Walk
-from snowmelt.databases.mysql.log.segments import Segment, SegmentCut
 from snowmelt.databases.mysql.log.tablemap import mapped_table
 from snowmelt.databases.mysql.log.unpack import first_of_payload, unpack
 from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.table import TableId
+from snowmelt.segments import Segment, SegmentCut
 
 _NO_STATEMENT: Final = re.compile(r"\s*(?:XA|SAVEPOINT|ROLLBACK)\b", re.IGNORECASE)
 _XA_START: Final = re.compile(r"\s*XA\s+(?:START|BEGIN)\b", re.IGNORECASE)
@@ -89,7 +90,8 @@ def read_flagged_groups(segment: Segment, *, unpacked_bytes_max: int | None = No
     one compressed group may grow to."""
     statements: list[LoggedStatement] = []
     of_xa: list[LoggedXa] = []
-    if not segment.payloads and not any(cut.kind in ("statement", "xa") for cut in segment.cuts):
+    own = details_of(segment)
+    if not own.payloads and not any(cut.kind in ("statement", "xa") for cut in segment.cuts):
         return statements, of_xa
     data = segment.bytes()
     before = SegmentCut(0, segment.start.offset, segment.first_time_s, "other")
@@ -101,38 +103,38 @@ def read_flagged_groups(segment: Segment, *, unpacked_bytes_max: int | None = No
         elif cut.kind == "xa":
             of_xa.append(_read_xa(segment, data, before, cut))
         before = cut
-    if segment.payloads:
+    if own.payloads:
         of_xa = sorted(of_xa + _read_payloads(segment, data, unpacked_bytes_max), key=lambda xa: xa.at)
     return statements, of_xa
 
 
 def _events(segment: Segment, data: Bytes, first: int, last: int) -> Iterator[tuple[int, int, int]]:
     """Where each event of a stretch begins, where its body ends, and of which kind it is."""
-    at = first
+    at, own = first, details_of(segment)
     while at < last:
         size = int.from_bytes(data[at + 9 : at + 13].tobytes(), "little") if last - at >= HEADER_BYTES else 0
-        if not HEADER_BYTES + segment.crc_length <= size <= last - at:
+        if not HEADER_BYTES + own.crc_length <= size <= last - at:
             raise Corrupt("an event's size can't be", position=f"{segment.log}:{segment.start.offset}+{at}")
-        yield at, at + size - segment.crc_length, int(data[at + 4])
+        yield at, at + size - own.crc_length, int(data[at + 4])
         at += size
 
 
 def _read_xa(segment: Segment, data: Bytes, before: SegmentCut, cut: SegmentCut) -> LoggedXa:
     """What a group that is marked as of XA says: its last event alone tells."""
-    where = f"{segment.log}:{before.offset}"
+    where, own = f"{segment.log}:{before.offset}", details_of(segment)
     at, end, kind = 0, 0, 0
     tables: set[TableId] = set()
     for at, end, kind in _events(segment, data, before.at, cut.at):
         if kind == Event.TABLE_MAP:
             tables.add(mapped_table(data[at + HEADER_BYTES : end].tobytes()))
-    if segment.crc_length and int(crc32(data, at, end, np.uint32(0))) != int.from_bytes(data[end : end + 4].tobytes(), "little"):
+    if own.crc_length and int(crc32(data, at, end, np.uint32(0))) != int.from_bytes(data[end : end + 4].tobytes(), "little"):
         raise Corrupt("an event's checksum is wrong", position=where)
     body = data[at + HEADER_BYTES : end].tobytes()
     told: tuple[bool | None, Xid] | None = None
     if kind == Event.XA_PREPARE:
         told = None, read_xa_prepare(body)[1]
     elif kind == Event.QUERY:
-        told = read_xa_end(read_query(body, segment.server.flavour).sql)
+        told = read_xa_end(read_query(body, own.flavour).sql)
     if told is None:
         raise Corrupt("a group is not of XA as the segment's index says", detail=f"it ends with type {kind}", position=where)
     return LoggedXa(
@@ -149,7 +151,7 @@ def _read_xa(segment: Segment, data: Bytes, before: SegmentCut, cut: SegmentCut)
 def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int | None) -> list[LoggedXa]:
     """The XA transactions that are prepared in compressed groups, which nobody could mark. Each is a GTID and the payload behind it."""
     found: list[LoggedXa] = []
-    group = 0
+    group, own = 0, details_of(segment)
     for at, end, kind in _events(segment, data, 0, len(data)):
         if kind != Event.TRANSACTION_PAYLOAD:
             group = at
@@ -158,10 +160,10 @@ def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int | None
         first = first_of_payload(data[at + HEADER_BYTES : min(end, at + _PAYLOAD_HEAD_BYTES)].tobytes())
         if len(first) < HEADER_BYTES or first[4] != Event.QUERY:
             raise Corrupt("a compressed transaction does not begin with a statement", position=where)
-        if not _XA_START.match(read_query(first[HEADER_BYTES:], segment.server.flavour).sql):
+        if not _XA_START.match(read_query(first[HEADER_BYTES:], own.flavour).sql):
             continue
-        whole = end + segment.crc_length
-        plain = unpack(data[at:whole], checksum_bytes=segment.crc_length, where=where, bytes_max=unpacked_bytes_max)
+        whole = end + own.crc_length
+        plain = unpack(data[at:whole], checksum_bytes=own.crc_length, where=where, bytes_max=unpacked_bytes_max)
         walk = Walk.over(plain, position=segment.start.offset + at, checksum_bytes=0, places=Places.UNPACKED)
         while (stop := walk.go_on()) in (Stop.STATEMENT, Stop.MAPS_FULL):
             if stop is Stop.MAPS_FULL:
@@ -179,9 +181,10 @@ def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int | None
 def _read_group(
     segment: Segment, data: Bytes, before: SegmentCut, cut: SegmentCut, unpacked_bytes_max: int | None
 ) -> tuple[list[LoggedStatement], list[LoggedXa]]:
-    gaps = segment.server.flavour == "mariadb"
+    own = details_of(segment)
+    gaps = own.flavour == "mariadb"
     where = f"{segment.log}:{before.offset}"
-    walk = Walk.over(data, position=before.offset, checksum_bytes=segment.crc_length, places=Places.GAPS if gaps else Places.EXACT)
+    walk = Walk.over(data, position=before.offset, checksum_bytes=own.crc_length, places=Places.GAPS if gaps else Places.EXACT)
     found: list[LoggedStatement] = []
     of_xa: list[LoggedXa] = []
     rows = 0
@@ -210,7 +213,7 @@ def _read_group(
                 break
             case Stop.STATEMENT:
                 found += _statement(segment, walk, walk.body(), before, cut)
-                if ended := read_xa_end(read_query(walk.body(), segment.server.flavour).sql):
+                if ended := read_xa_end(read_query(walk.body(), own.flavour).sql):
                     tell(ended[1], ended[0])
             case Stop.LOGGED_AS_STATEMENT:
                 # As a QUERY's body, but for 13 more bytes that say which file was loaded.
@@ -220,7 +223,7 @@ def _read_group(
                 # Once more from the group's beginning, all of it plain.
                 data = unpack(
                     data,
-                    checksum_bytes=segment.crc_length,
+                    checksum_bytes=own.crc_length,
                     where=where,
                     position=before.offset,
                     gaps=gaps,
@@ -248,7 +251,7 @@ def _statement(segment: Segment, walk: Walk, body: bytes, before: SegmentCut, cu
     """The statement that the walk stopped at, unless it is none that does anything by itself."""
     if not walk.takes_effect():
         return []
-    query = read_query(body, segment.server.flavour)
+    query = read_query(body, details_of(segment).flavour)
     if _NO_STATEMENT.match(query.sql):
         return []
     at = int(walk.state[S.EVENT_AT])

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from snowmelt.databases.mysql.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, gtid_within, of_words
 from snowmelt.databases.mysql.log.events import Gtid, MariaDbGtid, MySqlGtid
 from snowmelt.errors import BEGIN_ANEW, SourceDrift
-from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
 
 
@@ -70,7 +70,7 @@ def covers(mark: Mark, *, position: Position, gtid: Gtid | None, xa: bool = Fals
 
 
 def _covers_across_eras(mark: Mark, gtid: Gtid | None) -> bool:
-    gtids: GtidSet | None = mark.gtids if isinstance(mark, GtidMark) else mark.position.gtids
+    gtids: GtidSet | None = mark.gtids if isinstance(mark, GtidMark) else of_words(mark.position.transactions)
     match gtids, gtid:
         case MySqlGtidSet(), MySqlGtid(source, number):
             return gtids.has(source, number)
@@ -101,7 +101,7 @@ def at_least(mark: Mark, visible: Position | GtidSet) -> bool:
             return visible.era == position.era and visible <= position
         case GtidMark(gtids), MySqlGtidSet():
             return visible.within(gtids)
-        case GtidMark(gtids), Position(gtids=MySqlGtidSet() as before):
+        case GtidMark(gtids), Position(transactions=words) if isinstance(before := of_words(words), MySqlGtidSet):
             return before.within(gtids)
         case _:
             return False

@@ -32,14 +32,15 @@ from snowmelt.columnar.arena import ArenaPool
 from snowmelt.databases.mysql.answers import number, text, text_or_none
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session, log_is_off
+from snowmelt.databases.mysql.gtid import MySqlGtidSet
+from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.quoting import quote, quote_table
 from snowmelt.databases.mysql.read.bounds import Chunk, Extent, chunk_condition, from_table, key_equals, read_keys
 from snowmelt.databases.mysql.read.marks import GtidMark, Mark, PositionMark, at_least
 from snowmelt.databases.mysql.read.resultset import BATCH_BYTES_MAX, ROW_BYTES_MAX, ROWS_MAX, ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
 from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavailable, check
-from snowmelt.model.gtid import MySqlGtidSet
-from snowmelt.model.position import LogFile, Position
+from snowmelt.model.position import Position
 
 LOCK_WAIT_S = 5
 """How long we wait for a table: writers queue behind a lock of ours that itself waits for somebody's open transaction."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.gtid import MySqlGtidSet, gtid_within, of_words
 from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.read.reads import newest_visible
 from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.errors import Unavailable
-from snowmelt.model.gtid import MySqlGtidSet, gtid_within
 from snowmelt.model.position import Position
 
 
@@ -40,7 +40,8 @@ class ShownGtids:
 
     def shows(self, place: Position) -> bool:
         # A server that keeps no GTIDs gives an empty set, which proves nothing.
-        return place.gtids is not None and bool(str(place.gtids)) and gtid_within(place.gtids, self.gtids)
+        before = of_words(place.transactions)
+        return before is not None and bool(str(before)) and gtid_within(before, self.gtids)
 
 
 def ask_shown(options: MySqlOptions, table: MySqlTable, era: int) -> ShownPlace | ShownGtids:

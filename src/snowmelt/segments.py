@@ -1,6 +1,6 @@
 """Segments: the log as durable files in a folder.
 
-    <number>.log     events as they are in the server's log, whole transactions, of one log file
+    <number>.log     events as they are in the server's log, whole transactions, of one file of it
     <number>.json    the index, written when the data is durable
 
 Laws:
@@ -10,14 +10,12 @@ Laws:
 - What an index names and is not there, or is not as it says, is `Corrupt`; it is never read as empty.
 - A folder may also be a spool, from which segments go elsewhere and of which nobody relies on anything; the index goes with its data.
 
-Events carry their own CRC-32 where the server writes them (`crc_length` 4), and the decoder checks each. Where it doesn't, the
-index has one for the whole data.
+What is in the data only the database knows. It keeps what it needs to read it in `own`, in words that nothing else reads. Where events
+have no checksums of their own, the index has one for the whole data.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import errno
 import fcntl
@@ -26,7 +24,7 @@ import json
 import mmap
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,13 +33,10 @@ import numpy as np
 import numpy.typing as npt
 
 from snowmelt.columnar.crc32 import crc32
-from snowmelt.databases.mysql.connect import Server
-from snowmelt.errors import Corrupt, InvariantBroken, Unavailable, check, present
-from snowmelt.model.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet
-from snowmelt.model.position import LogFile, Position
+from snowmelt.errors import Corrupt, Fenced, InvariantBroken, Unavailable, check, present
+from snowmelt.model.position import Position
 
-VERSION: Final = 3
-"""Before 2 an index did not tell of all statements, before 3 not of XA."""
+VERSION: Final = 4
 INDEX_BYTES_MAX: Final = 64 << 20
 PAGE: Final = 4096
 _AROUND_BYTES_MIN: Final = 1 << 20
@@ -62,8 +57,7 @@ class SegmentCut:
     time_s: int
     """Of the event that ends there, by the server's clock."""
     kind: str
-    """By what ends there: commit, statement (a group that holds one, alone or beside rows), xa (a group that prepares an XA transaction
-    or decides it), file (its end) or other."""
+    """What ends there, in a word of the database's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,29 +67,28 @@ class Segment:
     folder: Path | None
     """None: it lies in no folder of this machine."""
     number: int
-    log: LogFile
+    database: str
+    """Its kind, which says who reads `own`."""
+    identity: str
+    """Of the server that the log is of."""
+    log: str
+    """The name of the file of the log; empty where a log has no files."""
     start: Position
     end: Position
-    """With the set of all transactions up to here, where the server keeps GTIDs."""
+    """With the set of all transactions up to here, where the server names them."""
     follows: Position | None
-    """The end of the segment before; None for the first. It is `start` unless a new log file begins here."""
-    restart: int
-    """The last cut point up to `end` that a connection can be started at: those beyond 4 GiB can't."""
+    """The end of the segment before; None for the first. It is `start` unless a new file of the log begins here."""
+    file_begins: int
+    """The offset that a file of the log begins at."""
     data_bytes: int
-    crc_length: int
-    """4 if each event ends with its CRC-32, else 0. FORMAT_DESCRIPTION always has one."""
     data_crc32: int | None
     """Of the whole data, where events have none."""
-    server: Server
     first_time_s: int
     last_time_s: int
     cuts: tuple[SegmentCut, ...]
-    """At most one per MiB, the end and beginning of each group that holds a statement or is of XA, and always the segment's end."""
-    format_description: bytes
-    """The event that the log file begins with, whole; as sent for the connection if the capture began inside the file."""
-    event_bytes_max: int
-    payloads: int = 0
-    """How many transactions are compressed as a whole: their ends may be of XA without being marked."""
+    """At most one per MiB, those that the database needs, and always the segment's end."""
+    own: str
+    """What the database needs to read the data, and to go on behind it."""
 
     @property
     def data_path(self) -> Path:
@@ -127,44 +120,26 @@ class Segment:
         return data
 
 
-def _gtids_to_json(gtids: GtidSet | None) -> list[str] | None:
-    if gtids is None:
-        return None
-    return ["mariadb" if isinstance(gtids, MariaDbGtidSet) else "mysql", str(gtids)]
-
-
-def _gtids_from_json(value: Any) -> GtidSet | None:
-    if value is None:
-        return None
-    kind, text = value
-    return MariaDbGtidSet.parse(text) if kind == "mariadb" else MySqlGtidSet.parse(text)
-
-
 def encode_index(segment: Segment) -> bytes:
     fields: dict[str, Any] = {
         "version": VERSION,
         "number": segment.number,
-        "log": str(segment.log),
+        "database": segment.database,
+        "identity": segment.identity,
+        "log": segment.log,
         "era": segment.end.era,
+        "file": segment.end.file,
         "start": segment.start.offset,
         "end": segment.end.offset,
+        "transactions": segment.end.transactions,
         "follows": str(segment.follows) if segment.follows else None,
-        "restart": segment.restart,
+        "file_begins": segment.file_begins,
         "data_bytes": segment.data_bytes,
-        "crc_length": segment.crc_length,
         "data_crc32": segment.data_crc32,
-        "server": {
-            "flavour": segment.server.flavour,
-            "version": list(segment.server.version),
-            "identity": segment.server.identity,
-        },
         "first_time_s": segment.first_time_s,
         "last_time_s": segment.last_time_s,
         "cuts": [[cut.at, cut.offset, cut.time_s, cut.kind] for cut in segment.cuts],
-        "gtids": _gtids_to_json(segment.end.gtids),
-        "format_description": base64.b64encode(segment.format_description).decode(),
-        "event_bytes_max": segment.event_bytes_max,
-        "payloads": segment.payloads,
+        "own": segment.own,
     }
     return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1).encode()
 
@@ -178,7 +153,7 @@ def decode_index(raw: bytes, folder: Path | None, *, where: str) -> Segment:
     try:
         segment = _decode(folder, raw)
         _check_bounds(segment)
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, Corrupt) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, Corrupt) as error:
         raise Corrupt("the index of a segment can't be read", detail=f"{where}: {error}") from None
     return segment
 
@@ -189,26 +164,22 @@ def _decode(folder: Path | None, raw: bytes) -> Segment:
         raise ValueError("its checksum is wrong")
     if fields["version"] != VERSION:
         raise ValueError(f"version {fields['version']} is not known")
-    log = LogFile.parse(fields["log"])
-    server = fields["server"]
     return Segment(
         folder=folder,
         number=fields["number"],
-        log=log,
-        start=Position(log.number, fields["start"], fields["era"]),
-        end=Position(log.number, fields["end"], fields["era"], _gtids_from_json(fields["gtids"])),
+        database=fields["database"],
+        identity=fields["identity"],
+        log=fields["log"],
+        start=Position(fields["file"], fields["start"], fields["era"]),
+        end=Position(fields["file"], fields["end"], fields["era"], fields["transactions"]),
         follows=Position.parse(fields["follows"]) if fields["follows"] else None,
-        restart=fields["restart"],
+        file_begins=fields["file_begins"],
         data_bytes=fields["data_bytes"],
-        crc_length=fields["crc_length"],
         data_crc32=fields["data_crc32"],
-        server=Server(server["flavour"], tuple(server["version"]), server["identity"]),
         first_time_s=fields["first_time_s"],
         last_time_s=fields["last_time_s"],
         cuts=tuple(SegmentCut(*cut) for cut in fields["cuts"]),
-        format_description=base64.b64decode(fields["format_description"], validate=True),
-        event_bytes_max=fields["event_bytes_max"],
-        payloads=fields["payloads"],
+        own=fields["own"],
     )
 
 
@@ -217,9 +188,7 @@ def _check_bounds(segment: Segment) -> None:
     ends = [(cut.at, cut.offset) for cut in segment.cuts]
     right = (
         0 < segment.data_bytes <= segment.end.offset - segment.start.offset
-        and segment.crc_length in (0, 4)
-        and (segment.data_crc32 is None) == (segment.crc_length == 4)
-        and 0 < segment.event_bytes_max <= segment.data_bytes
+        and 0 <= segment.file_begins <= segment.start.offset
         and ends == sorted(set(ends))
         and ends[-1:] == [(segment.data_bytes, segment.end.offset)]
     )
@@ -255,15 +224,29 @@ def list_segments(folder: Path) -> list[Segment]:
         if other.number != one.number + 1:
             raise Corrupt("segments are missing", detail=f"{one.index_path} is followed by {other.index_path.name}")
         same_file = other.start.file == one.end.file and other.start.offset == one.end.offset
-        new_file = other.start.file > one.end.file and other.start.offset == 4
+        new_file = other.start.file > one.end.file and other.start.offset == other.file_begins
         follows = other.follows
         if follows is None or (follows.file, follows.offset, follows.era) != (one.end.file, one.end.offset, one.end.era):
             raise Corrupt("a segment doesn't follow the one before it", detail=f"{other.index_path}: {follows}, not {one.end}")
-        # Another server's files have numbers of their own; that it goes on by GTIDs is in the chain's records.
+        # Another server's files have numbers of their own; that it goes on where this one ends is in the chain's records.
         new_era = other.start.era > one.end.era
         if not (same_file or new_file or new_era):
             raise Corrupt("the log has a gap between two segments", detail=f"{one.end} and {other.start} at {other.index_path}")
     return segments
+
+
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """One capture a folder. The system lets go of the lock when its process ends, however it ends."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Fenced("another capture writes into this folder", detail=str(folder)) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sealed_bytes(folder: Path) -> dict[int, int]:

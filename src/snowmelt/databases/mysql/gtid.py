@@ -138,6 +138,25 @@ def gtid_within(one: GtidSet, other: GtidSet) -> bool:
     raise InvariantBroken("GTID sets of two kinds are compared", detail=f"{one} and {other}")
 
 
+def words_of(gtids: GtidSet | None) -> str | None:
+    """A set as a `Position` holds it. Equal sets have equal words."""
+    if gtids is None:
+        return None
+    return f"{'mariadb' if isinstance(gtids, MariaDbGtidSet) else 'mysql'} {gtids}"
+
+
+def of_words(words: str | None) -> GtidSet | None:
+    """Read what `words_of` wrote."""
+    if words is None:
+        return None
+    kind, _, text = words.partition(" ")
+    if kind == "mariadb":
+        return MariaDbGtidSet.parse(text)
+    if kind == "mysql":
+        return MySqlGtidSet.parse(text)
+    raise Corrupt("not a GTID set", detail=repr(words))
+
+
 def _merge(spans: list[Interval]) -> tuple[Interval, ...]:
     merged: list[Interval] = []
     for first, last in sorted(spans):
