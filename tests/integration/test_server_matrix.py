@@ -16,6 +16,7 @@ from typing import Any
 import pymysql
 import pytest
 
+from snowmelt.databases.comparing.digests import Hash
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.failover import find_place
@@ -25,11 +26,10 @@ from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.databases.mysql.preflight import TESTED_VERSIONS, inspect
 from snowmelt.databases.mysql.read.bounds import ESTIMATED_ROWS_MIN, Extent, plan_chunks
 from snowmelt.databases.mysql.read.reads import log_end
+from snowmelt.databases.mysql.verify.source import choose_hash
 from snowmelt.model.table import TableId
 from snowmelt.segments import list_segments
 from snowmelt.verify import TableOutcome, verify
-from snowmelt.verify.digests import Hash
-from snowmelt.verify.source import choose_hash
 from tests.integration.killed import Process
 from tests.integration.logs import open_session, settings
 from tests.integration.pipeline_process import settings as settings_of_process

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.cli.verdicts import print_verdict
+from snowmelt.databases.comparing.digests import Hash, digest_rows, from_raw
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote, quote_table
@@ -26,6 +27,8 @@ from snowmelt.databases.mysql.read.marks import PositionMark
 from snowmelt.databases.mysql.read.reads import shown_place
 from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TimeAs, TypeOptions, ZeroDates
+from snowmelt.databases.mysql.verify.forms import float_bits, is_summed, lake_text, sql_digest, sql_float
+from snowmelt.databases.mysql.verify.source import choose_hash
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.errors import InvalidConfig
@@ -33,10 +36,7 @@ from snowmelt.model.table import DELETE, INSERT, KIND, TableId
 from snowmelt.sinks.contract import SEQUENCE
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.verify import Difference, TableOutcome, TableVerdict, verify
-from snowmelt.verify.digests import Hash, digest_rows, from_raw
-from snowmelt.verify.forms import float_bits, is_summed, lake_text, sql_digest, sql_float
 from snowmelt.verify.rounds import DifferenceKind
-from snowmelt.verify.source import choose_hash
 from tests.integration.killed import ROWS, fill, under_load
 from tests.integration.logs import open_session
 from tests.integration.running import Running, settings

@@ -9,7 +9,8 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.verify.rounds import Hashes, LakeRows, RowHashes, SourceRows, find_wrong
+from snowmelt.databases.comparing.rows import Hashes, RowHashes, SourceRows
+from snowmelt.verify.rounds import LakeRows, find_wrong
 
 KEYS = 4
 Table = dict[int, int]

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snowmelt.databases.comparing.classes import Parting, Sums
+from snowmelt.databases.comparing.digests import Hash, digest_rows, digest_values, from_raw, hashes, hexadecimal, raw
 from snowmelt.databases.mysql.read.keys import chunked
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
+from snowmelt.databases.mysql.verify.forms import RowForms, lake_text
 from snowmelt.model.table import TableId
-from snowmelt.verify.classes import Parting, Sums
-from snowmelt.verify.digests import Hash, digest_rows, digest_values, from_raw, hashes, hexadecimal, raw
-from snowmelt.verify.forms import RowForms, lake_text
 
 # Around the ends of MD5's blocks, where padding goes wrong.
 VALUES = [None, b"", b"a", *(b"x" * size for size in (54, 55, 56, 57, 63, 64, 65, 118, 119, 120, 127, 128, 1000))]

@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from snowmelt.databases.comparing.classes import Classes, Parting, Sums
+from snowmelt.databases.comparing.digests import Hashes
+from snowmelt.databases.comparing.rows import Detail, RowHashes, SourceRows
+from snowmelt.databases.contract.comparing import ComparedTable
 from snowmelt.databases.contract.patterns import match_tables
-from snowmelt.databases.mysql.catalog import ignores_case, read_tables
-from snowmelt.databases.mysql.connect import Server, Session
-from snowmelt.databases.mysql.read.marks import Mark
-from snowmelt.databases.mysql.types.columns import MySqlTable
+from snowmelt.databases.contract.tables import ReadMark, TableShape
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
@@ -31,13 +32,8 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.tables import Table, TablePhase
 from snowmelt.store.objects import open_store
-from snowmelt.verify.classes import Classes, Parting, Sums
-from snowmelt.verify.digests import Hashes
-from snowmelt.verify.forms import RowForms
 from snowmelt.verify.lake import LakeLook, LakeTable, row_name
-from snowmelt.verify.log import read_changes
-from snowmelt.verify.rounds import DifferenceKind, LakeRows, RowHashes, SourceRows, WrongRows, find_wrong
-from snowmelt.verify.source import Detail, SourceTable, choose_hash
+from snowmelt.verify.rounds import DifferenceKind, LakeRows, WrongRows, find_wrong
 from snowmelt.verify.standing import LakePosition, Standings
 
 NAMED_MAX = 20
@@ -131,12 +127,11 @@ class _TablePair:
     """A table on both sides, as it was when the comparison began."""
 
     known: Table
-    shape: MySqlTable
-    forms: RowForms
-    source: SourceTable
+    shape: TableShape
+    source: ComparedTable
     parting: Parting
     theirs: Sums
-    marks: list[Mark]
+    marks: list[ReadMark]
 
 
 class _Comparison:
@@ -149,17 +144,15 @@ class _Comparison:
     def run(self, wanted: Sequence[str] | None) -> list[TableVerdict]:
         standing = self.standings.look()
         self.era = standing.place.era if standing.place is not None else 0
-        with Session(self.settings.source.options) as session:
-            self.server: Server = session.server
-            self.how = choose_hash(session)
-            self.lower_case = ignores_case(session)
-            chosen = _choose(standing, wanted, ignore_case=self.lower_case)
-            shapes = read_tables(session, [known.incarnation.table for known in chosen])
-            captured = match_tables(
-                self.settings.tables, self.settings.exclude, ignore_case=self.lower_case, never=self.settings.source.system_databases
-            )
-            there = read_tables(session, captured) if wanted is None else {}
-            missing = [table for table in there if standing.ledger.tables.get(table) is None]
+        self.comparing = self.settings.source.compare(era=self.era)
+        ignore_case = self.comparing.ignores_case
+        chosen = _choose(standing, wanted, ignore_case=ignore_case)
+        shapes = self.comparing.read_tables([known.incarnation.table for known in chosen])
+        captured = match_tables(
+            self.settings.tables, self.settings.exclude, ignore_case=ignore_case, never=self.settings.source.system_databases
+        )
+        there = self.comparing.read_tables(captured) if wanted is None else {}
+        missing = [table for table in there if standing.ledger.tables.get(table) is None]
         verdicts: dict[TableId, TableVerdict] = {}
         pairs: list[_TablePair] = []
         for known in chosen:
@@ -178,15 +171,14 @@ class _Comparison:
         absent = "the pipeline does not have it yet"
         return told + [TableVerdict(table=table, target="", outcome=TableOutcome.NOT_VERIFIED, reason=absent) for table in missing]
 
-    def _open(self, known: Table, shape: MySqlTable) -> _TablePair:
+    def _open(self, known: Table, shape: TableShape) -> _TablePair:
         """Read the sums of a table from the database."""
-        settings, table = self.settings, shape.id
-        forms = RowForms(shape.columns, shape.key if known.keyed else (), settings.source.types, self.how, named=shape.key)
-        source = SourceTable(settings.source.options, shape, forms, identity=self.server.identity, era=self.era)
+        table = shape.id
+        source = self.comparing.table(shape, keyed=known.keyed)
         self.watch(Step(table, "reading the database"))
         parting = source.part()
         sums, marks = source.sums(parting, lambda done, of: self.watch(Step(table, "reading the database", done, of)))
-        return _TablePair(known, shape, forms, source, parting, sums, marks)
+        return _TablePair(known, shape, source, parting, sums, marks)
 
     def _compare_sums(self, pairs: list[_TablePair], verdicts: dict[TableId, TableVerdict]) -> tuple[list[_TablePair], list[Classes]]:
         """Verdicts of tables whose sums are equal; the others, and which of their classes are not."""
@@ -232,7 +224,7 @@ class _Comparison:
             warehouse=self.settings.warehouse,
             target=pair.known.target,
             snapshot=standing.snapshot(pair.known.target),
-            forms=pair.forms,
+            forms=pair.source.forms,
             parting=pair.parting,
             keyed=pair.known.keyed,
         )
@@ -276,8 +268,8 @@ class _Comparison:
             their, our = theirs.get(key), ours.get(key)
             columns: tuple[str, ...] = ()
             if their and our and (their.row, our.row) == (expected.get(key), found.get(key)):
-                both = zip(pair.forms.columns, their.columns, our.columns, strict=True)
-                columns = tuple(column.name for column, one, other in both if one != other)
+                both = zip(pair.source.forms.names, their.columns, our.columns, strict=True)
+                columns = tuple(name for name, one, other in both if one != other)
             differences.append(Difference(_key_of(pair, key, their or our), kind, columns))
         return tuple(differences)
 
@@ -298,18 +290,7 @@ class _TableWorld:
         return LakeRows(rows, at.place)
 
     def changes(self, after: Position, upto: Position) -> RowHashes:
-        comparison, pair = self._comparison, self._pair
-        return read_changes(
-            comparison.settings.source.options,
-            comparison.server,
-            pair.shape,
-            pair.forms,
-            comparison.settings.source.types,
-            after,
-            upto,
-            keyed=pair.known.keyed,
-            lower_case_names=comparison.lower_case,
-        )
+        return self._pair.source.changes(after, upto)
 
     def classes(self, keys: Hashes, among: Classes) -> Classes:
         return self._pair.parting.of_keys(keys, among)
@@ -344,7 +325,7 @@ def _is_copied(known: Table) -> bool:
     return known.phase in (TablePhase.STREAMING, TablePhase.RELEASED) and known.copy is None
 
 
-def _refusal(known: Table, shape: MySqlTable | None) -> str:
+def _refusal(known: Table, shape: TableShape | None) -> str:
     if known.phase is TablePhase.GONE or shape is None:
         return "the table is gone from the database"
     if known.aside is not None:
@@ -389,6 +370,6 @@ def _rows_by_key(parts: list[RowHashes]) -> dict[int, int]:
 
 
 def _key_of(pair: _TablePair, key: int, detail: Detail | None) -> tuple[tuple[str, str], ...]:
-    if detail is None or not pair.forms.named:
+    if detail is None or not pair.source.forms.named_by:
         return (("row", row_name(key)),)
-    return tuple((column.name, text) for column, text in zip(pair.forms.named, detail.key, strict=True))
+    return tuple(zip(pair.source.forms.named_by, detail.key, strict=True))

@@ -18,17 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snowmelt.databases.comparing.classes import Classes, Parting, Sums
+from snowmelt.databases.comparing.digests import Hashes
+from snowmelt.databases.comparing.rows import Detail, RowHashes
+from snowmelt.databases.contract.comparing import RowForms
 from snowmelt.engine.tasks.rows import ADDS, OP, TAKES, TRUNCATE
 from snowmelt.engine.tasks.spark_job import run_on_spark
 from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.sinks.contract import SEQUENCE, LakeReader, ReadShare
 from snowmelt.sinks.registry import open_reader
 from snowmelt.sinks.warehouse import Warehouse
-from snowmelt.verify.classes import Classes, Parting, Sums
-from snowmelt.verify.digests import Hashes, digest_rows
-from snowmelt.verify.forms import RowForms, is_summed
-from snowmelt.verify.rounds import RowHashes
-from snowmelt.verify.source import Detail, text_of
 
 _Answer = TypeVar("_Answer")
 _BATCH_ROWS = 65_536
@@ -138,7 +137,7 @@ def _shares(look: LakeLook) -> list[ReadShare]:
 def _batches(look: LakeLook, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     if not look.shares:
         return
-    names = columns or [column.name for column in look.forms.columns] + ([] if look.keyed else [OP, SEQUENCE])
+    names = columns or [*look.forms.names] + ([] if look.keyed else [OP, SEQUENCE])
     for batch in _open(look).read(look.target, look.snapshot, names, look.shares):
         for at in range(0, batch.num_rows, _BATCH_ROWS):
             yield batch.slice(at, _BATCH_ROWS)
@@ -161,7 +160,7 @@ def _answer(look: LakeLook) -> Answer:
         batch, counts = _folded(look, held)
         keys, rows = look.forms.hash(batch)
         if look.named is not None:
-            details |= _details(look, batch, keys, rows, look.named)
+            details |= look.forms.details(batch, keys, rows, look.named)
             continue
         classes = look.parting.classes(batch, keys)
         if look.wanted is None:
@@ -185,29 +184,6 @@ def _folded(look: LakeLook, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, npt.
         raise InvariantBroken("a change table holds an operation that is not known", detail=look.target)
     kept = (counts != 0) & (batch.column(SEQUENCE).to_numpy() > look.since)
     return batch.filter(pa.array(kept)), counts[kept]
-
-
-def _details(look: LakeLook, batch: pa.RecordBatch, keys: Hashes, rows: Hashes, named: Hashes) -> dict[int, Detail]:
-    at = np.flatnonzero(np.isin(keys, named))
-    if not len(at):
-        return {}
-    few = look.forms.texts(batch.take(pa.array(at)))
-    digests = {name: digest_rows([texts], len(texts), look.forms.how) for name, texts in few.items()}
-    found = {}
-    for index, place in enumerate(at.tolist()):
-        columns = tuple(
-            digests[column.name][index].tobytes() if is_summed(column) else few[column.name][index].as_py() or b""
-            for column in look.forms.columns
-        )
-        key = tuple(_key_text(column.base, few[column.name][index].as_py()) for column in look.forms.named)
-        found[int(keys[place])] = Detail(int(rows[place]), key, columns)
-    return found
-
-
-def _key_text(base: str, value: str | bytes | None) -> str:
-    if base in ("float", "double") and isinstance(value, bytes):
-        return str(float(np.frombuffer(value, "<f8")[0]))
-    return text_of(value.encode() if isinstance(value, str) else value)
 
 
 def row_name(row: int) -> str:

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from snowmelt.databases.contract.comparing import Comparing
 from snowmelt.databases.contract.tables import SourceTables
 
 
 class Database(SourceTables, Protocol):
     """A database as a source of a pipeline."""
+
+    def compare(self, *, era: int) -> Comparing:
+        """Begin a comparison with the lake, at places of this era. `InvalidConfig`: the server can't hash rows."""
+        ...

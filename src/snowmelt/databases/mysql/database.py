@@ -23,6 +23,7 @@ from snowmelt.databases.mysql.read.reads import LOCK_WAIT_S, log_end, read_exten
 from snowmelt.databases.mysql.read.resultset import ROW_BYTES_MAX
 from snowmelt.databases.mysql.read.shown import ShownGtids, ShownPlace, ask_shown
 from snowmelt.databases.mysql.types.columns import TypeOptions, own
+from snowmelt.databases.mysql.verify.comparing import MySqlComparing
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import KeyEnds
@@ -95,6 +96,9 @@ class MySql:
     def clock_ahead_ms(self) -> int:
         with Session(self.options) as session:
             return placed.clock_ahead_ms(session)
+
+    def compare(self, *, era: int) -> MySqlComparing:
+        return MySqlComparing.begin(self.options, self.types, era=era)
 
     # ---- exact reads
 

@@ -29,6 +29,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snowmelt.databases.comparing.digests import Digests, Hash, Hashes, digest_rows, digest_values, hashes, hexadecimal, raw
+from snowmelt.databases.comparing.rows import Detail, text_of
 from snowmelt.databases.mysql.quoting import quote
 from snowmelt.databases.mysql.types.charsets import canonical_charset
 from snowmelt.databases.mysql.types.columns import (
@@ -43,7 +45,6 @@ from snowmelt.databases.mysql.types.columns import (
     ZeroDates,
 )
 from snowmelt.errors import InvalidConfig, check
-from snowmelt.verify.digests import Digests, Hash, Hashes, digest_rows, digest_values, hashes, hexadecimal, raw
 
 _LARGE: Final = frozenset({"text", "mediumtext", "longtext", "blob", "mediumblob", "longblob", "json", "vector"}) | GEOMETRY_TYPES
 _FLOATS: Final = ("float", "double")
@@ -197,9 +198,39 @@ class RowForms:
         rows = hashes(self.digests(columns, self.columns, batch.num_rows))
         return (hashes(self.digests(columns, self.key, batch.num_rows)) if self.key else rows), rows
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def named_by(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.named)
+
+    def details(self, batch: pa.RecordBatch, keys: Hashes, rows: Hashes, named: Hashes) -> dict[int, Detail]:
+        at = np.flatnonzero(np.isin(keys, named))
+        if not len(at):
+            return {}
+        few = self.texts(batch.take(pa.array(at)))
+        digests = {name: digest_rows([texts], len(texts), self.how) for name, texts in few.items()}
+        found = {}
+        for index, place in enumerate(at.tolist()):
+            columns = tuple(
+                digests[column.name][index].tobytes() if is_summed(column) else few[column.name][index].as_py() or b""
+                for column in self.columns
+            )
+            key = tuple(_key_text(column.base, few[column.name][index].as_py()) for column in self.named)
+            found[int(keys[place])] = Detail(int(rows[place]), key, columns)
+        return found
+
     def texts(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         return {column.name: lake_text(column, batch.column(column.name), self.how) for column in self.columns}
 
     def with_floats(self, digests: Digests, floats: Sequence[pa.Array]) -> Digests:
         """The digest of what the server hashed and of the bits of what it could not."""
         return digest_rows([raw(digests), *floats], len(digests), self.how) if floats else digests
+
+
+def _key_text(base: str, value: str | bytes | None) -> str:
+    if base in ("float", "double") and isinstance(value, bytes):
+        return str(float(np.frombuffer(value, "<f8")[0]))
+    return text_of(value.encode() if isinstance(value, str) else value)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from snowmelt.verify.digests import Hashes
+from snowmelt.databases.comparing.digests import Hashes
 
 RANGE_ROWS = 200_000
 """Of one read of the database."""

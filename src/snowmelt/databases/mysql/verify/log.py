@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
+from snowmelt.databases.comparing.rows import RowHashes
 from snowmelt.databases.mysql.connect import MySqlOptions, Server
 from snowmelt.databases.mysql.log.capture import capture_until
 from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogReader
 from snowmelt.databases.mysql.log.images import DELETE, UPDATE_BEFORE
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
+from snowmelt.databases.mysql.verify.forms import RowForms
 from snowmelt.errors import SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory
 from snowmelt.segments import list_segments
-from snowmelt.verify.forms import RowForms
-from snowmelt.verify.rounds import RowHashes
 
 _TIMEOUT_S = 600.0
 

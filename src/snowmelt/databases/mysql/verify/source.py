@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from snowmelt.databases.contract.tables import ReadMark
 from snowmelt.databases.mysql.answers import number, number_or_none, unexpected
-from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.read.bounds import from_table, key_condition, plan_chunks
 from snowmelt.databases.mysql.read.keys import chunked
 from snowmelt.databases.mysql.read.marks import GtidMark, Mark
 from snowmelt.databases.mysql.read.reads import ExactRead, Method, read_extent, read_method, shown_place
 from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
+from snowmelt.databases.mysql.verify.log import read_changes
 from snowmelt.errors import InvalidConfig, SourceDrift
-from snowmelt.verify.classes import RANGE_ROWS, Classes, Parting, Sums, remainders_for
-from snowmelt.verify.digests import Hash, Hashes, from_raw, hashes
-from snowmelt.verify.forms import RowForms, float_bits, is_summed, sql_digest, sql_float, sql_text
-from snowmelt.verify.rounds import RowHashes, SourceRows
+from snowmelt.model.position import Position
+
+if TYPE_CHECKING:
+    from snowmelt.databases.mysql.verify.comparing import MySqlComparing
+from snowmelt.databases.comparing.classes import RANGE_ROWS, Classes, Parting, Sums, remainders_for
+from snowmelt.databases.comparing.digests import Hash, Hashes, from_raw, hashes
+from snowmelt.databases.comparing.rows import Detail, RowHashes, SourceRows, text_of
+from snowmelt.databases.mysql.verify.forms import RowForms, float_bits, is_summed, sql_digest, sql_float, sql_text
 
 _PLAIN = TypeOptions()
 _ABC = "'abc'"
 _FILTERED_MAX = 2_000
 """So many remainders or keys are named in one statement; more of them are sorted out here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """A row by its key as text and the digests of its columns."""
-
-    row: int
-    key: tuple[str, ...]
-    columns: tuple[bytes, ...]
 
 
 def choose_hash(session: Session) -> Hash:
@@ -53,14 +50,28 @@ def choose_hash(session: Session) -> Hash:
 class SourceTable:
     """One table of the database. Opens a session for each read."""
 
-    def __init__(self, options: MySqlOptions, table: MySqlTable, forms: RowForms, *, identity: str, era: int) -> None:
-        self._options = options
+    def __init__(self, comparing: MySqlComparing, table: MySqlTable, *, keyed: bool) -> None:
+        self._comparing = comparing
+        self._options = comparing.options
         self._table = table
+        self._keyed = keyed
+        forms = RowForms(table.columns, table.key if keyed else (), comparing.types, comparing.how, named=table.key)
         self._forms = forms
-        self._identity = identity
-        self._era = era
+        self._identity = comparing.server.identity
+        self._era = comparing.era
         self._key = sql_digest(forms.key, forms.options, forms.how) if forms.key else ""
         self._row = sql_digest(forms.columns, forms.options, forms.how)
+
+    @property
+    def forms(self) -> RowForms:
+        return self._forms
+
+    def changes(self, after: Position, upto: Position) -> RowHashes:
+        one = self._comparing
+        names = one.ignores_case
+        return read_changes(
+            one.options, one.server, self._table, self._forms, one.types, after, upto, keyed=self._keyed, lower_case_names=names
+        )
 
     def part(self) -> Parting:
         """Look for ranges and their number; sizes are estimates, which nothing relies on."""
@@ -78,9 +89,9 @@ class SourceTable:
         name = [self._table.id.database, self._table.id.name]
         return session.value(f"SELECT table_rows FROM information_schema.tables WHERE {where}", name, kind=number_or_none) or 0
 
-    def sums(self, parting: Parting, watch: Callable[[int, int], None]) -> tuple[Sums, list[Mark]]:
+    def sums(self, parting: Parting, watch: Callable[[int, int], None]) -> tuple[Sums, list[ReadMark]]:
         """The sums of all classes, by one short exact read for each range."""
-        sums, marks = Sums.zero(parting.count), []
+        sums, marks = Sums.zero(parting.count), list[ReadMark]()
         ranges = len(parting.bounds) + 1
         with Session(self._options) as session:
             for index in range(ranges):
@@ -190,10 +201,6 @@ class SourceTable:
             of_key = [bits[column.name] for column in forms.key if column.name in bits]
             key = hashes(forms.with_floats(from_raw(batch.column("h1")), of_key)) if forms.key else row
             yield batch, RowHashes.of(key, row)
-
-
-def text_of(raw: bytes | None) -> str:
-    return "NULL" if raw is None else raw.decode("utf-8", "backslashreplace")
 
 
 def _number(digest: str) -> str:
