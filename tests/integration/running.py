@@ -22,8 +22,9 @@ from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.routes import Route
 from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.loop.driver import DriverLoop
 from snowmelt.engine.tasks.jobs import Jobs, Lane
-from snowmelt.errors import SnowmeltError
+from snowmelt.errors import SnowmeltError, present
 from snowmelt.model.table import TableId
 from snowmelt.planning.asides import Requests
 from snowmelt.sinks.paimon.sink import PaimonSink
@@ -74,6 +75,12 @@ class Running:
             self._asked.clear()
             self._current.set()
         return False
+
+    @property
+    def driver(self) -> DriverLoop:
+        """The driver, once it is complete."""
+        self.wait_for(lambda: self.pipeline.driver is not None)
+        return present(self.pipeline.driver, "a driver that is complete")
 
     def settled(self) -> None:
         self._current.clear()

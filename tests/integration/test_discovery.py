@@ -123,7 +123,7 @@ def test_a_database_that_is_dropped_before_its_table_is_found_stops_nobody(fresh
         # So that the ledger is not at the log's end when the catalogue is read, and the table is not found yet when it is gone.
         with repeated(write, pause_s=0.02):
             execute(server, "CREATE DATABASE brief", "CREATE TABLE brief.x (id INT NOT NULL PRIMARY KEY)", "INSERT INTO brief.x VALUES (1)")
-            running.wait_for(lambda: found in running.pipeline.driver.discovery._catalogue.tables)
+            running.wait_for(lambda: found in running.driver.discovery._catalogue.tables)
             execute(server, "DROP DATABASE brief")
         running.settled()
     compare(server, tmp_path, "a")
@@ -171,7 +171,7 @@ def test_of_tables_that_come_together_and_go_to_one_target_the_first_gets_it_unt
         with unread_catalogue(monkeypatch):
             execute(server, "CREATE TABLE shop.z1 (id INT NOT NULL PRIMARY KEY)", "INSERT INTO shop.z1 VALUES (1), (2)")
             execute(server, "CREATE TABLE shop.z2 (id INT NOT NULL PRIMARY KEY, q INT)", "INSERT INTO shop.z2 VALUES (1, 1), (3, 3)")
-            running.wait_for(lambda: TableId("shop", "z2") in running.pipeline.driver.known.shapes.touched)
+            running.wait_for(lambda: TableId("shop", "z2") in running.driver.known.shapes.touched)
         running.settled()
         execute(server, "DELETE FROM shop.z2 WHERE id = 1", "INSERT INTO shop.z1 VALUES (4)")
         running.settled()

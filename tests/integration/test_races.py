@@ -252,7 +252,7 @@ def test_a_read_whose_answer_comes_while_log_tasks_run_is_adopted_by_a_later_epo
     hear = Chunks.hear
 
     def hear_while_tasks_run(chunks: Chunks) -> None:
-        job = running.pipeline.driver.lane.running
+        job = running.driver.lane.running
         if job is not None:
             hear(chunks)
             for reading in running.pipeline.ledger.tables.readings():
@@ -380,7 +380,7 @@ def test_the_files_of_a_slow_driver_are_there_when_it_wins_the_epoch_after_all(
     def put_late(intent: Intent) -> bool:
         if adopts_rows(intent) and not sleeps.is_set():
             # Whoever is newer waits until nobody captures here.
-            older.pipeline.driver.keeper.stop()
+            older.driver.keeper.stop()
             sleeps.set()
             assert wakes.wait(WAIT_S_MAX)
             won.append(put_older(intent))
@@ -390,7 +390,7 @@ def test_the_files_of_a_slow_driver_are_there_when_it_wins_the_epoch_after_all(
     def put_behind_it(intent: Intent) -> bool:
         if not wakes.is_set():
             for target in sorted({table.target for table in newer.pipeline.ledger.tables}):
-                sweep(newer.pipeline.resources.lake, target, newer.pipeline.driver.letting_go.standing())
+                sweep(newer.pipeline.resources.lake, target, newer.driver.letting_go.standing())
             wakes.set()
             assert isinstance(older.stopped_by(), Fenced)
             assert not put_newer(intent)

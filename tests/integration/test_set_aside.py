@@ -328,7 +328,7 @@ def test_a_table_behind_an_alter_that_waits_for_a_transaction_is_waited_for_and_
             with monkeypatch.context() as patch:
                 # Whatever counts as a failure would end the driver, until the ALTER may end, which a read may well notice.
                 patch.setattr(retries, "FAILED_MAX", 1)
-                running.wait_for(lambda: TableId("shop", "t") in running.pipeline.driver.letting_go._holders.retries.waiting)
+                running.wait_for(lambda: TableId("shop", "t") in running.driver.letting_go._holders.retries.waiting)
                 write(server, 1)
                 running.wait_for(lambda: lake_rows(tmp_path, "ods.shop_healthy") == source_rows(server, "shop.healthy"))
             holder.rollback()

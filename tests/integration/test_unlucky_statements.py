@@ -74,7 +74,7 @@ def test_columns_that_are_swapped_before_their_table_is_found_are_not_swapped_tw
     with stage.run(interval_s=5) as one:
         one.settled()
         stage.execute(f"RENAME TABLE {elsewhere}.t TO {{}}.t")
-        one.wait_for(lambda: TableId(stage.name, "t") in one.pipeline.driver.known.shapes.touched)
+        one.wait_for(lambda: TableId(stage.name, "t") in one.driver.known.shapes.touched)
     stage.execute("ALTER TABLE {}.t RENAME COLUMN a TO b, RENAME COLUMN b TO a")
     with stage.run() as two:
         two.settled()

@@ -325,7 +325,7 @@ def test_no_chunk_is_launched_behind_an_xa_commit_that_the_server_does_not_show_
     cuts = stalled.launches(running, monkeypatch)
     with running:
         running.wait_for(lambda: stalled.asked)
-        relay = running.pipeline.driver.known.relay
+        relay = running.driver.known.relay
         running.wait_for(lambda: relay.floor >= relay._committed.get(xid, 2**62))
         committed, asked = relay._committed[xid], stalled.asked
         running.wait_for(lambda: stalled.asked >= asked + 20)
