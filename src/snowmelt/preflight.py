@@ -36,7 +36,7 @@ OF_TABLES: Final = frozenset(
 """Findings that keep the tables they name from being captured, and no others."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Preflight:
     """A server as it was found, its tables, and, of a pipeline, where they go."""
 
@@ -80,7 +80,9 @@ def of_server(
     match_tables(tables, exclude)
     looked = source.inspect(patterns(tables, exclude, source.system_databases), _changelog(routes), begun=begun)
     findings = _unmatched(tables, exclude, looked.tables, looked.ignores_case, begun=begun) + list(looked.findings)
-    return Preflight(looked.server, looked.ignores_case, looked.tables, findings, identity=looked.identity)
+    return Preflight(
+        server=looked.server, ignore_case=looked.ignores_case, found=looked.tables, findings=findings, identity=looked.identity
+    )
 
 
 def _changelog(routes: Sequence[Route]) -> Wanted:

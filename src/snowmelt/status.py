@@ -19,7 +19,7 @@ from snowmelt.planning.tables import Table
 from snowmelt.store.objects import open_store
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
     source: str
     target: str
@@ -52,7 +52,7 @@ class Life(StrEnum):
     """It ended without a word: killed, or its machine is gone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     name: str
     life: Life | None

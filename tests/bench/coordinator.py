@@ -71,7 +71,18 @@ class Pipeline:
         launches = decide_launches(ledger.tables, relay, visible=upto, job=self.jobs + 1, running_max=RUNNING)
         took = time.perf_counter() - start
         number = relay.number_at(upto)
-        intent = Intent(plan.epoch, 1, f"n{plan.epoch}", plan.after, plan.upto, upto, plan.facts, (), 2 * upto + 1, number)
+        intent = Intent(
+            epoch=plan.epoch,
+            generation=1,
+            nonce=f"n{plan.epoch}",
+            after=plan.after,
+            upto=plan.upto,
+            time_ms=upto,
+            facts=plan.facts,
+            entries=(),
+            sequence_max=2 * upto + 1,
+            segment=number,
+        )
         ledger.apply_intent(intent)
         done = ledger.decide_done((), "")
         ledger.apply_done(done)

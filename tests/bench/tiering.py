@@ -57,17 +57,17 @@ ORDERS = Schema(
         Column(place, name, kind)
         for place, (name, kind) in enumerate(
             {
-                "id": FlussType(Root.BIGINT, nullable=False),
-                "customer": FlussType(Root.INTEGER),
-                "amount": FlussType(Root.DECIMAL, precision=12, scale=2),
-                "tax": FlussType(Root.DECIMAL, precision=20, scale=6),
-                "created": FlussType(Root.TIMESTAMP, precision=6),
-                "changed": FlussType(Root.TIMESTAMP_LTZ, precision=3),
-                "name": FlussType(Root.STRING),
-                "state": FlussType(Root.TINYINT),
-                "weight": FlussType(Root.DOUBLE),
-                "due": FlussType(Root.DATE),
-                "note": FlussType(Root.STRING),
+                "id": FlussType(root=Root.BIGINT, nullable=False),
+                "customer": FlussType(root=Root.INTEGER),
+                "amount": FlussType(root=Root.DECIMAL, precision=12, scale=2),
+                "tax": FlussType(root=Root.DECIMAL, precision=20, scale=6),
+                "created": FlussType(root=Root.TIMESTAMP, precision=6),
+                "changed": FlussType(root=Root.TIMESTAMP_LTZ, precision=3),
+                "name": FlussType(root=Root.STRING),
+                "state": FlussType(root=Root.TINYINT),
+                "weight": FlussType(root=Root.DOUBLE),
+                "due": FlussType(root=Root.DATE),
+                "note": FlussType(root=Root.STRING),
             }.items()
         )
     ),

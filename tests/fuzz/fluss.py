@@ -34,37 +34,37 @@ _SLOP = 16
 """Short texts are copied as whole words."""
 
 VALUES: dict[FlussType, list[Any]] = {
-    FlussType(Root.INTEGER, nullable=False): [0, -1, 300, 2**31 - 1],
-    FlussType(Root.BOOLEAN): [True, None],
-    FlussType(Root.TINYINT): [-5, 7],
-    FlussType(Root.SMALLINT): [-5, None],
-    FlussType(Root.BIGINT): [-1, 2**40, 3],
-    FlussType(Root.FLOAT): [1.5],
-    FlussType(Root.DOUBLE): [-2.5, None],
-    FlussType(Root.DECIMAL, precision=10, scale=2): [-5, 10**9],
-    FlussType(Root.DECIMAL, precision=38): [-(10**30), 5, None],
-    FlussType(Root.STRING): ["", "a text", "ä€" * 20, None],
-    FlussType(Root.BYTES): [b"", b"\xff" * 300],
-    FlussType(Root.BINARY, length=2): [b"ab", None],
-    FlussType(Root.DATE): [-1, 20000],
-    FlussType(Root.TIME, precision=0): [1000, None],
-    FlussType(Root.TIMESTAMP, precision=3): [(1, 0), (-1, 0)],
-    FlussType(Root.TIMESTAMP, precision=6): [(10**12, 5000), None],
-    FlussType(Root.TIMESTAMP_LTZ, precision=9): [(-5, 999_999)],
+    FlussType(root=Root.INTEGER, nullable=False): [0, -1, 300, 2**31 - 1],
+    FlussType(root=Root.BOOLEAN): [True, None],
+    FlussType(root=Root.TINYINT): [-5, 7],
+    FlussType(root=Root.SMALLINT): [-5, None],
+    FlussType(root=Root.BIGINT): [-1, 2**40, 3],
+    FlussType(root=Root.FLOAT): [1.5],
+    FlussType(root=Root.DOUBLE): [-2.5, None],
+    FlussType(root=Root.DECIMAL, precision=10, scale=2): [-5, 10**9],
+    FlussType(root=Root.DECIMAL, precision=38): [-(10**30), 5, None],
+    FlussType(root=Root.STRING): ["", "a text", "ä€" * 20, None],
+    FlussType(root=Root.BYTES): [b"", b"\xff" * 300],
+    FlussType(root=Root.BINARY, length=2): [b"ab", None],
+    FlussType(root=Root.DATE): [-1, 20000],
+    FlussType(root=Root.TIME, precision=0): [1000, None],
+    FlussType(root=Root.TIMESTAMP, precision=3): [(1, 0), (-1, 0)],
+    FlussType(root=Root.TIMESTAMP, precision=6): [(10**12, 5000), None],
+    FlussType(root=Root.TIMESTAMP_LTZ, precision=9): [(-5, 999_999)],
     DEEP: CHOSEN[DEEP],
-    FlussType.array(FlussType(Root.BOOLEAN)): [[True, None, False] * 12, []],
-    FlussType.row({"n": FlussType(Root.BIGINT, nullable=False), "at": FlussType.array(FlussType(Root.TIMESTAMP, precision=6))}): [
+    FlussType.array(FlussType(root=Root.BOOLEAN)): [[True, None, False] * 12, []],
+    FlussType.row({"n": FlussType(root=Root.BIGINT, nullable=False), "at": FlussType.array(FlussType(root=Root.TIMESTAMP, precision=6))}): [
         [-1, [(10**12, 5000), None]],
         None,
         [5, []],
     ],
-    FlussType.map(FlussType(Root.TIME, precision=3), FlussType.array(FlussType(Root.DECIMAL, precision=9))): [
+    FlussType.map(FlussType(root=Root.TIME, precision=3), FlussType.array(FlussType(root=Root.DECIMAL, precision=9))): [
         [(5, [-1, None]), (6, None)],
         [],
     ],
 }
 FIRST = Schema(1, tuple(Column(place, f"c{place}", kind) for place, kind in enumerate(VALUES)))
-SECOND = Schema(2, (*FIRST.columns, Column(90, "late", FlussType(Root.STRING)), Column(91, "flag", FlussType(Root.BOOLEAN))))
+SECOND = Schema(2, (*FIRST.columns, Column(90, "late", FlussType(root=Root.STRING)), Column(91, "flag", FlussType(root=Root.BOOLEAN))))
 VERSIONS = Versions(SECOND, {1: FIRST, 2: SECOND})
 
 

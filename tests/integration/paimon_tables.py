@@ -98,7 +98,18 @@ def entry_of(lake: PaimonSink, target: str, *staged: Staged, empties: Sequence[s
     messages = tuple(message for part in staged for message in part.messages)
     marker, _ = lake.newest_commit(target)
     previous = marker.identity if marker is not None else ""
-    entry = Entry(target, state.identity, state.buckets, state.schema, None, state.progress, tuple(empties), files, messages, previous)
+    entry = Entry(
+        target=target,
+        uuid=state.identity,
+        buckets=state.buckets,
+        schema=state.schema,
+        new_schema=None,
+        base=state.progress,
+        empties=tuple(empties),
+        files=files,
+        messages=messages,
+        previous=previous,
+    )
     if reshape is not None:
         assert reshape.expected == state.schema
         entry = replace(entry, new_schema=reshape.schema, shape=reshape.content)
@@ -106,7 +117,18 @@ def entry_of(lake: PaimonSink, target: str, *staged: Staged, empties: Sequence[s
 
 
 def intent_of(epoch: int, *entries: Entry, generation: int = 1, nonce: str = "a1") -> Intent:
-    return Intent(epoch, generation, nonce, epoch - 1, epoch, None, (), entries, 2 * epoch, 0)
+    return Intent(
+        epoch=epoch,
+        generation=generation,
+        nonce=nonce,
+        after=epoch - 1,
+        upto=epoch,
+        time_ms=None,
+        facts=(),
+        entries=entries,
+        sequence_max=2 * epoch,
+        segment=0,
+    )
 
 
 def bring(lake: PaimonSink, epoch: int, target: str, *rows: Row, empties: Sequence[str] = ()) -> int:

@@ -49,7 +49,9 @@ def begun(server: Server, folder: Path, *, shapes: bool = True) -> State:
         if shapes:
             state.put_shape(number, Shape(found[name]))
     facts = tuple(Found(Incarnation(name, 1), f"ods.shop_{name.name}", True, number) for number, name in enumerate(TABLES, 1))
-    intent = Intent(1, generation.number, "n", 0, 0, None, facts, (), 1, 0)
+    intent = Intent(
+        epoch=1, generation=generation.number, nonce="n", after=0, upto=0, time_ms=None, facts=facts, entries=(), sequence_max=1, segment=0
+    )
     assert state.put_intent(intent)
     ledger.apply_intent(intent)
     state.put_done(ledger.decide_done((), ""))

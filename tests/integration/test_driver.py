@@ -184,7 +184,18 @@ def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: S
     # A listener of another version has left its state. The next driver goes on with it.
     state = State(open_store(shop.folder / "state"))
     ledger = state.load()
-    empty = Intent(ledger.epoch + 1, ledger.generation, "listener", ledger.upto, ledger.upto, None, (), (), 0, ledger.segment)
+    empty = Intent(
+        epoch=ledger.epoch + 1,
+        generation=ledger.generation,
+        nonce="listener",
+        after=ledger.upto,
+        upto=ledger.upto,
+        time_ms=None,
+        facts=(),
+        entries=(),
+        sequence_max=0,
+        segment=ledger.segment,
+    )
     assert state.put_intent(empty)
     ledger.apply_intent(empty)
     state.put_done(ledger.decide_done((), "heard"))

@@ -71,10 +71,31 @@ class Sink:
         state = lake.describe(self.target)
         files = tuple(name for one in staged for name in one.files)
         messages = (*lake.preface(self.target), *(message for one in staged for message in one.messages))
-        entry = Entry(self.target, state.identity, state.buckets, state.schema, None, state.progress, (), files, messages)
+        entry = Entry(
+            target=self.target,
+            uuid=state.identity,
+            buckets=state.buckets,
+            schema=state.schema,
+            new_schema=None,
+            base=state.progress,
+            empties=(),
+            files=files,
+            messages=messages,
+        )
         if reshape is not None:
             entry = replace(entry, new_schema=reshape.schema, shape=reshape.content)
-        return Intent(epoch, 1, "a1", epoch - 1, epoch, None, (), (entry,), 2 * epoch, 0), entry
+        return Intent(
+            epoch=epoch,
+            generation=1,
+            nonce="a1",
+            after=epoch - 1,
+            upto=epoch,
+            time_ms=None,
+            facts=(),
+            entries=(entry,),
+            sequence_max=2 * epoch,
+            segment=0,
+        ), entry
 
     def bring(self, lake: FlussSink, epoch: int, *rows: Row) -> int:
         return lake.commit(*self.intent(lake, epoch, self.staged(lake, epoch, list(rows))))

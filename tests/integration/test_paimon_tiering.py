@@ -125,7 +125,7 @@ def test_a_table_of_an_older_cluster_that_has_a_column_already_is_written_as_it_
 def test_comments_of_a_rows_fields_make_no_other_table(lake: PaimonTieringSink, tmp_path: Path) -> None:
     """Fluss' coordinator writes them into the lake table."""
     inner = {"type": "ROW", "fields": [{"name": "a", "type": "INT"}, {"name": "b", "type": {"type": "ARRAY", "element": "STRING"}}]}
-    shape = LakeShape((*OWN, LakeColumn("r", inner)), key=("id",), bucket_key=("id",), buckets=2)
+    shape = LakeShape(columns=(*OWN, LakeColumn("r", inner)), key=("id",), bucket_key=("id",), buckets=2)
     lake.ensure("shop.said", shape)
     schema = folder(lake, "shop.said") / "schema/schema-0"
     found = json.loads(schema.read_text())
@@ -238,7 +238,7 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
 @pytest.mark.parametrize("keyed", [True, False], ids=["key", "log"])
 def test_every_type_of_fluss_comes_back_as_it_went(lake: PaimonTieringSink, keyed: bool) -> None:
     own = (OWN[0], *(LakeColumn(f"c{place}", name) for place, name in enumerate(TYPES)))
-    lake.ensure("shop.types", LakeShape(own, key=("id",) if keyed else (), bucket_key=("id",) if keyed else (), buckets=1))
+    lake.ensure("shop.types", LakeShape(columns=own, key=("id",) if keyed else (), bucket_key=("id",) if keyed else (), buckets=1))
     given = [pa.array([*values, None], kind) for kind, values in TYPES.values()]
     system = batch(rows_of(1, 2, 3))
     columns = [system.column("id"), *given, *(system.column(name) for name in (OFFSET, TIMESTAMP, CHANGE))]
@@ -521,7 +521,7 @@ def test_a_part_of_a_batch_is_written_as_what_it_is_whatever_is_nested_in_it(tmp
     columns = (LakeColumn("id", "BIGINT NOT NULL"), *(LakeColumn(name, kind.paimon) for name, kind in kinds.items()))
     lake = PaimonTieringSink(str(tmp_path))
     key = ("id",) if keyed else ()
-    lake.ensure("shop.nested", LakeShape(columns, key=key, bucket_key=key, buckets=1))
+    lake.ensure("shop.nested", LakeShape(columns=columns, key=key, bucket_key=key, buckets=1))
     schema = schema_of(*CHOSEN)
     rows = [[values[row % len(values)] for values in CHOSEN.values()] for row in range(40)]
     data = b"".join(stored := [stored_row(schema, row) for row in rows])

@@ -656,7 +656,7 @@ pipeline: {{name: test, state: state}}
         )
         state = State(open_store(tmp_path / "state"))
         state.bind(Owner("another", "server", "elsewhere"))
-        state.seal(Sealed(1, 1, "a", Position(1, 4), Position(1, 4), 0, ()))
+        state.seal(Sealed(number=1, generation=1, name="a", begins=Position(1, 4), ends=Position(1, 4), first=0, cuts=()))
 
         def told(password: str | None, **environment: str) -> str:
             for variable, value in environment.items():

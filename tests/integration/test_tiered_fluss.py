@@ -42,14 +42,18 @@ def coordinator(fluss: FlussServer) -> Iterator[FlussClient]:
 @pytest.mark.parametrize(
     ("columns", "key", "partitions", "shape"),
     [
-        (COLUMNS, ["id"], [], LakeShape(OWN, key=("id",), bucket_key=("id",), buckets=2)),
-        (COLUMNS, [], [], LakeShape((LakeColumn("id", "BIGINT"), LakeColumn("v", "STRING")), buckets=2)),
+        (COLUMNS, ["id"], [], LakeShape(columns=OWN, key=("id",), bucket_key=("id",), buckets=2)),
+        (COLUMNS, [], [], LakeShape(columns=(LakeColumn("id", "BIGINT"), LakeColumn("v", "STRING")), buckets=2)),
         (
             PARTITIONED,
             ["id", "day"],
             ["day"],
             LakeShape(
-                (*OWN, LakeColumn("day", "STRING NOT NULL")), key=("id", "day"), partition_key=("day",), bucket_key=("id",), buckets=2
+                columns=(*OWN, LakeColumn("day", "STRING NOT NULL")),
+                key=("id", "day"),
+                partition_key=("day",),
+                bucket_key=("id",),
+                buckets=2,
             ),
         ),
     ],
@@ -66,7 +70,12 @@ def test_a_table_of_the_coordinators_is_one_that_we_would_make(
     theirs = json.loads((folder / "schema/schema-0").read_text())
     lake = PaimonTieringSink(str(fluss_tables.server.warehouse))
     shape = LakeShape(
-        shape.columns, shape.key, shape.partition_key, shape.bucket_key, shape.buckets, coordinator.table_info(path).properties
+        columns=shape.columns,
+        key=shape.key,
+        partition_key=shape.partition_key,
+        bucket_key=shape.bucket_key,
+        buckets=shape.buckets,
+        properties=coordinator.table_info(path).properties,
     )
     lake.ensure(target, shape)
     if key == ["id"]:
@@ -84,7 +93,9 @@ def test_a_table_of_the_coordinators_is_one_that_we_would_make(
 def test_a_table_with_nested_columns_has_the_types_and_ids_that_the_coordinator_gives(
     fluss: FlussServer, fluss_tables: Tables, coordinator: FlussClient
 ) -> None:
-    columns = tuple(FlussColumn(place, f"c{place}", kind) for place, kind in enumerate((FlussType(Root.INTEGER, nullable=False), *CHOSEN)))
+    columns = tuple(
+        FlussColumn(place, f"c{place}", kind) for place, kind in enumerate((FlussType(root=Root.INTEGER, nullable=False), *CHOSEN))
+    )
     path = TableId(fluss_tables.make().database, "nested")
     create_table(fluss, path, Schema(1, columns, ("c0",)), **LAKE | {"table__datalake__freshness": "1h"})
     target = f"{path.database}.{path.name}"

@@ -442,7 +442,7 @@ def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
 
     store = MemoryStore()
     first = of_xa[0]
-    group = Prepared(a, 0, first.begins, first.offset, first.at, first.bytes)
+    group = Prepared(xid=a, era=0, begins=first.begins, offset=first.offset, at=first.at, bytes=first.bytes)
     for _ in range(2):
         aside.put_aside(store, segment, group, first.begins)
     assert aside.lying_aside(store) == [group.number]

@@ -22,9 +22,11 @@ ORDERS, EVENTS, DAYS = "shop.orders", "shop.events", "shop.days"
 OWN = (LakeColumn("id", "BIGINT NOT NULL"), LakeColumn("v", "STRING"))
 PROPERTIES = {"table.datalake.enabled": "true", "paimon.file.format": "parquet", "table.datalake.paimon.x": "y", "owner": "me"}
 SHAPES = {
-    ORDERS: LakeShape(OWN, key=("id",), bucket_key=("id",), buckets=2, properties=PROPERTIES),
-    EVENTS: LakeShape(OWN, buckets=2),
-    DAYS: LakeShape((*OWN, LakeColumn("day", "STRING NOT NULL")), key=("id", "day"), partition_key=("day",), bucket_key=("id",), buckets=2),
+    ORDERS: LakeShape(columns=OWN, key=("id",), bucket_key=("id",), buckets=2, properties=PROPERTIES),
+    EVENTS: LakeShape(columns=OWN, buckets=2),
+    DAYS: LakeShape(
+        columns=(*OWN, LakeColumn("day", "STRING NOT NULL")), key=("id", "day"), partition_key=("day",), bucket_key=("id",), buckets=2
+    ),
 }
 IN_0, IN_1 = (1, 2, 4, 5, 6), (0, 3, 7)
 """Keys by the bucket that Paimon puts them in."""

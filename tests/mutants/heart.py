@@ -157,7 +157,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="heart",
         statement="a table that the epoch sets aside is still written",
         file="planning/epochs.py",
-        old="        rules[aside.incarnation.table] = Rule(aside.incarnation, after, live=False)\n    return EpochPlan",
+        old="        rules[aside.incarnation.table] = Rule(incarnation=aside.incarnation, after=after, live=False)\n    return EpochPlan",
         new="    return EpochPlan",
         tests=(
             "unit/test_planning.py::TestSetAside::test_an_epoch_that_sets_a_table_aside_emits_nothing_of_it_and_everything_of_the_others",

@@ -189,8 +189,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="000",
         statement="a summary forgets at which epoch the last chunk was adopted",
         file="commit/summary.py",
-        old="return Copy(state.replaces, bounds, state.extent, state.complete, adopted, state.adopted_in, state.high)",
-        new="return Copy(state.replaces, bounds, state.extent, state.complete, adopted, 0, 0)",
+        old="        adopted_in=state.adopted_in,\n        high=state.high,\n",
+        new="        adopted_in=0,\n        high=0,\n",
         tests=("unit/test_summary.py::test_a_summary_at_any_epoch_holds_all_that_the_records_said",),
     ),
     Mutant(
@@ -198,9 +198,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="000",
         statement="a summary lacks a table's phase",
         file="commit/summary.py",
-        old="return Table(state.incarnation, state.target, state.keyed, state.schema, state.phase, copy, state.since, state.aside)",
-        new="return Table(state.incarnation, state.target, state.keyed, state.schema, "
-        "TablePhase.DISCOVERED, copy, state.since, state.aside)",
+        old="        phase=state.phase,\n",
+        new="        phase=TablePhase.DISCOVERED,\n",
         tests=("unit/test_summary.py::TestReleased::test_a_restart_neither_finds_nor_reads_a_released_table_again",),
     ),
     Mutant(

@@ -151,20 +151,31 @@ class CommitMachine(RuleBasedStateMachine):
         entries = []
         for target in data.draw(st.lists(st.sampled_from(TARGETS), unique=True)):
             empties = tuple(sorted(name for of, name in emptied if of == target))
-            entries.append(Entry(target, "u", 1, 1, None, len(self.lake[target]), empties, (f"file-{self.nonces}",)))
+            entries.append(
+                Entry(
+                    target=target,
+                    uuid="u",
+                    buckets=1,
+                    schema=1,
+                    new_schema=None,
+                    base=len(self.lake[target]),
+                    empties=empties,
+                    files=(f"file-{self.nonces}",),
+                )
+            )
         self.nonces += 1
         self.clock += 10
         return Intent(
-            ledger.epoch + 1,
-            machine.generation,
-            f"n{self.nonces}",
-            ledger.upto,
-            upto,
-            self.clock,
-            tuple(facts),
-            tuple(entries),
-            2 * upto + 1,
-            1,
+            epoch=ledger.epoch + 1,
+            generation=machine.generation,
+            nonce=f"n{self.nonces}",
+            after=ledger.upto,
+            upto=upto,
+            time_ms=self.clock,
+            facts=tuple(facts),
+            entries=tuple(entries),
+            sequence_max=2 * upto + 1,
+            segment=1,
         )
 
     @staticmethod
@@ -174,7 +185,7 @@ class CommitMachine(RuleBasedStateMachine):
             return Found(Incarnation(name, epoch), target, True, 1)
         match table.phase:
             case TablePhase.DISCOVERED:
-                return Adopted(table.incarnation, OUTSIDE, "n", upto, upto)
+                return Adopted(incarnation=table.incarnation, ordinal=OUTSIDE, nonce="n", visible=upto, high=upto)
             case TablePhase.RELEASED if upto % 3 == 0:
                 return Recopied(table.incarnation, upto)
             case TablePhase.RELEASED if upto % 3 == 1:
@@ -292,7 +303,11 @@ class CommitMachine(RuleBasedStateMachine):
         behind = next((marker for marker in reversed(markers) if marker.snapshot > entry.base), None)
         files = Files.REFERENCED if self.has(entry.target, intent) else Files.STAGED
         try:
-            verdict = judge(intent, entry, View("u", 1, 1, True, len(markers), behind, True, files))
+            verdict = judge(
+                intent,
+                entry,
+                View(uuid="u", buckets=1, schema=1, sequence_field=True, snapshot=len(markers), marker=behind, whole=True, files=files),
+            )
         except Fenced:
             assert markers[-1].epoch > intent.epoch
             return []
@@ -311,7 +326,18 @@ class CommitMachine(RuleBasedStateMachine):
     @rule(data=st.data(), what=st.sampled_from(["won", "lost", "absent", "older", "newer", "verified", "fenced", "heard"]))
     def an_outcome_of_another_stage_is_refused(self, data: st.DataObject, what: str) -> None:
         machine = self.pick(data).machine
-        another = Intent(machine.ledger.epoch + 1, 0, "x", machine.ledger.upto, machine.ledger.upto, None, (), (), 0, 0)
+        another = Intent(
+            epoch=machine.ledger.epoch + 1,
+            generation=0,
+            nonce="x",
+            after=machine.ledger.upto,
+            upto=machine.ledger.upto,
+            time_ms=None,
+            facts=(),
+            entries=(),
+            sequence_max=0,
+            segment=0,
+        )
         turn, outcome = {
             "won": (StageTrigger.WON, IntentPut(True)),
             "lost": (StageTrigger.UNSURE, IntentPut(False)),
@@ -348,7 +374,18 @@ class CommitMachine(RuleBasedStateMachine):
     @rule(data=st.data(), what=st.sampled_from(["again", "number", "gap", "done again", "done of another"]))
     def a_record_that_does_not_follow_is_refused(self, data: st.DataObject, what: str) -> None:
         ledger = self.pick(data).machine.ledger
-        following = Intent(ledger.epoch + 1, 9, "x", ledger.upto, ledger.upto + 1, None, (), (), 0, 0)
+        following = Intent(
+            epoch=ledger.epoch + 1,
+            generation=9,
+            nonce="x",
+            after=ledger.upto,
+            upto=ledger.upto + 1,
+            time_ms=None,
+            facts=(),
+            entries=(),
+            sequence_max=0,
+            segment=0,
+        )
         before = copy.deepcopy(state_of(ledger))
         try:
             match what:
@@ -492,8 +529,21 @@ def test_no_file_that_a_won_intent_names_is_ever_given_out(
         leftovers.reported("ods.t", Staged((str(name),), (), 1))
     kept = set(standing.named)
     for epoch, files in won:
-        entry = Entry("ods.t", "u", 2, 1, None, 0, (), tuple(sorted(str(name) for name in files)))
-        leftovers.won(Intent(epoch, 1, "n", 0, 1, None, (), (entry,), 3, 1))
+        entry = Entry(
+            target="ods.t",
+            uuid="u",
+            buckets=2,
+            schema=1,
+            new_schema=None,
+            base=0,
+            empties=(),
+            files=tuple(sorted(str(name) for name in files)),
+        )
+        leftovers.won(
+            Intent(
+                epoch=epoch, generation=1, nonce="n", after=0, upto=1, time_ms=None, facts=(), entries=(entry,), sequence_max=3, segment=1
+            )
+        )
         kept.update(entry.files)
     gone = {name for _, staged in leftovers.take(standing) for name in staged.files}
     assert gone == {str(name) for name in reported if deletable(name, standing) and str(name) not in kept}
@@ -519,8 +569,19 @@ views = st.builds(
 def test_an_entry_is_published_only_on_a_table_that_surely_lacks_it(
     epoch: int, nonce: str, empties: bool, brings_files: bool, view: View
 ) -> None:
-    entry = Entry("ods.t", "u", 2, 1, None, 0, ("shop.t",) if empties else (), ("f",) if brings_files else ())
-    intent = Intent(epoch, 1, nonce, 0, 1, None, (), (entry,), 3, 1)
+    entry = Entry(
+        target="ods.t",
+        uuid="u",
+        buckets=2,
+        schema=1,
+        new_schema=None,
+        base=0,
+        empties=("shop.t",) if empties else (),
+        files=("f",) if brings_files else (),
+    )
+    intent = Intent(
+        epoch=epoch, generation=1, nonce=nonce, after=0, upto=1, time_ms=None, facts=(), entries=(entry,), sequence_max=3, segment=1
+    )
     marker = view.marker
     ours = marker is not None and (marker.epoch, marker.identity) == (intent.epoch, intent.identity)
     try:
@@ -549,7 +610,7 @@ shapes = st.sampled_from([b"ours", b"theirs"])
 
 @given(st.integers(1, 4), st.one_of(st.none(), st.integers(1, 4)), st.integers(1, 4), shapes)
 def test_a_schema_is_changed_once_and_only_from_what_was_expected(before: int, new: int | None, now: int, shape: bytes) -> None:
-    entry = Entry("ods.t", "u", 1, before, new, 0, (), (), shape=b"ours")
+    entry = Entry(target="ods.t", uuid="u", buckets=1, schema=before, new_schema=new, base=0, empties=(), files=(), shape=b"ours")
     try:
         changes = judge_schema(entry, now, shape)
     except SourceDrift:

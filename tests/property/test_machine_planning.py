@@ -360,7 +360,7 @@ class PlanningMachine(RuleBasedStateMachine):
         """Its tasks decode what its plan says; its intent adopts what its plan names, or is not written."""
         plan, self.plan = self.plan, None
         assert plan is not None
-        answers = [Message(self.generation, plan.epoch, 0, "n", ((0, "n"),), ())]
+        answers = [Message(generation=self.generation, epoch=plan.epoch, writer=0, nonce="n", seen=((0, "n"),), files=())]
         if refusal(plan, answers, writers=1, sources=1, tables=self.tables) is not None:
             return
         for fact in plan.facts:

@@ -102,7 +102,7 @@ class RelayMachine(RuleBasedStateMachine):
             if committed is None:
                 if (lost := self.prepared.pop(xid, None)) is not None:
                     self.second.append((offset, lost, False))
-                acts.append(Prepared(xid, self.at.era, offset - 1, offset, offset - self.end - 1, 1))
+                acts.append(Prepared(xid=xid, era=self.at.era, begins=offset - 1, offset=offset, at=offset - self.end - 1, bytes=1))
                 self.prepared[xid] = acts[-1]
             elif not committed or xid in self.prepared:
                 acts.append(Ending(xid, offset, committed))

@@ -51,7 +51,7 @@ TABLE, SCHEMA = 5, 1
 A, B = Bucket(TABLE, 0), Bucket(TABLE, 1)
 BEFORE = Offsets(TABLE, {A: 10})
 NEWEST = Tiered(3, "p3")
-LAKE = LakeView("u", 0, 3, 1, (NEWEST,), rows=True)
+LAKE = LakeView(identity="u", schema=0, latest=3, whole_from=1, tiered=(NEWEST,), rows=True)
 
 
 class Rounds(RuleBasedStateMachine):

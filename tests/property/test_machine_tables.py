@@ -249,7 +249,7 @@ class TablesMachine(RuleBasedStateMachine):
     def adopt(self, name: TableId, off: int, ordinal: int, high: int, extent: KeyEnds | None) -> None:
         model = self.here(name, off)
         state = model.chunk(ordinal) if model else None
-        fact = Adopted(self.incarnation(name, off), ordinal, "n", high - 1, high, extent)
+        fact = Adopted(incarnation=self.incarnation(name, off), ordinal=ordinal, nonce="n", visible=high - 1, high=high, extent=extent)
         if self.put(fact, state is not None and (state, ChunkTrigger.ADOPTED) in CHUNK_LIFE):
             assert model is not None
             model.running.pop(ordinal, None)

@@ -66,7 +66,7 @@ class InFlight:
             after=after,
             upto=upto,
             segments=tuple(self.relay.covering(after, upto)),
-            rules={table: Rule(Incarnation(table, 1), covered, live=True) for table in TABLES},
+            rules={table: Rule(incarnation=Incarnation(table, 1), after=covered, live=True) for table in TABLES},
             marks={},
             tables={table: Sourced(shape(table), table.name, keyed=False) for table in TABLES},
             committed=tuple(self.relay.committed(after, upto)),
@@ -103,7 +103,9 @@ def in_flight(folder: Path, seed: int, record_bytes: int, *, flavour: Any = None
         (begins, start), (ends, end) = cuts[first], cuts[last]
         shift = log.relay.end - start
         phases = [
-            retention.Prepared(one.xid, 0, one.begins + shift, one.ends + shift, one.at - begins, one.until - one.at)
+            retention.Prepared(
+                xid=one.xid, era=0, begins=one.begins + shift, offset=one.ends + shift, at=one.at - begins, bytes=one.until - one.at
+            )
             if one.committed is None
             else retention.Ending(one.xid, one.ends + shift, one.committed)
             for one in history.phases
@@ -292,7 +294,7 @@ def test_what_is_covered_is_dropped_though_a_chunk_needs_older_log(tmp_path: Pat
         extent = KeyEnds(pack_integer(ids[0]), pack_integer(ids[-1]))
         read = Reported(made, ordinal=2, job=1, nonce="n", high=0, exact=True, schema=1, files=(), extent=extent)
         span = Span(pack_integer(low), pack_integer(high))
-        rules[table] = Rule(made, covered, live=True, adopting=(Adopting(read, visible=0, span=span, replaces=False),))
+        rules[table] = Rule(incarnation=made, after=covered, live=True, adopting=(Adopting(read, visible=0, span=span, replaces=False),))
     sourced = {table: Sourced(shape(table), table.name, keyed=True) for table in TABLES}
     found = [
         row for _, batch in kept_rows(held.place, replace(task, rules=rules, tables=sourced)) for row in batch.column("id").to_pylist()

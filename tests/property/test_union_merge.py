@@ -15,9 +15,9 @@ from snowmelt.fluss.formats.batches import DELETE, INSERT, KIND, UPDATE_AFTER, U
 from snowmelt.fluss.formats.types import Column, FlussType, Root
 
 KEY = (
-    Column(0, "text", FlussType(Root.STRING, nullable=False)),
-    Column(1, "n", FlussType(Root.INTEGER, nullable=False)),
-    Column(2, "at", FlussType(Root.TIMESTAMP, nullable=False, precision=6)),
+    Column(0, "text", FlussType(root=Root.STRING, nullable=False)),
+    Column(1, "n", FlussType(root=Root.INTEGER, nullable=False)),
+    Column(2, "at", FlussType(root=Root.TIMESTAMP, nullable=False, precision=6)),
 )
 SCHEMA = pa.schema([*(column.field for column in KEY), pa.field("v", pa.int64())])
 # Few of them, so that keys meet; with parts that run into each other, and such as are equal in their first eight bytes.

@@ -41,7 +41,16 @@ class AdoptsAtTheIntent(Driver):
             report = reading.report
             if report is not None and report.high <= plan.upto and (report.incarnation, report.ordinal) not in planned:
                 visible = reading.launch.visible
-                late.append(Adopted(report.incarnation, report.ordinal, report.nonce, visible, report.high, report.extent))
+                late.append(
+                    Adopted(
+                        incarnation=report.incarnation,
+                        ordinal=report.ordinal,
+                        nonce=report.nonce,
+                        visible=visible,
+                        high=report.high,
+                        extent=report.extent,
+                    )
+                )
         return (yield from super().build(job, replace(plan, facts=(*plan.facts, *late))))
 
 

@@ -226,7 +226,9 @@ class Driver:
                 offset += transaction.bytes
                 if transaction.prepares:
                     size = transaction.bytes
-                    phases.append(Prepared(f"x{transaction.number}", ends.era, offset - size, offset, 0, size))
+                    phases.append(
+                        Prepared(xid=f"x{transaction.number}", era=ends.era, begins=offset - size, offset=offset, at=0, bytes=size)
+                    )
                 elif transaction.decides is not None:
                     phases.append(Ending(f"x{transaction.decides}", offset, transaction.committed))
                 rows.append((offset, transaction, world.db.places[transaction.number][1]))
@@ -496,7 +498,9 @@ class Driver:
                 return
             yield
             seen = ((writer, nonce),)
-            job.messages.append(Message(self.generation, plan.epoch, writer, nonce, seen, tuple(files)))
+            job.messages.append(
+                Message(generation=self.generation, epoch=plan.epoch, writer=writer, nonce=nonce, seen=seen, files=tuple(files))
+            )
 
     def take_back(self, decided: Decided, rows: tuple[tuple[int, Transaction, Position], ...]) -> tuple[Change, ...] | None:
         """What a prepared transaction changes: from where it lies aside, or from the segment that has both of its phases."""
@@ -597,7 +601,21 @@ class Driver:
             new = lake.schema + 1 if target in reshaped else None
             previous = self.ledger.last_commits.get(target, "")
             shape = f"{self.generation}-{plan.epoch}".encode() if new is not None else b""
-            entries.append(Entry(target, lake.uuid, 1, lake.schema, new, lake.newest, empties.get(target, ()), files, (), previous, shape))
+            entries.append(
+                Entry(
+                    target=target,
+                    uuid=lake.uuid,
+                    buckets=1,
+                    schema=lake.schema,
+                    new_schema=new,
+                    base=lake.newest,
+                    empties=empties.get(target, ()),
+                    files=files,
+                    messages=(),
+                    previous=previous,
+                    shape=shape,
+                )
+            )
         time_ms, segment = self.relay.committed_by(plan.upto, world.clock), self.relay.number_at(plan.upto)
         return intent_of(plan, nonce=world.nonce(), time_ms=time_ms, entries=tuple(entries), segment=segment)
 

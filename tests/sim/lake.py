@@ -74,7 +74,16 @@ class LakeTable:
             where = Files.REFERENCED
         else:
             where = Files.STAGED if all(name in self.storage for name in files) else Files.MISSING
-        return View(self.uuid, 1, self.schema, True, self.newest, marker, whole, where)
+        return View(
+            uuid=self.uuid,
+            buckets=1,
+            schema=self.schema,
+            sequence_field=True,
+            snapshot=self.newest,
+            marker=marker,
+            whole=whole,
+            files=where,
+        )
 
     def publish(self, on: int, marker: tuple[int, str], empties: tuple[str, ...], files: tuple[str, ...]) -> bool:
         """Exclusive: False if somebody has published that number."""

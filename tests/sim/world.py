@@ -581,7 +581,7 @@ class World:
                     self.truths[table].aside = self.held(table)
                 case Split(_, _, uppers):
                     self.truths[table].uppers.extend(int.from_bytes(upper, "big") for upper in uppers)
-                case Adopted(_, ordinal, nonce, _, _, extent):
+                case Adopted(incarnation=_, ordinal=ordinal, nonce=nonce, visible=_, high=_, extent=extent):
                     self.adopt(self.truths[table], ordinal, nonce, extent)
                 case _:
                     pass

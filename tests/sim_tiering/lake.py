@@ -42,7 +42,9 @@ class LakeTable:
             whole_from -= 1
         tiered = [snapshot.tiered for _, snapshot in sorted(self.snapshots.items(), reverse=True) if snapshot.tiered is not None]
         rows = bool(self.files())
-        return LakeView(self.identity, self.schema, self.latest, whole_from, tuple(tiered), rows)
+        return LakeView(
+            identity=self.identity, schema=self.schema, latest=self.latest, whole_from=whole_from, tiered=tuple(tiered), rows=rows
+        )
 
     def newest(self) -> Tiered | None:
         return self.view().newest

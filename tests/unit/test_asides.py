@@ -10,7 +10,7 @@ from snowmelt.planning.tables import Tables
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 AGAIN = Incarnation(ORDERS.table, 5)
 FOUND = Found(ORDERS, "ods.orders", True, 3)
-LIVE = (FOUND, Adopted(ORDERS, OUTSIDE, "n0", 0, 0, None), Covered(1, 0), Released(ORDERS))
+LIVE = (FOUND, Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="n0", visible=0, high=0, extent=None), Covered(1, 0), Released(ORDERS))
 ASIDE = SetAside(ORDERS, 20, 7, "its key has another type")
 
 

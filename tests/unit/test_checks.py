@@ -14,15 +14,22 @@ from snowmelt.planning.facts import OUTSIDE, Adopted, Found, GivenBack, Incarnat
 from snowmelt.planning.tables import Tables
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
-ADOPTED = Adopted(ORDERS, OUTSIDE, "read", 10, 20)
+ADOPTED = Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="read", visible=10, high=20)
 
 
 def planned(*facts: Adopted) -> EpochPlan:
-    return EpochPlan(7, 3, "3-n6", 10, 30, facts, {}, ())
+    return EpochPlan(epoch=7, generation=3, follows="3-n6", after=10, upto=30, facts=facts, rules={}, given_back=())
 
 
 def answer(writer: int, *seen: tuple[int, str], generation: int = 3, epoch: int = 7) -> Message:
-    return Message(generation, epoch, writer, f"w{writer}", seen, (StagedFile("ods.orders", f"f{writer}", 10),))
+    return Message(
+        generation=generation,
+        epoch=epoch,
+        writer=writer,
+        nonce=f"w{writer}",
+        seen=seen,
+        files=(StagedFile("ods.orders", f"f{writer}", 10),),
+    )
 
 
 BOTH = ((0, "a"), (1, "b"))
@@ -119,7 +126,7 @@ def test_a_file_that_two_writers_name_is_refused() -> None:
 
 
 def test_an_intent_says_what_its_plan_says() -> None:
-    entry = Entry("ods.orders", "u", 2, 0, None, 4, (), ("f",))
+    entry = Entry(target="ods.orders", uuid="u", buckets=2, schema=0, new_schema=None, base=4, empties=(), files=("f",))
     intent = intent_of(planned(ADOPTED), nonce="n7", time_ms=5, entries=(entry,), segment=9)
     assert (intent.epoch, intent.generation, intent.after, intent.upto, intent.facts) == (7, 3, 10, 30, (ADOPTED,))
     assert (intent.identity, intent.time_ms, intent.entries, intent.segment, intent.sequence_max) == ("3-n7", 5, (entry,), 9, 61)

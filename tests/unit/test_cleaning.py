@@ -82,8 +82,12 @@ def files(*names: StagedName) -> Staged:
 
 
 def intent(epoch: int, *names: StagedName) -> Intent:
-    entry = Entry("ods.t", "u", 2, 0, None, 0, (), tuple(str(name) for name in names))
-    return Intent(epoch, 5, "n", 0, 1, None, (), (entry,), 3, 1)
+    entry = Entry(
+        target="ods.t", uuid="u", buckets=2, schema=0, new_schema=None, base=0, empties=(), files=tuple(str(name) for name in names)
+    )
+    return Intent(
+        epoch=epoch, generation=5, nonce="n", after=0, upto=1, time_ms=None, facts=(), entries=(entry,), sequence_max=3, segment=1
+    )
 
 
 class TestWhatTasksReported:

@@ -497,7 +497,9 @@ def test_a_name_that_is_too_long_for_a_file_is_refused() -> None:
 
 
 def test_a_table_is_captured_and_goes_to_its_target_for_as_long_as_its_state_lives() -> None:
-    tables = [Table(Incarnation(TableId("shop", name), 1), f"ods.{name}", True, 1) for name in ("orders", "names")]
+    tables = [
+        Table(incarnation=Incarnation(TableId("shop", name), 1), target=f"ods.{name}", keyed=True, schema=1) for name in ("orders", "names")
+    ]
 
     def check(route: Route, *exclude: str) -> None:
         router = Router([route], default="ods.{table}", ignore_case=False)

@@ -41,12 +41,23 @@ FOUND = Found(ORDERS, "ods.orders", True, 1)
 
 
 def entry(target: str = "ods.orders", *, empties: tuple[str, ...] = (), new_schema: int | None = None) -> Entry:
-    return Entry(target, "u", 1, 1, new_schema, 0, empties, ("f",))
+    return Entry(target=target, uuid="u", buckets=1, schema=1, new_schema=new_schema, base=0, empties=empties, files=("f",))
 
 
 def intent(epoch: int = 1, *, generation: int = 3, nonce: str = "n", entries: tuple[Entry, ...] = (entry(),)) -> Intent:
     facts = (FOUND,) if epoch == 1 else ()
-    return Intent(epoch, generation, f"{nonce}{epoch}", 10 * (epoch - 1), 10 * epoch, epoch, facts, entries, 0, epoch)
+    return Intent(
+        epoch=epoch,
+        generation=generation,
+        nonce=f"{nonce}{epoch}",
+        after=10 * (epoch - 1),
+        upto=10 * epoch,
+        time_ms=epoch,
+        facts=facts,
+        entries=entries,
+        sequence_max=0,
+        segment=epoch,
+    )
 
 
 MINE = intent()
@@ -136,7 +147,7 @@ class TestOneEpoch:
         assert machine.ledger.open is not None
 
     def test_what_an_epoch_lets_go_of_is_told_when_it_is_done_and_not_before(self) -> None:
-        whole = replace(MINE, facts=(FOUND, Adopted(ORDERS, OUTSIDE, "n", 1, 1, None)))
+        whole = replace(MINE, facts=(FOUND, Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="n", visible=1, high=1, extent=None)))
         machine = offered(*TO_CLOSING, offer=whole)
         assert machine.released == ()
         assert machine.ledger.tables.known(ORDERS).phase is TablePhase.CATCHING_UP
@@ -181,7 +192,7 @@ class TestLostReplies:
 class TestOthers:
     def test_losing_to_an_older_driver_rolls_its_intent_forward_and_drops_ours(self) -> None:
         """L9: what it says is the epoch. Ours was planned from another state, and so was all that was staged on it."""
-        older = replace(OLDER, facts=(FOUND, Adopted(ORDERS, OUTSIDE, "theirs", 1, 1, None)))
+        older = replace(OLDER, facts=(FOUND, Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="theirs", visible=1, high=1, extent=None)))
         machine = offered(IntentPut(False), IntentRead(older))
         assert machine.ledger.open == older
         assert machine.ledger.tables.chunk_state(ORDERS, OUTSIDE) is ChunkState.ADOPTED

@@ -43,7 +43,16 @@ def rules(draw: st.DrawFn) -> Rule:
             is_outside = True
         elif state == "adopted" and span is not None:
             adopted.append(span)
-    return Rule(ORDERS, after, live, None, is_outside, extent, tuple(adopted), tuple(adopting))
+    return Rule(
+        incarnation=ORDERS,
+        after=after,
+        live=live,
+        event=None,
+        outside=is_outside,
+        extent=extent,
+        adopted=tuple(adopted),
+        adopting=tuple(adopting),
+    )
 
 
 @settings(deadline=None, max_examples=400)

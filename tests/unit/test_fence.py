@@ -15,8 +15,8 @@ TABLE = 5
 ENDS = {Bucket(TABLE, 0): 40}
 OFFSETS = Offsets(TABLE, ENDS)
 NEWEST = Tiered(8, "p8")
-LAKE = LakeView("u", schema=1, latest=9, whole_from=3, tiered=(NEWEST,), rows=True)
-EMPTY = LakeView("u", schema=0, latest=0, whole_from=1, tiered=(), rows=False)
+LAKE = LakeView(identity="u", schema=1, latest=9, whole_from=3, tiered=(NEWEST,), rows=True)
+EMPTY = LakeView(identity="u", schema=0, latest=0, whole_from=1, tiered=(), rows=False)
 BASE = Base("u", 1, 9)
 
 

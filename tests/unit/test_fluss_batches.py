@@ -15,12 +15,12 @@ from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema, Versio
 from tests.kit.fluss_bytes import arrow_body, compacted_row, log_batch, schema_of
 
 SCHEMA = schema_of(
-    FlussType(Root.INTEGER, nullable=False),
-    FlussType(Root.STRING),
-    FlussType(Root.BINARY, length=2),
-    FlussType(Root.TIME, precision=0),
-    FlussType(Root.TIME, precision=6),
-    FlussType(Root.TIMESTAMP_LTZ, precision=6),
+    FlussType(root=Root.INTEGER, nullable=False),
+    FlussType(root=Root.STRING),
+    FlussType(root=Root.BINARY, length=2),
+    FlussType(root=Root.TIME, precision=0),
+    FlussType(root=Root.TIME, precision=6),
+    FlussType(root=Root.TIMESTAMP_LTZ, precision=6),
 )
 VERSIONS = Versions.one(SCHEMA)
 WIRE = pa.schema([pa.field(column.name, column.type.wire) for column in SCHEMA.columns])
@@ -91,7 +91,7 @@ def test_lost_batches_are_seen() -> None:
 
 
 def test_older_batches_are_read_by_their_own_schema() -> None:
-    added = Schema(2, (*SCHEMA.columns, Column(9, "late", FlussType(Root.DECIMAL, precision=20))))
+    added = Schema(2, (*SCHEMA.columns, Column(9, "late", FlussType(root=Root.DECIMAL, precision=20))))
     versions = Versions(added, {1: SCHEMA, 2: added})
     wire = WIRE.append(pa.field("late", pa.decimal128(20, 0)))
     arrays = [pa.array([None if field.name != "c0" else 7], field.type) for field in wire]
@@ -101,7 +101,7 @@ def test_older_batches_are_read_by_their_own_schema() -> None:
 
 
 def test_compacted_logs_are_read_too() -> None:
-    schema = schema_of(FlussType(Root.INTEGER), FlussType(Root.STRING))
+    schema = schema_of(FlussType(root=Root.INTEGER), FlussType(root=Root.STRING))
     rows = [(1, [7, "a"]), (2, [7, "a"]), (3, [7, None]), (0, [8, "x" * 100_000])]
     data = b""
     for kind, values in rows:
@@ -173,7 +173,7 @@ def nested_batch(kind: FlussType, array: pa.Array) -> bytes:
     return log_batch(arrow_body(pa.RecordBatch.from_arrays([array], schema=schema)), base=0, rows=len(array))
 
 
-WHOLE = FlussType(Root.INTEGER, nullable=False)
+WHOLE = FlussType(root=Root.INTEGER, nullable=False)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ WHOLE = FlussType(Root.INTEGER, nullable=False)
         (FlussType.array(WHOLE), [[1], [2, None]]),
         (FlussType.row({"a": WHOLE}), [{"a": 1}, {"a": None}]),
         (FlussType.row({"a": FlussType.row({"b": WHOLE}, nullable=False)}), [{"a": None}]),
-        (FlussType.map(WHOLE, FlussType(Root.STRING)), [[{"key": 1, "value": None}, {"key": None, "value": "x"}]]),
+        (FlussType.map(WHOLE, FlussType(root=Root.STRING)), [[{"key": 1, "value": None}, {"key": None, "value": "x"}]]),
         (FlussType.map(WHOLE, WHOLE), [[{"key": 1, "value": None}]]),
         (FlussType.map(WHOLE, WHOLE), [[{"key": 1, "value": 2}, None]]),
     ],

@@ -22,7 +22,7 @@ from tests.kit.fluss_bytes import arrow_body, log_batch, schema_of
 from tests.kit.s3 import BUCKET, PASSWORD, S3Server, s3_server
 
 BUCKET_ID = Bucket(7, 1)
-SCHEMA = schema_of(FlussType(Root.BIGINT))
+SCHEMA = schema_of(FlussType(root=Root.BIGINT))
 Answer = FetchedBucket | list[FetchedBucket] | Exception
 
 

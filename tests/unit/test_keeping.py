@@ -147,7 +147,15 @@ def test_who_starts_goes_on_behind_the_last_record_that_has_data(driver: Driver,
     after.record(second, name)
     # Another server begins there; what was captured last is of the first one.
     begins = Position(1, 4, 1)
-    empty = Sealed(4, after.generation, after.bucket.nothing(after.relay, 1), begins, begins, after.relay.end, ())
+    empty = Sealed(
+        number=4,
+        generation=after.generation,
+        name=after.bucket.nothing(after.relay, 1),
+        begins=begins,
+        ends=begins,
+        first=after.relay.end,
+        cuts=(),
+    )
     alone = Relay()
     alone.apply(after.state.seal(empty))
     last = after.bucket.last(alone)
@@ -271,7 +279,7 @@ def test_a_record_that_names_anything_else_than_a_segment_of_its_state_touches_n
     victims = [tmp_path / "000000000002.json", tmp_path / "000000000002.log", tmp_path / "state" / "000000000002.json"]
     for victim in victims:
         victim.write_text("precious")
-    sealed = Sealed(2, 1, name, Position(7, 4), Position(7, 104), 0, (Cut(100, 0),))
+    sealed = Sealed(number=2, generation=1, name=name, begins=Position(7, 4), ends=Position(7, 104), first=0, cuts=(Cut(100, 0),))
     with pytest.raises(Corrupt, match="names no segment"):
         FolderStorage(folder).remove(sealed)
     with pytest.raises(Corrupt, match="names no segment"):
@@ -287,7 +295,9 @@ def test_a_record_that_names_anything_else_than_a_segment_of_its_state_touches_n
 def test_in_a_bucket_too(driver: Driver, store: MemoryStore, name: str) -> None:
     before = dict(store._objects)
     with pytest.raises(Corrupt, match="names no segment"):
-        driver.bucket.remove(Sealed(2, 1, name, Position(7, 4), Position(7, 104), 0, (Cut(100, 0),)))
+        driver.bucket.remove(
+            Sealed(number=2, generation=1, name=name, begins=Position(7, 4), ends=Position(7, 104), first=0, cuts=(Cut(100, 0),))
+        )
     with pytest.raises(Corrupt, match="names no segment"):
         segments_of(BUCKET)(name)
     assert store._objects == before

@@ -422,11 +422,15 @@ class TestTelling:
         ]
         desk.now_ms = 50
         desk.hold()
-        assert desk.book.statuses() == [LeaseStatus("r1", PATH, LeasePhase.HELD, 2, 50, 50 + DURATION_MS)]
+        assert desk.book.statuses() == [
+            LeaseStatus(lease="r1", path=PATH, phase=LeasePhase.HELD, buckets=2, held_ms=50, covered_ms=50 + DURATION_MS)
+        ]
         desk.now_ms = 450
         desk.answer(Acquired(1))
         desk.book.release("r1", frozenset({A}), desk.now_ms)
-        assert desk.book.statuses() == [LeaseStatus("r1", PATH, LeasePhase.HELD, 1, 50, 450 + DURATION_MS)]
+        assert desk.book.statuses() == [
+            LeaseStatus(lease="r1", path=PATH, phase=LeasePhase.HELD, buckets=1, held_ms=50, covered_ms=450 + DURATION_MS)
+        ]
         desk.book.end("r1")
         desk.answer(Confirmed())
         assert desk.book.statuses() == []

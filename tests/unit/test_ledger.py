@@ -41,13 +41,24 @@ def found(incarnation: Incarnation = ORDERS, target: str = "ods.orders") -> Foun
 
 
 def adopted(ordinal: int, incarnation: Incarnation = ORDERS, *, high: int = 0, extent: KeyEnds | None = None) -> Adopted:
-    return Adopted(incarnation, ordinal, f"n{ordinal}", 0, high, extent)
+    return Adopted(incarnation=incarnation, ordinal=ordinal, nonce=f"n{ordinal}", visible=0, high=high, extent=extent)
 
 
 def intent(ledger: Ledger, *facts: Durable, upto: int | None = None, generation: int = 1, time_ms: int | None = None) -> Intent:
     """The one that follows."""
     end = ledger.upto + 10 if upto is None else upto
-    return Intent(ledger.epoch + 1, generation, f"n{ledger.epoch + 1}", ledger.upto, end, time_ms, facts, (), 2 * end + 1, ledger.epoch + 1)
+    return Intent(
+        epoch=ledger.epoch + 1,
+        generation=generation,
+        nonce=f"n{ledger.epoch + 1}",
+        after=ledger.upto,
+        upto=end,
+        time_ms=time_ms,
+        facts=facts,
+        entries=(),
+        sequence_max=2 * end + 1,
+        segment=ledger.epoch + 1,
+    )
 
 
 def win(ledger: Ledger, *facts: Durable, upto: int | None = None, generation: int = 1, time_ms: int | None = None) -> Intent:
@@ -145,7 +156,7 @@ class TestIntents:
 
     def test_an_epoch_that_empties_or_reshapes_is_not_overlapped(self) -> None:
         """A9: the next one would read the lake before it, or stage in the old shape."""
-        plain = Entry("ods.orders", "u", 1, 1, None, 0, (), ("f",))
+        plain = Entry(target="ods.orders", uuid="u", buckets=1, schema=1, new_schema=None, base=0, empties=(), files=("f",))
         base = intent(Ledger())
         assert base.overlaps
         assert replace(base, entries=(plain,)).overlaps

@@ -26,7 +26,18 @@ from snowmelt.store.records import RecordKind, settle_record
 
 TABLE = Incarnation(TableId("shop", "orders"), 1)
 ASIDE = SetAside(TABLE, 0, 5, "why")
-INTENT_5 = Intent(1, 1, "n", 0, 0, 5, (Found(TABLE, "ods.orders", True, 1, 0),), (), 0, 0)
+INTENT_5 = Intent(
+    epoch=1,
+    generation=1,
+    nonce="n",
+    after=0,
+    upto=0,
+    time_ms=5,
+    facts=(Found(TABLE, "ods.orders", True, 1, 0),),
+    entries=(),
+    sequence_max=0,
+    segment=0,
+)
 
 
 @pytest.mark.parametrize("value", [INTENT_5, Watermark("ods.orders", 5), ASIDE, Cut(7, 5)])

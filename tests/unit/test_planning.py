@@ -56,10 +56,10 @@ AGAIN = Incarnation(ORDERS.table, 2)
 EXTENT = KeyEnds(b"\x01", b"\x09")
 
 FOUND = Found(ORDERS, "ods.orders", True, 1)
-OUTER = Adopted(ORDERS, OUTSIDE, "n0", 0, 0, EXTENT)
+OUTER = Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="n0", visible=0, high=0, extent=EXTENT)
 BOUNDS = Split(ORDERS, 1, (b"\x03", b"\x06", b"\x09"), True)
 COPYING = (FOUND, OUTER, BOUNDS)
-LIVE = (FOUND, Adopted(ORDERS, OUTSIDE, "n0", 0, 0, None), Covered(1, 0), Released(ORDERS))
+LIVE = (FOUND, Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="n0", visible=0, high=0, extent=None), Covered(1, 0), Released(ORDERS))
 
 
 appends = partial(emits, keyed=False)
@@ -148,7 +148,14 @@ class TestAdoption:
         assert again == [30, 40, 50, 60], "where rows have keys no mark is asked"
 
     def test_changes_of_a_chunk_are_dropped_before_it_is_adopted_and_go_on_afterwards(self) -> None:
-        tables, relay = book(*COPYING, Adopted(ORDERS, 1, "n", 10, 20), Adopted(ORDERS, 3, "n", 10, 20)), captured()
+        tables, relay = (
+            book(
+                *COPYING,
+                Adopted(incarnation=ORDERS, ordinal=1, nonce="n", visible=10, high=20),
+                Adopted(incarnation=ORDERS, ordinal=3, nonce="n", visible=10, high=20),
+            ),
+            captured(),
+        )
         rule = plan(tables, relay, 40, 60).rules[ORDERS.table]
         assert (rule.live, rule.outside, rule.extent) == (False, True, EXTENT)
         assert rule.adopted == (Span(None, b"\x03"), Span(b"\x06", b"\x09"))
@@ -164,13 +171,13 @@ class TestAdoption:
         (adopting,) = found.rules[ORDERS.table].adopting
         assert adopting.span is None
         assert found.low == 20
-        assert found.facts == (Adopted(ORDERS, OUTSIDE, "n1", 20, 30, EXTENT),)
+        assert found.facts == (Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="n1", visible=20, high=30, extent=EXTENT),)
         assert appends(found.rules[ORDERS.table], offset=40, adopted=False, adopting=adopting, covered=upto(30, 40))
 
     def test_an_empty_table_is_all_outside(self) -> None:
-        tables = book(FOUND, Adopted(ORDERS, OUTSIDE, "n", 10, 10, None))
+        tables = book(FOUND, Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="n", visible=10, high=10, extent=None))
         rule = plan(tables, captured(), 10, 20).rule(tables.known(ORDERS))
-        assert rule == Rule(ORDERS, 10, live=True)
+        assert rule == Rule(incarnation=ORDERS, after=10, live=True)
         replacing = book(*LIVE, Recopied(ORDERS, 5))
         assert plan(replacing, captured(), 10, 20).rules == {}, "nothing is held back of a table that the lake has"
 
@@ -204,11 +211,14 @@ class TestAdoption:
         tables = book(*LIVE, Found(ITEMS, "ods.items", True, 1))
         found = plan(tables, captured(), 20, 60)
         assert list(found.rules) == [ITEMS.table]
-        assert found.rule(tables.known(ORDERS)) == Rule(ORDERS, 20, live=True)
+        assert found.rule(tables.known(ORDERS)) == Rule(incarnation=ORDERS, after=20, live=True)
 
     def test_a_read_reaches_back_for_its_own_table_alone(self) -> None:
         """A15."""
-        other = (Found(ITEMS, "ods.items", True, 1), Adopted(ITEMS, OUTSIDE, "n", 0, 0, EXTENT))
+        other = (
+            Found(ITEMS, "ods.items", True, 1),
+            Adopted(incarnation=ITEMS, ordinal=OUTSIDE, nonce="n", visible=0, high=0, extent=EXTENT),
+        )
         tables = book(*COPYING, *other, launched(2, 1, 20), reported(2, 1, 30))
         found = plan(tables, captured(), 50, 70)
         assert (found.low, found.rules[ORDERS.table].low, found.rules[ITEMS.table].low) == (20, 20, 50)
@@ -217,7 +227,7 @@ class TestAdoption:
         """Found a while ago and not read yet, found by this very epoch, or dropped."""
         for tables, proposals in ((book(FOUND), ()), (Tables(), (FOUND,))):
             found = plan(tables, captured(), 20, 60, *proposals)
-            assert found.rules == {ORDERS.table: Rule(ORDERS, 20, live=False)}
+            assert found.rules == {ORDERS.table: Rule(incarnation=ORDERS, after=20, live=False)}
             assert not appends(found.rules[ORDERS.table], offset=50, adopted=False, adopting=None, covered=upto(0, 50))
         gone = book(*LIVE, Gone(ORDERS, 20))
         found = plan(gone, captured(), 20, 60)
@@ -234,7 +244,12 @@ class TestAdoption:
 class TestReadingAgain:
     """A7, L13."""
 
-    TABLES = (*LIVE, Recopied(ORDERS, 5), Adopted(ORDERS, OUTSIDE, "n", 10, 10, EXTENT), Split(ORDERS, 1, (b"\x09",), True))
+    TABLES = (
+        *LIVE,
+        Recopied(ORDERS, 5),
+        Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="n", visible=10, high=10, extent=EXTENT),
+        Split(ORDERS, 1, (b"\x09",), True),
+    )
 
     def test_the_log_lane_goes_on_while_a_range_is_read_again(self) -> None:
         tables = book(*self.TABLES, launched(1, 1, 20))
@@ -283,7 +298,7 @@ class TestStatements:
         tables = book(*COPYING, launched(1, 1, 20), reported(1, 1, 25))
         found = plan(tables, captured(TableStatement(30, ITEMS.table, Effect.EMPTIES, 1)), 20, 60)
         assert adoptions(found) == [1]
-        assert found.facts == (Adopted(ORDERS, 1, "n1", 20, 25),)
+        assert found.facts == (Adopted(incarnation=ORDERS, ordinal=1, nonce="n1", visible=20, high=25),)
 
     def test_a_read_of_behind_a_change_of_schema_waits_until_the_log_has_passed_it(self) -> None:
         """L14: adopted before, its rows would have a shape that the lake has not."""
@@ -303,10 +318,10 @@ class TestStatements:
 
     def test_a_table_emptied_while_it_is_copied_is_copied_anew_and_emits_nothing(self) -> None:
         """L6."""
-        tables = book(*COPYING, Adopted(ORDERS, 1, "n", 10, 20))
+        tables = book(*COPYING, Adopted(incarnation=ORDERS, ordinal=1, nonce="n", visible=10, high=20))
         found = plan(tables, captured(self.EMPTIES), 20, 60)
         assert found.facts == (Reborn(AGAIN, 30, 1),)
-        assert found.rules[ORDERS.table] == Rule(AGAIN, 30, live=False)
+        assert found.rules[ORDERS.table] == Rule(incarnation=AGAIN, after=30, live=False)
 
     def test_a_live_table_that_is_truncated_emits_only_what_follows(self) -> None:
         """A12: rows ordered before it are dropped, and its commit is one overwrite with the rest."""
@@ -314,7 +329,7 @@ class TestStatements:
         found = plan(tables, captured(self.EMPTIES), 20, 60)
         assert found.facts == (Truncated(ORDERS, 30),)
         rule = found.rules[ORDERS.table]
-        assert rule == Rule(ORDERS, 30, live=True)
+        assert rule == Rule(incarnation=ORDERS, after=30, live=True)
         assert [offset for offset in (20, 30, 40) if appends(rule, offset=offset, adopted=False, adopting=None, covered=upto(0, 0))] == [40]
 
     @pytest.mark.parametrize(
@@ -356,7 +371,7 @@ class TestStatements:
         ]
         found = plan(tables, captured(*statements), 20, 30)
         assert found.facts == (Gone(ORDERS, 30), Reborn(AGAIN, 30, 5), Reshaped(AGAIN, 30, 6))
-        assert found.rules == {ORDERS.table: Rule(AGAIN, 30, live=False)}
+        assert found.rules == {ORDERS.table: Rule(incarnation=AGAIN, after=30, live=False)}
         for fact in found.facts:
             tables.apply(fact, 2)
 
@@ -375,7 +390,7 @@ class TestStatements:
         """A12: PostgreSQL has insert, TRUNCATE and insert in one transaction, which is one place."""
         statement = TableStatement(30, ORDERS.table, Effect.EMPTIES, 1, event=4)
         rule = plan(book(*LIVE), captured(statement), 20, 60).rules[ORDERS.table]
-        assert rule == Rule(ORDERS, 30, live=True, event=4)
+        assert rule == Rule(incarnation=ORDERS, after=30, live=True, event=4)
         kept = [event for event in (3, 4, 5) if appends(rule, offset=30, event=event, adopted=False, adopting=None, covered=upto(0, 0))]
         assert kept == [5]
         assert not appends(rule, offset=20, event=9, adopted=False, adopting=None, covered=upto(0, 0))
@@ -420,16 +435,20 @@ class TestSetAside:
     AT_REST = (*LIVE, SetAside(ORDERS, 20, 20, "its key has another type"))
 
     def test_an_epoch_that_sets_a_table_aside_emits_nothing_of_it_and_everything_of_the_others(self) -> None:
-        tables = book(*LIVE, Found(ITEMS, "ods.items", True, 1), Adopted(ITEMS, OUTSIDE, "n0", 0, 0, None))
+        tables = book(
+            *LIVE,
+            Found(ITEMS, "ods.items", True, 1),
+            Adopted(incarnation=ITEMS, ordinal=OUTSIDE, nonce="n0", visible=0, high=0, extent=None),
+        )
         found = plan(tables, captured(), 20, 60, self.WHY)
         assert found.facts == (self.WHY,)
-        assert found.rules == {ORDERS.table: Rule(ORDERS, 20, live=False)}
+        assert found.rules == {ORDERS.table: Rule(incarnation=ORDERS, after=20, live=False)}
         assert found.rule(tables.known(ITEMS)).live
 
     def test_a_table_that_is_set_aside_emits_nothing_and_is_not_read(self) -> None:
         tables = book(*self.AT_REST)
         rule = plan(tables, captured(), 20, 60).rules[ORDERS.table]
-        assert rule == Rule(ORDERS, 20, live=False)
+        assert rule == Rule(incarnation=ORDERS, after=20, live=False)
         assert not emits(rule, offset=40, adopted=False, adopting=None, keyed=True, covered=lambda _: False)
         assert decide_launches(tables, captured(), visible=50, job=1, running_max=9) == []
 
@@ -497,7 +516,7 @@ class TestSetAside:
             tables.apply(reported(1, 1, 20))
         found = plan(tables, captured(), 20, 60, again)
         assert found.facts == (again,)
-        assert found.rules[ORDERS.table] == Rule(AGAIN, 20, live=False)
+        assert found.rules[ORDERS.table] == Rule(incarnation=AGAIN, after=20, live=False)
 
     def test_asking_for_a_table_that_is_gone_or_was_asked_for_already_changes_nothing(self) -> None:
         again = Reborn(AGAIN, 20, 1, asked=True)
@@ -600,7 +619,7 @@ class TestLaunching:
         spans = [span_of(tables.copy_of(ORDERS), ordinal) for ordinal in (1, 2, 3)]
         assert spans == [Span(None, b"\x03"), Span(b"\x03", b"\x06"), Span(b"\x06", b"\x09")]
         for ordinal in (1, 2):
-            tables.apply(Adopted(ORDERS, ordinal, "n", 10, 20), 1)
+            tables.apply(Adopted(incarnation=ORDERS, ordinal=ordinal, nonce="n", visible=10, high=20), 1)
             held = tables.copy_of(ORDERS)
             assert span_of(held, 3) == Span(b"\x06", b"\x09")
             assert span_of(held, OUTSIDE) is None
@@ -608,7 +627,13 @@ class TestLaunching:
             assert rule.adopted == (Span(None, held.bounds.upper(ordinal)),)
 
 
-BOTH = book(*LIVE, Found(ITEMS, "ods.items", True, 1), Adopted(ITEMS, OUTSIDE, "n1", 0, 0, None), Covered(1, 0), Released(ITEMS))
+BOTH = book(
+    *LIVE,
+    Found(ITEMS, "ods.items", True, 1),
+    Adopted(incarnation=ITEMS, ordinal=OUTSIDE, nonce="n1", visible=0, high=0, extent=None),
+    Covered(1, 0),
+    Released(ITEMS),
+)
 
 
 class TestEnds:

@@ -10,8 +10,8 @@ from snowmelt.commit.publish import EpochInLake, Files, LastCommit, PublishEpoch
 from snowmelt.commit.records import Entry, Intent
 from snowmelt.errors import BEGIN_ANEW, Fenced, SourceDrift
 
-ENTRY = Entry("ods.orders", "u", 4, 1, None, 10, (), ("f1", "f2"))
-INTENT = Intent(9, 3, "n", 0, 1, None, (), (ENTRY,), 3, 1)
+ENTRY = Entry(target="ods.orders", uuid="u", buckets=4, schema=1, new_schema=None, base=10, empties=(), files=("f1", "f2"))
+INTENT = Intent(epoch=9, generation=3, nonce="n", after=0, upto=1, time_ms=None, facts=(), entries=(ENTRY,), sequence_max=3, segment=1)
 OURS = LastCommit(9, "3-n", 11)
 VIEW = View(uuid="u", buckets=4, schema=1, sequence_field=True, snapshot=12, marker=None, whole=True, files=Files.STAGED)
 

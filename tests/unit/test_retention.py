@@ -27,12 +27,19 @@ def segment(
     first = 10 * (number - 1)
     cuts = (Cut(first + 5, first + 5), Cut(first + 10, first + 10))
     return Sealed(
-        number, 1, name or f"s{number}", Position(file, 4 + first, era), Position(file, 4 + first + size, era), first, cuts, statements
+        number=number,
+        generation=1,
+        name=name or f"s{number}",
+        begins=Position(file, 4 + first, era),
+        ends=Position(file, 4 + first + size, era),
+        first=first,
+        cuts=cuts,
+        statements=statements,
     )
 
 
 def group(offset: int, xid: str = "x", *, size: int = 2, era: int = 0) -> Prepared:
-    return Prepared(xid, era, offset - size, offset, offset - size, size)
+    return Prepared(xid=xid, era=era, begins=offset - size, offset=offset, at=offset - size, bytes=size)
 
 
 def relay_of(*segments: Sealed) -> Relay:
@@ -407,12 +414,12 @@ class TestLettingGo:
     def test_where_another_server_goes_on_holds_nothing_and_lets_nobody_forget_where_the_last_one_ended(self) -> None:
         relay = of(3)
         begins = Position(9, 400, 1)
-        relay.apply(Sealed(4, 1, "era", begins, begins, 30, (Cut(30, 30),)))
+        relay.apply(Sealed(number=4, generation=1, name="era", begins=begins, ends=begins, first=30, cuts=(Cut(30, 30),)))
         relay.raise_floor(20)
         assert [sealed.number for sealed in relay.covering(20, 30)] == [3]
         relay.raise_floor(30)
         assert [sealed.number for sealed in relay.deletable(9)] == [1, 2]
-        relay.apply(Sealed(5, 1, "s5", begins, Position(9, 410, 1), 30, (Cut(40, 40),)))
+        relay.apply(Sealed(number=5, generation=1, name="s5", begins=begins, ends=Position(9, 410, 1), first=30, cuts=(Cut(40, 40),)))
         assert [sealed.number for sealed in relay.covering(30, 40)] == [5]
         assert [sealed.number for sealed in relay.deletable(9)] == [1, 2, 3, 4]
         assert (relay.offset_of(begins), relay.number_at(30)) == (30, 3)

@@ -54,7 +54,7 @@ A, B = Bucket(TABLE, 0), Bucket(TABLE, 1)
 BASE = Base("u", 0, 3)
 NEWEST = Tiered(3, "p3")
 BEFORE = Offsets(TABLE, {A: 10})
-LAKE = LakeView("u", 0, 3, 1, (NEWEST,), rows=True)
+LAKE = LakeView(identity="u", schema=0, latest=3, whole_from=1, tiered=(NEWEST,), rows=True)
 SEEN = Looked(LAKE, BEFORE, KnownToFluss(3, BEFORE.ends))
 COPY = KvSnapshot(B, 7, 40)
 LISTED = LogsListed([BucketLog(A, 0, 20), BucketLog(B, 0, 60, COPY)])
@@ -240,7 +240,7 @@ class TestCommit:
         assert round_.next_step(0) == Confirm()
 
     def test_of_a_table_that_was_never_tiered_nothing_is_there_to_be_let_go_of(self) -> None:
-        first = Looked(LakeView("u", 0, 0, 1, (), rows=False), None, None)
+        first = Looked(LakeView(identity="u", schema=0, latest=0, whole_from=1, tiered=(), rows=False), None, None)
         round_ = fresh(first, LogsListed([BucketLog(A, 0, 20)]), SplitsRead([BucketRead(A, 20, ())]), SAME)
         round_.take(CommitPrepared("p1", Offsets(TABLE, {A: 20})))
         round_.next_step(0)

@@ -36,11 +36,14 @@ BIG = Split(ORDERS, 1, tuple(bytes([n]) for n in (1, 2, 3, 4, 5, 6, 7, 9)), True
 
 STORY: list[tuple[Durable, ...]] = [
     (Found(ORDERS, "ods.orders", True, 1),),
-    (Adopted(ORDERS, OUTSIDE, "n", 3, 4, EXTENT), Found(ITEMS, "ods.items", False, 2)),
+    (Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="n", visible=3, high=4, extent=EXTENT), Found(ITEMS, "ods.items", False, 2)),
     (BIG,),
-    tuple(Adopted(ORDERS, ordinal, "n", 9, 11) for ordinal in (1, 2, 3, 4, 6)),
-    (Adopted(ORDERS, 5, "n", 9, 38), Adopted(ITEMS, OUTSIDE, "n", 9, 99, None)),
-    tuple(Adopted(ORDERS, ordinal, "n", 9, 11) for ordinal in (8, 7)),
+    tuple(Adopted(incarnation=ORDERS, ordinal=ordinal, nonce="n", visible=9, high=11) for ordinal in (1, 2, 3, 4, 6)),
+    (
+        Adopted(incarnation=ORDERS, ordinal=5, nonce="n", visible=9, high=38),
+        Adopted(incarnation=ITEMS, ordinal=OUTSIDE, nonce="n", visible=9, high=99, extent=None),
+    ),
+    tuple(Adopted(incarnation=ORDERS, ordinal=ordinal, nonce="n", visible=9, high=11) for ordinal in (8, 7)),
     (Recopied(ORDERS, 60),),
     (Gone(ITEMS, 70),),
     (SetAside(ORDERS, 80, 800, "its key has another type"),),
@@ -53,7 +56,18 @@ def told(length: int) -> tuple[Ledger, list[tuple[Intent, Done]]]:
     ledger, records = Ledger(), []
     for number, facts in enumerate(STORY[:length], start=1):
         end = ledger.upto + 10
-        intent = Intent(number, 1 + number // 4, f"n{number}", ledger.upto, end, 100 * number, facts, (), 2 * end + 1, number)
+        intent = Intent(
+            epoch=number,
+            generation=1 + number // 4,
+            nonce=f"n{number}",
+            after=ledger.upto,
+            upto=end,
+            time_ms=100 * number,
+            facts=facts,
+            entries=(),
+            sequence_max=2 * end + 1,
+            segment=number,
+        )
         ledger.apply_intent(intent)
         done = ledger.decide_done((Committed("ods.orders", number), Committed("ods.items", 1)), f"heard {number}")
         ledger.apply_done(done)
@@ -100,7 +114,9 @@ def test_reads_under_way_are_in_no_summary() -> None:
 
 def test_an_open_epoch_is_not_summed_up() -> None:
     ledger, _ = told(2)
-    ledger.apply_intent(Intent(3, 1, "n3", 20, 30, None, (BIG,), (), 61, 3))
+    ledger.apply_intent(
+        Intent(epoch=3, generation=1, nonce="n3", after=20, upto=30, time_ms=None, facts=(BIG,), entries=(), sequence_max=61, segment=3)
+    )
     with pytest.raises(InvariantBroken, match="an open epoch is summed up"):
         summarise(ledger)
 
@@ -144,7 +160,9 @@ class TestReleased:
 
     def test_a_table_that_was_catching_up_is_let_go_of_after_a_restart(self) -> None:
         ledger = stored(self.released())
-        ledger.apply_intent(Intent(7, 2, "n7", 60, 100, None, (), (), 201, 7))
+        ledger.apply_intent(
+            Intent(epoch=7, generation=2, nonce="n7", after=60, upto=100, time_ms=None, facts=(), entries=(), sequence_max=201, segment=7)
+        )
         assert ledger.apply_done(ledger.decide_done((), "")) == [ITEMS]
 
     def test_listeners_snapshots_and_watermarks_survive(self) -> None:

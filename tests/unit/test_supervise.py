@@ -347,7 +347,9 @@ def test_an_error_of_compiling_is_raised_and_a_user_does_not_wait_for_it(monkeyp
 
 def test_a_round_tells_the_lease_that_it_read_under() -> None:
     told: list[str] = []
-    end = RoundEnd(TableId("shop", "orders"), RoundState.FINISHED, 3, 1.0, 7, None, "shop-1-x", 2)
+    end = RoundEnd(
+        path=TableId("shop", "orders"), state=RoundState.FINISHED, rows=3, seconds=1.0, snapshot=7, error=None, lease="shop-1-x", leased=2
+    )
     round_teller(told.append, as_json=True)(end)
     found = json.loads(told[0])
     assert (found["lease"], found["leased"]) == ("shop-1-x", 2)

@@ -51,11 +51,11 @@ def found(incarnation: Incarnation = ORDERS, *, keyed: bool = True) -> Found:
 
 
 def outside(incarnation: Incarnation = ORDERS, *, high: int = 10, extent: KeyEnds | None = EXTENT) -> Adopted:
-    return Adopted(incarnation, OUTSIDE, "n0", 10, high, extent)
+    return Adopted(incarnation=incarnation, ordinal=OUTSIDE, nonce="n0", visible=10, high=high, extent=extent)
 
 
 def adopted(ordinal: int, incarnation: Incarnation = ORDERS, *, high: int = 10) -> Adopted:
-    return Adopted(incarnation, ordinal, f"n{ordinal}", 10, high)
+    return Adopted(incarnation=incarnation, ordinal=ordinal, nonce=f"n{ordinal}", visible=10, high=high)
 
 
 def split(*uppers: bytes, first: int = 1, complete: bool = True, incarnation: Incarnation = ORDERS) -> Split:
@@ -169,7 +169,7 @@ class TestRelease:
 
     def test_a_released_table_is_neither_found_again_nor_read_again(self) -> None:
         tables = Tables()
-        tables.restore(Table(ORDERS, "ods.orders", True, 1, TablePhase.RELEASED, None))
+        tables.restore(Table(incarnation=ORDERS, target="ods.orders", keyed=True, schema=1, phase=TablePhase.RELEASED, copy=None))
         assert tables.known(ORDERS).live
         assert tables.releasable() == []
         assert tables.chunk_state(ORDERS, OUTSIDE) is None
@@ -263,7 +263,7 @@ class TestReads:
         """L9: what an intent holds is true whoever wrote it, and this driver's own read is void then."""
         for under_way in ([], [launched(1, 1)], [launched(1, 1), reported(1, 1, nonce="mine")]):
             tables = book(found(), outside(), split(b"\x09"), *under_way)
-            tables.apply(Adopted(ORDERS, 1, "theirs", 5, 11), 2)
+            tables.apply(Adopted(incarnation=ORDERS, ordinal=1, nonce="theirs", visible=5, high=11), 2)
             assert tables.chunk_state(ORDERS, 1) is ChunkState.ADOPTED
             assert list(tables.readings()) == []
             assert tables.decide_report(reported(1, 1, nonce="mine")) == []

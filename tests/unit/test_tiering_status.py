@@ -48,7 +48,7 @@ def beat(service: StatusFile, *leases: LeaseStatus, now_ms: int = 1000) -> None:
 
 
 def ended(state: RoundState, error: Unavailable | None = None) -> RoundEnd:
-    return RoundEnd(PATH, state, 10, 0.5, 3, error)
+    return RoundEnd(path=PATH, state=state, rows=10, seconds=0.5, snapshot=3, error=error)
 
 
 def test_a_service_that_never_ran_here_is_told(described: str) -> None:
@@ -61,7 +61,11 @@ def test_a_running_service_shows_its_rounds_and_its_leases(described: str) -> No
     service.count(ended(RoundState.FINISHED))
     service.count(ended(RoundState.FAILED, Unavailable("the lake is away")))
     # The clock of leases is not the wall's: this one is held for 4 s and covered for 7 s more.
-    beat(service, LeaseStatus("shop-5-abc", PATH, LeasePhase.HELD, 2, 6_000, 17_000), now_ms=10_000)
+    beat(
+        service,
+        LeaseStatus(lease="shop-5-abc", path=PATH, phase=LeasePhase.HELD, buckets=2, held_ms=6_000, covered_ms=17_000),
+        now_ms=10_000,
+    )
     code, text = ask(described)
     lines = text.splitlines()
     assert code == 0

@@ -21,7 +21,14 @@ OFFSETS = Offsets(TABLE, {ONE: 10})
 
 
 def lake(latest: int = 0, *tiered: int, whole_from: int = 1, rows: bool = False) -> LakeView:
-    return LakeView("id", 0, latest, whole_from, tuple(Tiered(number, f"{number}.offsets") for number in tiered), rows)
+    return LakeView(
+        identity="id",
+        schema=0,
+        latest=latest,
+        whole_from=whole_from,
+        tiered=tuple(Tiered(number, f"{number}.offsets") for number in tiered),
+        rows=rows,
+    )
 
 
 class TestWhatTheLakeHas:

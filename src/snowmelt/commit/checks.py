@@ -19,7 +19,7 @@ class StagedFile:
     first: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """What a writer of an epoch's job answers."""
 

@@ -32,7 +32,7 @@ class LastCommit:
     snapshot: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """A lake table at its newest snapshot."""
 

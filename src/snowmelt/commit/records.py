@@ -16,7 +16,7 @@ from snowmelt.planning.epochs import EpochPlan
 from snowmelt.planning.facts import Durable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What an epoch does to one lake table, in this order: empty sources, add files, change the schema."""
 
@@ -42,7 +42,7 @@ class Entry:
     """What `new_schema` is to be, in the lake's own form: whoever rolls the intent forward makes exactly this. Empty without a change."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """Epoch `epoch`, with the log range (after, upto]."""
 
@@ -74,7 +74,16 @@ class Intent:
 def intent_of(plan: EpochPlan, *, nonce: str, time_ms: int | None, entries: tuple[Entry, ...], segment: int) -> Intent:
     """What a plan becomes when its tasks have answered: exactly what it says, and what was staged for it."""
     return Intent(
-        plan.epoch, plan.generation, nonce, plan.after, plan.upto, time_ms, plan.facts, entries, sequence.of_chunk(plan.upto), segment
+        epoch=plan.epoch,
+        generation=plan.generation,
+        nonce=nonce,
+        after=plan.after,
+        upto=plan.upto,
+        time_ms=time_ms,
+        facts=plan.facts,
+        entries=entries,
+        sequence_max=sequence.of_chunk(plan.upto),
+        segment=segment,
     )
 
 

@@ -12,7 +12,7 @@ from snowmelt.planning.ordinals import Bounds, RangeSet
 from snowmelt.planning.tables import Copy, Table, TablePhase
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyState:
     replaces: bool
     extent: KeyEnds | None
@@ -25,7 +25,7 @@ class CopyState:
     high: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
     incarnation: Incarnation
     target: str
@@ -37,7 +37,7 @@ class TableState:
     aside: SetAside | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What is true after epoch `epoch` was done."""
 
@@ -57,17 +57,17 @@ class Summary:
 def summarise(ledger: Ledger) -> Summary:
     check(ledger.open is None, "an open epoch is summed up", f"{ledger.epoch}")
     return Summary(
-        ledger.epoch,
-        ledger.identity,
-        ledger.generation,
-        ledger.upto,
-        ledger.sequence_max,
-        ledger.segment,
-        ledger.listeners,
-        tuple(_table_state(table) for table in ledger.tables),
-        tuple(Committed(*pair) for pair in sorted(ledger.snapshots.items())),
-        tuple(sorted(ledger.last_commits.items())),
-        tuple(Watermark(*pair) for pair in sorted(ledger.watermarks.items())),
+        epoch=ledger.epoch,
+        identity=ledger.identity,
+        generation=ledger.generation,
+        upto=ledger.upto,
+        sequence_max=ledger.sequence_max,
+        segment=ledger.segment,
+        listeners=ledger.listeners,
+        tables=tuple(_table_state(table) for table in ledger.tables),
+        snapshots=tuple(Committed(*pair) for pair in sorted(ledger.snapshots.items())),
+        last_commits=tuple(sorted(ledger.last_commits.items())),
+        watermarks=tuple(Watermark(*pair) for pair in sorted(ledger.watermarks.items())),
     )
 
 
@@ -87,22 +87,57 @@ def restore(summary: Summary) -> Ledger:
 
 def _table_state(table: Table) -> TableState:
     copy = None if table.copy is None else _copy_state(table.copy)
-    return TableState(table.incarnation, table.target, table.keyed, table.schema, table.phase, table.since, copy, table.aside)
+    return TableState(
+        incarnation=table.incarnation,
+        target=table.target,
+        keyed=table.keyed,
+        schema=table.schema,
+        phase=table.phase,
+        since=table.since,
+        copy=copy,
+        aside=table.aside,
+    )
 
 
 def _copy_state(copy: Copy) -> CopyState:
     bounds = copy.bounds
     uppers = tuple(bounds.upper(ordinal) for ordinal in range(bounds.first, bounds.last + 1))
-    return CopyState(copy.replaces, copy.extent, copy.complete, bounds.first, uppers, tuple(copy.adopted), copy.adopted_in, copy.high)
+    return CopyState(
+        replaces=copy.replaces,
+        extent=copy.extent,
+        complete=copy.complete,
+        first=bounds.first,
+        uppers=uppers,
+        adopted=tuple(copy.adopted),
+        adopted_in=copy.adopted_in,
+        high=copy.high,
+    )
 
 
 def _table(state: TableState) -> Table:
     copy = None if state.copy is None else _copy(state.copy)
-    return Table(state.incarnation, state.target, state.keyed, state.schema, state.phase, copy, state.since, state.aside)
+    return Table(
+        incarnation=state.incarnation,
+        target=state.target,
+        keyed=state.keyed,
+        schema=state.schema,
+        phase=state.phase,
+        copy=copy,
+        since=state.since,
+        aside=state.aside,
+    )
 
 
 def _copy(state: CopyState) -> Copy:
     bounds = Bounds(first=state.first)
     bounds.extend(state.uppers)
     adopted = RangeSet([first for first, _ in state.adopted], [last for _, last in state.adopted])
-    return Copy(state.replaces, bounds, state.extent, state.complete, adopted, state.adopted_in, state.high)
+    return Copy(
+        replaces=state.replaces,
+        bounds=bounds,
+        extent=state.extent,
+        complete=state.complete,
+        adopted=adopted,
+        adopted_in=state.adopted_in,
+        high=state.high,
+    )

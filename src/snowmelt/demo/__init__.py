@@ -70,7 +70,7 @@ _VERIFY_ENDS = (0, 1, 3)
 """Exit codes of `snowmelt verify` that come with verdicts."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Story:
     """What happened, for the summary."""
 

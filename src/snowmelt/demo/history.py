@@ -43,7 +43,7 @@ PLACE = "place"
 """A column of the log's changes: where they are, as a number."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """A change table, and what is wrong with it: nothing, if `wrong` is empty."""
 

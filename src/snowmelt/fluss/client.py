@@ -31,7 +31,7 @@ _LAST: Final = 0
 """Where a new column stands."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableInfo:
     table: int
     schema: int
@@ -175,15 +175,15 @@ class FlussClient:
         try:
             said = json.loads(answer.table_json)
             return TableInfo(
-                answer.table_id,
-                answer.schema_id,
-                json.dumps(said["schema"]),
-                tuple(said["schema"].get("primary_key", ())),
-                tuple(said.get("partition_key", ())),
-                tuple(said.get("bucket_key", ())),
-                int(said["bucket_count"]),
-                dict(said.get("properties", {})),
-                dict(said.get("custom_properties", {})),
+                table=answer.table_id,
+                schema=answer.schema_id,
+                schema_json=json.dumps(said["schema"]),
+                primary_key=tuple(said["schema"].get("primary_key", ())),
+                partition_keys=tuple(said.get("partition_key", ())),
+                bucket_keys=tuple(said.get("bucket_key", ())),
+                buckets=int(said["bucket_count"]),
+                properties=dict(said.get("properties", {})),
+                custom_properties=dict(said.get("custom_properties", {})),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Corrupt("a Fluss table's description can't be read", detail=str(path)) from error

@@ -20,7 +20,7 @@ from snowmelt.model.table import TableId
 _FIRST_SCHEMA: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadableTable:
     """A table as it was when it was asked for. `bucket_key` is empty where rows are spread without one."""
 
@@ -50,16 +50,16 @@ def describe_table(client: FlussClient, path: TableId) -> ReadableTable:
     target = read_schema(info.schema, info.schema_json)
     older = {id: read_schema(id, client.schema_json(path, id)) for id in range(_FIRST_SCHEMA, info.schema)}
     return ReadableTable(
-        path,
-        info.table,
-        Versions(target, older | {info.schema: target}),
-        info.partition_keys,
-        info.bucket_keys,
-        info.buckets,
-        info.properties.get("table.datalake.format"),
-        info.properties.get("table.log.format", "ARROW").upper(),
-        info.properties.get("table.kv.format", "COMPACTED").upper(),
-        {**info.properties, **info.custom_properties},
+        path=path,
+        table=info.table,
+        versions=Versions(target, older | {info.schema: target}),
+        partition_key=info.partition_keys,
+        bucket_key=info.bucket_keys,
+        buckets=info.buckets,
+        lake_format=info.properties.get("table.datalake.format"),
+        log_format=info.properties.get("table.log.format", "ARROW").upper(),
+        kv_format=info.properties.get("table.kv.format", "COMPACTED").upper(),
+        properties={**info.properties, **info.custom_properties},
     )
 
 

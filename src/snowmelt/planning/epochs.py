@@ -79,7 +79,7 @@ class Adopting:
     replaces: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """Which changes of a table an epoch emits. A known table without a rule is live: all its changes in (s, e] are."""
 
@@ -101,7 +101,7 @@ class Rule:
         return min([self.after, *(adopting.visible for adopting in self.adopting)])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
     """Fixed before the epoch's first task starts. Its intent says exactly this, or is not written."""
 
@@ -133,7 +133,7 @@ class EpochPlan:
         return resting
 
     def rule(self, table: Table) -> Rule:
-        return self.rules.get(table.incarnation.table) or Rule(table.incarnation, self.after, live=table.live)
+        return self.rules.get(table.incarnation.table) or Rule(incarnation=table.incarnation, after=self.after, live=table.live)
 
 
 def visible_cut(relay: Relay, shown: Position) -> int | None:
@@ -224,7 +224,16 @@ def plan_epoch(
             copy = tables.copy_of(report.incarnation)
             span = span_of(copy, report.ordinal)
             adopting.setdefault(report.incarnation.table, []).append(Adopting(report, reading.launch.visible, span, copy.replaces))
-            facts.append(Adopted(report.incarnation, report.ordinal, report.nonce, reading.launch.visible, report.high, report.extent))
+            facts.append(
+                Adopted(
+                    incarnation=report.incarnation,
+                    ordinal=report.ordinal,
+                    nonce=report.nonce,
+                    visible=reading.launch.visible,
+                    high=report.high,
+                    extent=report.extent,
+                )
+            )
     rules: dict[TableId, Rule] = {}
     for table in tables:
         name = table.incarnation.table
@@ -232,16 +241,27 @@ def plan_epoch(
             rules[name] = rule_of(table, after, tuple(adopting.get(name, ())))
     for fact in facts:
         if isinstance(fact, Found | Reborn | Gone):
-            rules[fact.incarnation.table] = Rule(fact.incarnation, after, live=False)
+            rules[fact.incarnation.table] = Rule(incarnation=fact.incarnation, after=after, live=False)
     for turned, statement in turns_of(tables, relay, statements, epoch):
         facts.append(turned)
         if not isinstance(turned, Reshaped | Recopied):
             live = isinstance(turned, Truncated)
-            rules[statement.table] = Rule(turned.incarnation, statement.offset, live=live, event=statement.event if live else None)
+            rules[statement.table] = Rule(
+                incarnation=turned.incarnation, after=statement.offset, live=live, event=statement.event if live else None
+            )
     for aside in _set_aside(tables, facts, asides):
         facts.append(aside)
-        rules[aside.incarnation.table] = Rule(aside.incarnation, after, live=False)
-    return EpochPlan(epoch, generation, follows, after, upto, tuple(facts), rules, tuple(given_back))
+        rules[aside.incarnation.table] = Rule(incarnation=aside.incarnation, after=after, live=False)
+    return EpochPlan(
+        epoch=epoch,
+        generation=generation,
+        follows=follows,
+        after=after,
+        upto=upto,
+        facts=tuple(facts),
+        rules=rules,
+        given_back=tuple(given_back),
+    )
 
 
 def _parted(proposals: Iterable[Durable]) -> tuple[dict[TableId, SetAside], list[Durable]]:
@@ -368,12 +388,20 @@ def rule_of(table: Table, after: int, adopting: tuple[Adopting, ...]) -> Rule:
     copy = table.copy
     if copy is None or copy.extent is None:
         outside = copy is not None and OUTSIDE in copy.adopted
-        return Rule(table.incarnation, after, table.live, outside=outside, adopting=adopting)
+        return Rule(incarnation=table.incarnation, after=after, live=table.live, outside=outside, adopting=adopting)
     spans = []
     for first, last in copy.adopted:
         if last > OUTSIDE:
             spans.append(Span(lower(copy, max(first, OUTSIDE + 1)), copy.bounds.upper(last)))
-    return Rule(table.incarnation, after, table.live, outside=True, extent=copy.extent, adopted=tuple(spans), adopting=adopting)
+    return Rule(
+        incarnation=table.incarnation,
+        after=after,
+        live=table.live,
+        outside=True,
+        extent=copy.extent,
+        adopted=tuple(spans),
+        adopting=adopting,
+    )
 
 
 def lower(copy: Copy, ordinal: int) -> bytes | None:

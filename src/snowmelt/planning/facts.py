@@ -97,7 +97,7 @@ class Split:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
     """The rows of one read of a chunk are in the lake from this epoch on."""
 

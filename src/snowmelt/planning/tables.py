@@ -129,7 +129,7 @@ class Reading:
     report: Reported | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Copy:
     """One copying of a table: which chunks there are and which of them the lake has."""
 
@@ -160,7 +160,7 @@ class Copy:
         return self.complete and self.adopted.first_missing(OUTSIDE) > self.bounds.last
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Table:
     """What is known of a table."""
 
@@ -285,7 +285,7 @@ class Tables:
         match fact:
             case Found(incarnation, target, keyed, schema, at):
                 check(incarnation.table not in self._tables, "a table is found twice", str(incarnation))
-                self._tables[incarnation.table] = Table(incarnation, target, keyed, schema, since=at)
+                self._tables[incarnation.table] = Table(incarnation=incarnation, target=target, keyed=keyed, schema=schema, since=at)
             case Reborn(incarnation, at, schema):
                 self._reborn(incarnation, at, schema)
             case Gone(incarnation):

@@ -84,7 +84,7 @@ class Cut:
     time_ms: TimeMs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A transaction of two phases that was prepared and waits for the second: no read shows it, and it has no place in the order of
     changes yet. Its events lie between two places of one segment, where no transaction is open."""
@@ -130,7 +130,7 @@ class Decided:
     """Whether its events lie in an object of their own. They lie in the segment if that has both phases."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
     """The index record of a segment. Durable after the segment's data, and what makes it one."""
 
@@ -340,7 +340,18 @@ class Relay:
                 hint="commit it or roll it back at the server, and raise prepared_bytes until the log is past that",
             )
         number = self._segments[-1].number + 1 if self._segments else 1
-        return Sealed(number, generation, name, begins, ends, self.end, cuts, statements, decided, prepared)
+        return Sealed(
+            number=number,
+            generation=generation,
+            name=name,
+            begins=begins,
+            ends=ends,
+            first=self.end,
+            cuts=cuts,
+            statements=statements,
+            decided=decided,
+            prepared=prepared,
+        )
 
     def _decide_phases(
         self, phases: Iterable[Prepared | Ending], statements: tuple[TableStatement, ...]

@@ -20,7 +20,7 @@ class LakeColumn:
     """Paimon's as its schema files have it, with whether it may be NULL: `BIGINT NOT NULL`. Fields of rows have no ids yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LakeShape:
     """A Fluss table as its lake table has to be."""
 

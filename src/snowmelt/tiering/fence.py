@@ -28,7 +28,7 @@ class Tiered:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LakeView:
     """A lake table at its newest snapshot."""
 

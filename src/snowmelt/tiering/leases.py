@@ -194,7 +194,7 @@ class Readiness:
     snapshots: Mapping[Bucket, LeasedSnapshot]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseStatus:
     """A lease as users see it."""
 
@@ -209,7 +209,7 @@ class LeaseStatus:
     """Up to here nothing of it can be deleted, without another renewal."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Lease:
     id: str
     path: TableId
@@ -266,7 +266,7 @@ class LeaseBook:
         check(all(bucket.table == table for bucket in wanted), "a lease is of one table", lease)
         if len(self._leases) >= self._leases_max:
             raise Unavailable("too many leases wait for the Fluss coordinator", detail=f"{len(self._leases)} of {self._leases_max}")
-        self._leases[lease] = _Lease(lease, path, table, dict(wanted))
+        self._leases[lease] = _Lease(id=lease, path=path, table=table, wanted=dict(wanted))
 
     def standing(self, lease: str, now_ms: int) -> Readiness:
         """To be asked before splits are handed out, and again before what was read is committed."""
@@ -326,7 +326,14 @@ class LeaseBook:
     def statuses(self) -> list[LeaseStatus]:
         """Every lease that is not over."""
         return [
-            LeaseStatus(one.id, one.path, one.phase, len(one.leased), one.held_ms, one.covered_ms if one.leased else None)
+            LeaseStatus(
+                lease=one.id,
+                path=one.path,
+                phase=one.phase,
+                buckets=len(one.leased),
+                held_ms=one.held_ms,
+                covered_ms=one.covered_ms if one.leased else None,
+            )
             for one in self._leases.values()
             if one.phase is not LeasePhase.GONE
         ]

@@ -122,7 +122,7 @@ def open_state(settings: Settings) -> State:
     return state
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _TablePair:
     """A table on both sides, as it was when the comparison began."""
 
@@ -178,7 +178,7 @@ class _Comparison:
         self.watch(Step(table, "reading the database"))
         parting = source.part()
         sums, marks = source.sums(parting, lambda done, of: self.watch(Step(table, "reading the database", done, of)))
-        return _TablePair(known, shape, source, parting, sums, marks)
+        return _TablePair(known=known, shape=shape, source=source, parting=parting, theirs=sums, marks=marks)
 
     def _compare_sums(self, pairs: list[_TablePair], verdicts: dict[TableId, TableVerdict]) -> tuple[list[_TablePair], list[Classes]]:
         """Verdicts of tables whose sums are equal; the others, and which of their classes are not."""

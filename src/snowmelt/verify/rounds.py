@@ -66,7 +66,7 @@ class DifferenceKind(StrEnum):
     CHANGED = "changed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WrongRows:
     """What is wrong, and what could not be settled."""
 
@@ -109,7 +109,9 @@ def _settle(world: World, reading: SourceRows, held: LakeRows, candidates: Hashe
             put_off = np.unique(changes.keys)
     keys = np.setdiff1d(differing_keys(theirs, ours), put_off)
     expected, found = theirs.among(keys), ours.among(keys)
-    return WrongRows(keys, _kinds(keys, expected, found), expected, found, held.place, len(put_off))
+    return WrongRows(
+        keys=keys, kinds=_kinds(keys, expected, found), expected=expected, found=found, place=held.place, unsettled=len(put_off)
+    )
 
 
 def differing_keys(theirs: RowHashes, ours: RowHashes) -> Hashes:

@@ -152,17 +152,17 @@ class Entries:
         except SourceDrift as error:
             raise one.table.stuck(error.fact, detail=error.detail, hint=error.hint) from error
         return Entry(
-            target,
-            state.identity,
-            state.buckets,
-            state.schema,
-            None if change is None else change.schema,
-            state.progress,
-            one.empties,
-            tuple(one.files),
-            (*preface, *one.messages),
-            self._ledger.last_commits.get(target, ""),
-            b"" if change is None else change.content,
+            target=target,
+            uuid=state.identity,
+            buckets=state.buckets,
+            schema=state.schema,
+            new_schema=None if change is None else change.schema,
+            base=state.progress,
+            empties=one.empties,
+            files=tuple(one.files),
+            messages=(*preface, *one.messages),
+            previous=self._ledger.last_commits.get(target, ""),
+            shape=b"" if change is None else change.content,
         )
 
     def _reshape(self, target: str, one: _Work) -> Reshape | None:

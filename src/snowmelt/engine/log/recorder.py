@@ -268,7 +268,9 @@ def _phase(logged: LoggedXa, era: int, shift: int) -> Prepared | Ending:
     """What the log says of an XA transaction, on the number line."""
     xid, offset = str(logged.xid), logged.offset + shift
     if logged.committed is None:
-        return Prepared(xid, era, logged.begins + shift, offset, logged.at, logged.bytes, logged.tables)
+        return Prepared(
+            xid=xid, era=era, begins=logged.begins + shift, offset=offset, at=logged.at, bytes=logged.bytes, tables=logged.tables
+        )
     return Ending(xid, offset, logged.committed)
 
 

@@ -109,7 +109,9 @@ def run_log(context: TaskContext, task: LogTask) -> LogAnswer:
     if staged:
         reach(FILES_STAGED)
     files = tuple(StagedFile(target, name, task.after) for target, one in staged.items() for name in one.files)
-    message = Message(context.generation, task.epoch, task.writer, nonce, ((task.writer, nonce),), files)
+    message = Message(
+        generation=context.generation, epoch=task.epoch, writer=task.writer, nonce=nonce, seen=((task.writer, nonce),), files=files
+    )
     return LogAnswer(message=message, messages={target: one.messages for target, one in staged.items()}, rows=writers.rows)
 
 

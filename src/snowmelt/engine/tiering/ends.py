@@ -9,7 +9,7 @@ from snowmelt.model.table import TableId
 from snowmelt.tiering.rounds import RoundState
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnd:
     """What came of a round, for whoever watches."""
 

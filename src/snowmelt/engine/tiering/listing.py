@@ -80,4 +80,11 @@ def lake_known(client: FlussClient, path: TableId) -> KnownToFluss | None:
 def lake_shape(table: ReadableTable) -> LakeShape:
     target = table.versions.target
     columns = tuple(LakeColumn(column.name, column.type.paimon) for column in target.columns)
-    return LakeShape(columns, target.primary_key, table.partition_key, table.bucket_key, table.buckets, table.properties)
+    return LakeShape(
+        columns=columns,
+        key=target.primary_key,
+        partition_key=table.partition_key,
+        bucket_key=table.bucket_key,
+        buckets=table.buckets,
+        properties=table.properties,
+    )

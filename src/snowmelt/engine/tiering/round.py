@@ -175,7 +175,16 @@ class RunningRound:
                     self._coordinator.connection.close()
         seconds, leased = time.monotonic() - began, len(self._files)
         lease = self._lease if leased else ""
-        return RoundEnd(self.handed.path, state, self._rows, seconds, self._snapshot, self._failed, lease, leased)
+        return RoundEnd(
+            path=self.handed.path,
+            state=state,
+            rows=self._rows,
+            seconds=seconds,
+            snapshot=self._snapshot,
+            error=self._failed,
+            lease=lease,
+            leased=leased,
+        )
 
     def _run(self) -> RoundState:
         try:

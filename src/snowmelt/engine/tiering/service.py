@@ -212,7 +212,7 @@ def _end_of(future: Future[RoundEnd], running: RunningRound) -> RoundEnd:
     except Exception as error:
         log.exception("a round of %s failed by a bug", running.handed.path)
         known = error if isinstance(error, SnowmeltError) else InvariantBroken("a round failed by a bug", detail=type(error).__name__)
-        return RoundEnd(running.handed.path, RoundState.FAILED, 0, 0.0, 0, known)
+        return RoundEnd(path=running.handed.path, state=RoundState.FAILED, rows=0, seconds=0.0, snapshot=0, error=known)
 
 
 def check_ends(settings: TieringSettings) -> None:

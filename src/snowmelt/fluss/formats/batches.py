@@ -82,7 +82,7 @@ def _records(data, starts, ends, kinds):  # type: ignore[no-untyped-def]
     return at == data.shape[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogBatch:
     """A batch whose checksum is right. `data` is its part behind the header."""
 
@@ -128,7 +128,17 @@ def log_batches(data: bytes | memoryview, *, from_offset: int) -> Iterator[LogBa
         expected = base + delta + 1
         if expected > from_offset:
             body = view[at + rest_at + _REST.size : end]
-            yield LogBatch(base, base + delta, schema_id, time_ms, rows, bool(attributes & _APPEND_ONLY), body, writer, sequence)
+            yield LogBatch(
+                base=base,
+                last=base + delta,
+                schema_id=schema_id,
+                time_ms=time_ms,
+                rows=rows,
+                append_only=bool(attributes & _APPEND_ONLY),
+                data=body,
+                writer=writer,
+                sequence=sequence,
+            )
         at = end
 
 

@@ -441,8 +441,8 @@ class _RowsInRows(Nested):
 
 def warm() -> None:
     """Compile the kernels, or load them from the cache on disk, before the first rows wait for them."""
-    words = FlussType.map(FlussType(Root.INTEGER), FlussType(Root.INTEGER))
-    schema = Schema(1, (Column(0, "id", FlussType(Root.INTEGER, nullable=False)), Column(1, "words", words)), ("id",))
+    words = FlussType.map(FlussType(root=Root.INTEGER), FlussType(root=Root.INTEGER))
+    schema = Schema(1, (Column(0, "id", FlussType(root=Root.INTEGER, nullable=False)), Column(1, "words", words)), ("id",))
     row = np.frombuffer(b"\x01\x00\x00\x07\x0c" + struct.pack("<iii", 4, 0, 0), np.uint8)
     (batch,) = RowDecoder(Versions.one(schema)).decode(row, np.zeros(1, np.int64), np.array([row.shape[0]], np.int64))
     check(batch.to_pydict() == {"id": [7], "words": [[]]}, "a row reads otherwise than it was written")

@@ -74,7 +74,7 @@ _SAME: Final[Mapping[Root, tuple[pa.DataType, str]]] = {
 """Types without parameters: one form in Arrow, and a name in Paimon."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlussType:
     """`length` is of CHAR and BINARY, `precision` of decimals, times and timestamps, `scale` of decimals.
 
@@ -96,16 +96,16 @@ class FlussType:
 
     @staticmethod
     def array(element: FlussType, nullable: bool = True) -> FlussType:
-        return FlussType(Root.ARRAY, nullable, children=(element,))
+        return FlussType(root=Root.ARRAY, nullable=nullable, children=(element,))
 
     @staticmethod
     def map(key: FlussType, value: FlussType, nullable: bool = True) -> FlussType:
         """Its keys are not NULL, whatever `key` says: so it is in Fluss."""
-        return FlussType(Root.MAP, nullable, children=(replace(key, nullable=False), value))
+        return FlussType(root=Root.MAP, nullable=nullable, children=(replace(key, nullable=False), value))
 
     @staticmethod
     def row(fields: Mapping[str, FlussType], nullable: bool = True) -> FlussType:
-        return FlussType(Root.ROW, nullable, children=tuple(fields.values()), names=tuple(fields))
+        return FlussType(root=Root.ROW, nullable=nullable, children=tuple(fields.values()), names=tuple(fields))
 
     @property
     def nested(self) -> bool:
@@ -294,12 +294,12 @@ _ROOT_OF: Final = {arrow: root for root, (arrow, _) in _SAME.items()}
 def type_of(field: pa.Field) -> FlussType | None:
     """What a column of Arrow is in Fluss, so that readers of ours hand out the same again; None: nothing."""
     if (root := _ROOT_OF.get(field.type)) is not None:
-        return FlussType(root, field.nullable)
+        return FlussType(root=root, nullable=field.nullable)
     if pa.types.is_decimal128(field.type):
-        return FlussType(Root.DECIMAL, field.nullable, precision=field.type.precision, scale=field.type.scale)
+        return FlussType(root=Root.DECIMAL, nullable=field.nullable, precision=field.type.precision, scale=field.type.scale)
     if pa.types.is_timestamp(field.type) and field.type.tz in (None, "UTC"):
         root = Root.TIMESTAMP if field.type.tz is None else Root.TIMESTAMP_LTZ
-        return FlussType(root, field.nullable, precision=_PRECISIONS[field.type.unit])
+        return FlussType(root=root, nullable=field.nullable, precision=_PRECISIONS[field.type.unit])
     return None
 
 
@@ -354,7 +354,7 @@ def _type(column: str, document: Any, depth: int) -> FlussType:
         precision = int(document["precision"])
         if not 0 <= precision <= 9:
             raise ValueError
-    return FlussType(root, nullable, length, precision, scale)
+    return FlussType(root=root, nullable=nullable, length=length, precision=precision, scale=scale)
 
 
 def _nested(column: str, root: Root, nullable: bool, document: Any, depth: int) -> FlussType:

@@ -283,7 +283,16 @@ class PaimonSink:
                 break
         files = _where(table, entry, messages, whole=whole)
         sequence_field = not table.primary_keys or table.options.options.to_map().get("sequence.field") == SEQUENCE
-        return View(identity, bucket_count(table), int(table.table_schema.id), sequence_field, newest, marker, whole, files)
+        return View(
+            uuid=identity,
+            buckets=bucket_count(table),
+            schema=int(table.table_schema.id),
+            sequence_field=sequence_field,
+            snapshot=newest,
+            marker=marker,
+            whole=whole,
+            files=files,
+        )
 
     def commit(self, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
         """Bring an entry into its table, once, whoever else tries the same. Returns the snapshot that has it, durable. The snapshot gets

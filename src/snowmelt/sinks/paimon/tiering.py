@@ -323,7 +323,14 @@ def _view(table: Any, latest: Any, base: int | None) -> LakeView:
         if snapshot is not None and snapshot.commit_user == USER:
             tiered.append(Tiered(number, (snapshot.properties or {}).get(OFFSETS, "")))
     rows = latest is not None and bool(latest.total_record_count)
-    return LakeView(identity_of(table), int(table.table_schema.id), newest, whole_from, tuple(tiered), rows)
+    return LakeView(
+        identity=identity_of(table),
+        schema=int(table.table_schema.id),
+        latest=newest,
+        whole_from=whole_from,
+        tiered=tuple(tiered),
+        rows=rows,
+    )
 
 
 def _check_staged(table: Any, target: str, messages: Sequence[Any]) -> None:
