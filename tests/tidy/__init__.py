@@ -9,11 +9,16 @@ Laws:
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+import io
+import re
+import tokenize
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+from tests.kit.prose import STOPS
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -130,6 +135,25 @@ def positional_values(sources: Iterable[Source]) -> Iterator[Fault]:
                 yield Fault("positional value", f"{source.name}::{owner.name}", count, text)
 
 
+def stop_words(sources: Iterable[Source]) -> Iterator[Fault]:
+    """Words that plain English avoids, in docstrings, comments and texts for users."""
+    stops = {pattern: re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])", re.IGNORECASE) for pattern in STOPS}
+    counts: Counter[str] = Counter()
+    for source in sources:
+        said = " ".join(" ".join(_said_in(source)).split())
+        counts.update({pattern: len(stop.findall(said)) for pattern, stop in stops.items()})
+    for pattern, count in counts.items():
+        if count:
+            yield Fault("stop word", pattern, count, f"{count} times; write {STOPS[pattern]}")
+
+
+def _said_in(source: Source) -> Iterator[str]:
+    """Comments and texts, without the names that they quote."""
+    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
+            yield re.sub(r"`[^`\n]*`", " ", token.string.lstrip("# "))
+
+
 def imported_tests(tests: Iterable[Source]) -> Iterator[Fault]:
     """Imports of one file of tests by another; what two of them need belongs to tests/kit. Names are from the root of the project."""
     for source in tests:
@@ -156,7 +180,7 @@ def _classes(source: Source) -> Iterator[ast.ClassDef]:
 
 
 def faults_of_src(sources: list[Source]) -> Iterator[Fault]:
-    for rule in (long_files, long_functions, wide_constructors, full_folders, shared_names, positional_values):
+    for rule in (long_files, long_functions, wide_constructors, full_folders, shared_names, positional_values, stop_words):
         yield from rule(sources)
 
 

@@ -67,6 +67,20 @@ def test_a_full_folder_is_found() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("# a lag is behind\n", True),
+        ('def f():\n    """Of\n    which."""\n', True),
+        ('raise E(f"nobody: {x}")\n', True),
+        ('"""`behind` is a name."""\nbehind = 1\n', False),
+        ("# an epoch after another\n", False),
+    ],
+)
+def test_a_word_of_the_stop_list_is_found_in_comments_and_texts_but_not_in_names(text: str, wrong: bool) -> None:
+    assert bool(found(Source("a.py", text))) is wrong
+
+
+@pytest.mark.parametrize(
     ("line", "wrong"),
     [
         ("from tests.unit.test_b import helper", True),
