@@ -15,7 +15,7 @@ import pytest
 
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.read.resultset import Counters, select
+from snowmelt.databases.mysql.read.resultset import ReadCounters, select
 from snowmelt.databases.mysql.types.columns import MySqlColumn, TypeOptions
 from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
 from tests.kit.certificates import Certificates, make_certificates
@@ -299,7 +299,7 @@ class TestFailures:
             cursor.execute("SET GLOBAL max_prepared_stmt_count = 0")
             try:
                 with Session(options(any_server, monkeypatch)) as session, pytest.raises(Unavailable, match="1461"):
-                    list(select(session, "SELECT 1", [column], TypeOptions(), counters=Counters()))
+                    list(select(session, "SELECT 1", [column], TypeOptions(), counters=ReadCounters()))
             finally:
                 cursor.execute(f"SET GLOBAL max_prepared_stmt_count = {before}")
 

@@ -86,13 +86,13 @@ class Driver:
             self.relay.apply(self.state.seal(head))
         assert self.relay.newest is not None
         server_shapes: Any = {"captured": lambda _: False, "keyed": lambda _: True}
-        shapes = Shapes(self.state, generation, server, lower_case_names=False, refuse_cascades=False, **server_shapes)
+        shapes = Shapes(self.state, generation, lower_case_names=False, **server_shapes)
         self.keeper = LogRecorder(
             self.state,
             self.relay,
             shapes,
             keeping,
-            settings.source.options,
+            settings.source,
             generation=generation,
             start=self.relay.newest.ends,
             server_id=settings.capture_id(),

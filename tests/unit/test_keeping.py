@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from snowmelt.databases.mysql.connect import MySqlOptions
 from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.engine.driver.settings import Settings
@@ -251,7 +250,7 @@ def test_records_that_a_dead_driver_had_not_come_to_are_swept(store: MemoryStore
         found,
         nothing,
         FolderStorage(tmp_path),
-        MySqlOptions(),
+        MySql(),
         generation=2,
         start=Position(7, 4),
         server_id=1,

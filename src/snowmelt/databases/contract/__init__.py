@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from snowmelt.databases.contract.comparing import Comparing
+from snowmelt.databases.contract.log import SourceLog
 from snowmelt.databases.contract.tables import SourceTables
 
 
-class Database(SourceTables, Protocol):
+class Database(SourceTables, SourceLog, Protocol):
     """A database as a source of a pipeline."""
 
     def compare(self, *, era: int) -> Comparing:

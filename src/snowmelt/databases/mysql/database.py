@@ -10,9 +10,11 @@ from typing import ClassVar
 import pyarrow as pa
 
 from snowmelt.databases.contract.keys import Keys
+from snowmelt.databases.contract.log import KnownTables, SegmentMeaning
 from snowmelt.databases.contract.tables import Catalogue, Inspected, KeyRange, NextBounds, TableShape, Wanted
 from snowmelt.databases.mysql import catalog, placed
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
+from snowmelt.databases.mysql.log.sealing import seal_segment
 from snowmelt.databases.mysql.preflight import Cascades, PreflightOptions, inspect, unfit_tables, why_foreign
 from snowmelt.databases.mysql.read.bounds import Chunk, plan_chunks
 from snowmelt.databases.mysql.read.bounds import Extent as Ends
@@ -27,6 +29,7 @@ from snowmelt.databases.mysql.verify.comparing import MySqlComparing
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import KeyEnds
+from snowmelt.segments import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,11 @@ class MySql:
 
     def compare(self, *, era: int) -> MySqlComparing:
         return MySqlComparing.begin(self.options, self.types, era=era)
+
+    # ---- the log
+
+    def seal(self, segment: Segment, first: int, known: KnownTables) -> SegmentMeaning:
+        return seal_segment(segment, first, known, refuse_cascades=self.refuse_cascades)
 
     # ---- exact reads
 

@@ -348,11 +348,9 @@ def _shapes(resources: Resources, found: _Before, taken: _Taken) -> Shapes:
     shapes = Shapes(
         resources.state,
         taken.generation.number,
-        taken.catalogue.server,
         captured=found.captured,
         keyed=found.fitness.router.keyed,
         lower_case_names=taken.catalogue.lower_case_names,
-        refuse_cascades=resources.settings.source.refuse_cascades,
     )
     schemas = {table.incarnation.table: table.schema for table in ledger.tables if table.phase is not TablePhase.GONE}
     aside = [table.incarnation.table for table in ledger.tables if table.phase is TablePhase.SET_ASIDE]
@@ -367,7 +365,7 @@ def _keeper(resources: Resources, known: Knowledge, taken: _Taken, folder: conte
         known.relay,
         known.shapes,
         taken.keeping,
-        settings.source.options,
+        settings.source,
         generation=known.generation,
         start=taken.start,
         server_id=settings.capture_id(),

@@ -16,9 +16,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from snowmelt.databases.mysql.connect import MySqlOptions
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import Capture, CaptureLimits
-from snowmelt.databases.mysql.log.statements import LoggedXa, read_flagged_groups
 from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.driver.state import State
 from snowmelt.engine.failpoints import DURING_RELEASE, GROUPS_ASIDE, SEGMENT_DURABLE, reach
@@ -27,7 +26,7 @@ from snowmelt.engine.log.storage import LogStorage
 from snowmelt.errors import Corrupt, Fenced, SnowmeltError, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.relay.flow import Backlog, Flow, Need, decide_flow
-from snowmelt.relay.retention import Cut, Ending, Prepared, Relay, Sealed
+from snowmelt.relay.retention import Cut, Relay, Sealed
 from snowmelt.segments import Segment
 from snowmelt.store.generations import is_newest
 
@@ -85,7 +84,7 @@ class LogRecorder:
         relay: Relay,
         shapes: Shapes,
         keeping: LogStorage,
-        options: MySqlOptions,
+        database: MySql,
         *,
         generation: int,
         start: Position,
@@ -103,6 +102,7 @@ class LogRecorder:
         self.located: Position | None = None
         """A place of the log, with every transaction up to there; set by the capture when it has come to where it goes on."""
         self._shapes = shapes
+        self._database = database
         self._wake = wake
         self._keeping = keeping
         self._generation = generation
@@ -113,7 +113,7 @@ class LogRecorder:
         self.gauge = Gauge(limits)
         self._recorded_bytes = 0
         self._capture = Capture(
-            options,
+            database.options,
             keeping.folder,
             start=start,
             server_id=server_id,
@@ -205,16 +205,15 @@ class LogRecorder:
     def _record(self, segment: Segment, name: str) -> None:
         reach(SEGMENT_DURABLE)
         first = self.relay.end
-        cuts = tuple(Cut(first + cut.offset - segment.start.offset, cut.time_s * 1000) for cut in segment.cuts)
-        logged, of_xa = read_flagged_groups(segment)
+        meaning = self._database.seal(segment, first, self._shapes.known())
         sealed = self.relay.decide_seal(
             self._generation,
             name,
             segment.start,
             segment.end,
-            cuts,
-            self._shapes.read(segment, logged, first),
-            [_phase(one, segment.start.era, first - segment.start.offset) for one in of_xa],
+            meaning.cuts,
+            self._shapes.take(meaning.effects),
+            meaning.phases,
             prepared_bytes_max=self._prepared_bytes_max,
         )
         for decided in sealed.decided:
@@ -262,16 +261,6 @@ class LogRecorder:
             self._thread.join()
         self._keeping.close()
         self._release()
-
-
-def _phase(logged: LoggedXa, era: int, shift: int) -> Prepared | Ending:
-    """What the log says of an XA transaction, on the number line."""
-    xid, offset = str(logged.xid), logged.offset + shift
-    if logged.committed is None:
-        return Prepared(
-            xid=xid, era=era, begins=logged.begins + shift, offset=offset, at=logged.at, bytes=logged.bytes, tables=logged.tables
-        )
-    return Ending(xid, offset, logged.committed)
 
 
 def _anonymous(sealed: Sealed) -> Sealed:
