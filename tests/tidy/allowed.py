@@ -133,6 +133,12 @@ ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
                 "engine/driver/entries.py::_Work": 7,
             },
         ),
+        **_each(
+            "most types are their root alone, which is given by its place",
+            {
+                "fluss/formats/types.py::FlussType": 7,
+            },
+        ),
     },
     "stop word": {
         **_each(

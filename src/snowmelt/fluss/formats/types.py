@@ -74,7 +74,7 @@ _SAME: Final[Mapping[Root, tuple[pa.DataType, str]]] = {
 """Types without parameters: one form in Arrow, and a name in Paimon."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FlussType:
     """`length` is of CHAR and BINARY, `precision` of decimals, times and timestamps, `scale` of decimals.
 
