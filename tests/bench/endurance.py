@@ -34,7 +34,7 @@ from snowmelt.databases.mysql.database import MySql
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
-from snowmelt.engine.loop.letting_go import LettingGo
+from snowmelt.engine.log.recorder import LogRecorder
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.supervise.session import spark_session
 from tests.bench._processes import Cpu, Memory, Meter
@@ -92,8 +92,9 @@ class Timed:
     @contextmanager
     def watching(self) -> Iterator[None]:
         with (
-            mock.patch.object(Cleaner, "clean", self.around(Cleaner.clean)),
-            mock.patch.object(LettingGo, "of_records", self.around(LettingGo.of_records)),
+            mock.patch.object(Cleaner, "sweep_if_due", self.around(Cleaner.sweep_if_due)),
+            mock.patch.object(Cleaner, "discard", self.around(Cleaner.discard)),
+            mock.patch.object(LogRecorder, "sweep", self.around(LogRecorder.sweep)),
         ):
             yield
 

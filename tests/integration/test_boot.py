@@ -11,6 +11,7 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Intent
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
+from snowmelt.driving.steps import DONES, Put
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.state import Shape, State
@@ -54,7 +55,8 @@ def begun(server: Server, folder: Path, *, shapes: bool = True) -> State:
     )
     assert state.put_intent(intent)
     ledger.apply_intent(intent)
-    state.put_done(ledger.decide_done((), ""))
+    done = ledger.decide_done((), "")
+    state.act(Put(DONES, done.epoch, done))
     return state
 
 

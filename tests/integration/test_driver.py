@@ -18,6 +18,8 @@ import pytest
 
 from snowmelt.commit.records import Intent, StagedName
 from snowmelt.databases.mysql.read.watched import Watch
+from snowmelt.driving import boot
+from snowmelt.driving.steps import DONES, Put
 from snowmelt.engine.driver import cleaning
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
@@ -198,7 +200,8 @@ def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: S
     )
     assert state.put_intent(empty)
     ledger.apply_intent(empty)
-    state.put_done(ledger.decide_done((), "heard"))
+    done = ledger.decide_done((), "heard")
+    state.act(Put(DONES, done.epoch, done))
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
     with Running(None, shop.wanted) as running:
         shop.change(40, 41)
@@ -282,16 +285,16 @@ def test_a_table_that_is_altered_while_it_is_read_is_read_again_after_that(shop:
 
 @pytest.mark.timeout(300)
 def test_a_driver_that_finds_a_newer_one_when_it_starts_does_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, loaded = State.load, list[int]()
+    load, loaded = boot.load, list[int]()
 
-    def overtaken(state: State) -> Any:
-        """Behind its own generation the driver loads the state, and somebody else comes."""
+    def overtaken() -> Any:
+        """After its own generation the driver loads the state, and a newer one comes."""
         loaded.append(1)
         if len(loaded) == 2:
-            take_generation(state.store, "newer")
-        return load(state)
+            take_generation(open_store(shop.wanted.state), "newer")
+        return (yield from load())
 
-    monkeypatch.setattr(State, "load", overtaken)
+    monkeypatch.setattr(boot, "load", overtaken)
     pipeline = Pipeline(None, shop.wanted)
     with pytest.raises(Fenced):
         pipeline.run()

@@ -27,6 +27,8 @@ from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.log import framing
 from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.databases.mysql.read.reads import log_end
+from snowmelt.driving.letting_go import drop
+from snowmelt.driving.steps import perform
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
@@ -123,7 +125,7 @@ class Driver:
         self.relay.raise_floor(self.relay.end)
         newest = self.relay.newest
         assert newest is not None
-        self.keeper.let_go(self.relay.deletable(newest.number))
+        perform(drop(self.relay, newest.number), self.keeper.act)
         self.keeper.needs(drained=drained, upto=None)
 
     def _look(self) -> None:

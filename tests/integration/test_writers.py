@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from snowmelt.databases.mysql.log.events import Event
-from snowmelt.engine.tasks.log import Emptied, run_log
+from snowmelt.driving.entries import Emptied
+from snowmelt.engine.tasks.log import run_log
 from snowmelt.relay.limits import WRITERS_BYTES_MIN, Limits
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.sinks.paimon.table import messages_of

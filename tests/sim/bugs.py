@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
-from snowmelt.commit import cleaning, publish, watermarks
+from snowmelt.commit import cleaning, publish
 from snowmelt.commit.cleaning import CleaningView
-from snowmelt.commit.coordinator import Coordinator, GenerationRead, PutIntent, ReadGeneration, Stage, Step
+from snowmelt.commit.coordinator import Coordinator, Stage
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, StagedName
+from snowmelt.driving import boot, committing, entries, letting_go
+from snowmelt.driving.committing import WinIntent
+from snowmelt.driving.steps import NewestGeneration, Request
+from snowmelt.driving.steps import Steps as Moved
 from snowmelt.errors import Fenced, OutcomeUnknown, Unavailable
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
@@ -24,17 +30,18 @@ from snowmelt.planning.facts import Adopted, Durable, GivenBack, Reported
 from snowmelt.planning.tables import Copy, Reading, Table, TablePhase, Tables
 from snowmelt.relay.retention import Prepared, Relay
 from snowmelt.relay.takeover import Waiting
-from tests.sim import driver
-from tests.sim.driver import Driver, Job
-from tests.sim.lake import Row
+from tests.sim import tasks
+from tests.sim.driver import Driver
 from tests.sim.store import Steps
+from tests.sim.tasks import Job
 from tests.sim.world import World
 
 
 class AdoptsAtTheIntent(Driver):
     """Whatever was read by the time of the intent is adopted, although the log tasks have dropped its changes."""
 
-    def build(self, job: Job, plan: EpochPlan) -> Steps[Intent | None]:
+    def offer(self, job: Job) -> Steps[bool]:
+        plan = job.plan
         planned = {(fact.incarnation, fact.ordinal) for fact in plan.facts if isinstance(fact, Adopted)}
         late = []
         for reading in self.ledger.tables.readings():
@@ -51,7 +58,8 @@ class AdoptsAtTheIntent(Driver):
                         extent=report.extent,
                     )
                 )
-        return (yield from super().build(job, replace(plan, facts=(*plan.facts, *late))))
+        job.plan = replace(plan, facts=(*plan.facts, *late))
+        return (yield from super().offer(job))
 
 
 class ReadsAgainFromTheLaunch(Driver):
@@ -114,48 +122,39 @@ def open_files_go(name: StagedName, standing: CleaningView) -> bool:
     return deletable(name, standing)
 
 
-class ForgetsWhatWasWon(Driver):
-    """What tasks reported is left over, although an intent has named it since: its own, or one that another driver rolled forward."""
-
-    def won(self) -> None:
-        pass
-
-
 deletable = cleaning.deletable
 
 
 class IgnoresOlderReports(Driver):
     """Who rolls an older driver's intent forward does not believe in its chunks."""
 
-    def load(self) -> Steps[Ledger]:
-        generation = self.generation
-
+    def boot(self) -> Steps[None]:
         def apply_intent(ledger: Ledger, intent: Intent) -> None:
-            if (intent.epoch in self.world.dones) or intent.generation >= generation:
+            if self.machines is not None or intent.epoch in self.world.dones or intent.generation >= self.generation:
                 return applied(ledger, intent)
             facts = tuple(fact for fact in intent.facts if not isinstance(fact, Adopted))
             return applied(ledger, replace(intent, facts=facts))
 
         applied = Ledger.apply_intent
-        loading = super().load()
+        booting = super().boot()
         while True:
             with mock.patch.object(Ledger, "apply_intent", apply_intent):
                 try:
-                    next(loading)
-                except StopIteration as stop:
-                    return stop.value  # type: ignore[no-any-return]
+                    next(booting)
+                except StopIteration:
+                    return
             yield
 
 
 class LetsGoAtTheIntent(Driver):
-    def perform(self, machine: Coordinator, step: Step) -> Steps[None]:
-        if isinstance(step, PutIntent):
-            relay = self.relay
-            relay.raise_floor(relay.decide_floor(step.intent.upto, self.ledger.tables.lowest_visible()))
-            for sealed in (gone := relay.deletable(step.intent.segment)):
+    def act(self, request: Request[Any]) -> Steps[Any]:
+        if isinstance(request, WinIntent):
+            intent, relay = request.intent, self.relay
+            relay.raise_floor(relay.decide_floor(intent.upto, self.ledger.tables.lowest_visible()))
+            for sealed in (gone := relay.deletable(intent.segment)):
                 yield from self.world.store.delete_data(sealed.name)
             relay.forget(gone)
-        yield from super().perform(machine, step)
+        return (yield from super().act(request))
 
 
 def floor_of_done(relay: Relay, done_upto: int, lowest_visible: int | None) -> int:
@@ -177,10 +176,6 @@ def over_when_decided(relay: Relay) -> list[Prepared]:
 
 def time_of_the_log(relay: Relay, offset: int, now_ms: int) -> int | None:
     return relay.time_at(offset)
-
-
-def greatest(times_ms: Iterable[int | None]) -> int | None:
-    return max((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
 
 class AsksOnce(Driver):
@@ -222,21 +217,23 @@ class PlansFromTheJob(Driver):
         super().__init__(world)
         self.hoped: Ledger | None = None
 
-    def offered(self, taken: bool, intent: Intent) -> None:
+    def offer(self, job: Job) -> Steps[bool]:
+        taken = yield from super().offer(job)
         if taken:
             self.hoped = copy.deepcopy(self.ledger)
             self.hoped.open = None
-            self.hoped.apply_intent(intent)
+            self.hoped.apply_intent(self.coordinator._offered[0])
+        return taken
 
     def plan_epoch(self, upto: int, proposals: list[Durable]) -> EpochPlan:
         machine, ledger = self.coordinator, self.ledger
-        if machine is None or self.hoped is None or machine.stage not in (Stage.ASKING, Stage.READING_BACK):
+        if self.hoped is None or machine.stage not in (Stage.ASKING, Stage.READING_BACK):
             return super().plan_epoch(upto, proposals)
-        self.ledger = self.hoped
+        machine.ledger = self.hoped
         try:
             return super().plan_epoch(planning.choose_end(self.hoped.tables, self.relay, self.hoped.upto, 12), proposals)
         finally:
-            self.ledger = ledger
+            machine.ledger = ledger
 
 
 def may_plan(machine: Coordinator) -> bool:
@@ -253,30 +250,22 @@ def offer(machine: Coordinator, intent: Intent, follows: str) -> bool:
 OFFERS = Coordinator.offer
 
 
-class EmptiesAllShards(Driver):
-    def emptied(self, plan: EpochPlan) -> dict[str, tuple[str, ...]]:
-        every = [str(table) for table in self.world.db.tables]
-        return {target: tuple(every) for target in super().emptied(plan)}
-
-
 class TrustsItsGeneration(Driver):
-    def perform(self, machine: Coordinator, step: Step) -> Steps[None]:
-        if isinstance(step, ReadGeneration):
+    def act(self, request: Request[Any]) -> Steps[Any]:
+        if isinstance(request, NewestGeneration):
             yield
-            machine.apply(GenerationRead(self.generation))
-        else:
-            yield from super().perform(machine, step)
+            return self.generation
+        return (yield from super().act(request))
 
 
 class StartsUnasked(Driver):
     """Whether it is still the newest is not asked after the records were loaded."""
 
-    def perform(self, machine: Coordinator, step: Step) -> Steps[None]:
-        if isinstance(step, ReadGeneration) and machine.stage is Stage.STARTING:
+    def act(self, request: Request[Any]) -> Steps[Any]:
+        if isinstance(request, NewestGeneration) and self.machines is None:
             yield
-            machine.apply(GenerationRead(self.generation))
-        else:
-            yield from super().perform(machine, step)
+            return self.generation
+        return (yield from super().act(request))
 
 
 def statements_pass(tables: Tables, relay: Relay, reading: Reading, report: Reported, **others: int) -> bool | GivenBack:
@@ -288,11 +277,6 @@ def statements_pass(tables: Tables, relay: Relay, reading: Reading, report: Repo
 JUDGES = planning.judge_reading
 
 
-class ReplacesWithoutDeletes(Driver):
-    def replace(self, plan: EpochPlan, rows: dict[str, list[Row]]) -> None:
-        pass
-
-
 class DoubtsSecondPhases(Driver):
     """Of a second phase it is never believed that a read has it. So it comes again; what the read has of later changes does not."""
 
@@ -302,15 +286,16 @@ class DoubtsSecondPhases(Driver):
         return super().covered(number, position)
 
 
-class ForgetsWhatIsSetAside(Driver):
-    """Who starts takes a table that is set aside for one that is live."""
+def load_and_forget() -> Moved[Ledger]:
+    """A driver that starts takes a table that is set aside for one that is live."""
+    ledger = yield from LOADS()
+    for table in ledger.tables:
+        if table.phase is TablePhase.SET_ASIDE:
+            table.phase, table.aside = TablePhase.RELEASED, None
+    return ledger
 
-    def load(self) -> Steps[Ledger]:
-        ledger = yield from super().load()
-        for table in ledger.tables:
-            if table.phase is TablePhase.SET_ASIDE:
-                table.phase, table.aside = TablePhase.RELEASED, None
-        return ledger
+
+LOADS = boot.load
 
 
 def lives_on(table: Table) -> bool:
@@ -322,6 +307,19 @@ LIVE = Table.live.__get__
 
 def asks_the_mark(rule: Rule, *, keyed: bool, **others: Any) -> bool:
     return emits(rule, keyed=False, **others)
+
+
+def rewritten(function: Callable[..., Any], old: str, new: str) -> Callable[..., Any]:
+    """A function that ships, with one text of its source in place of another."""
+    source = inspect.getsource(function)
+    assert source.count(old) == 1, (function, old)
+    names = dict(vars(sys.modules[function.__module__]))
+    exec(compile("from __future__ import annotations\n" + source.replace(old, new), f"<{function.__name__}, planted>", "exec"), names)
+    return names[function.__name__]  # type: ignore[no-any-return]
+
+
+def planted(owner: Any, name: str, old: str, new: str) -> Bug:
+    return Bug(patches=((owner, name, rewritten(getattr(owner, name), old, new)),))
 
 
 @dataclass(frozen=True)
@@ -339,20 +337,33 @@ class Bug:
             yield self.driver
 
 
+def judged_by(deletable: Callable[[StagedName, CleaningView], bool]) -> Bug:
+    return Bug(patches=((cleaning, "deletable", deletable), (letting_go, "deletable", deletable)))
+
+
 BUGS = {
     "adoption decided at the intent": Bug(AdoptsAtTheIntent),
     "low end at the launch's s instead of V": Bug(ReadsAgainFromTheLaunch),
     "end of log taken as visible": Bug(patches=((planning, "visible_cut", end_of_the_log),)),
     "statements share an epoch with rows between them": Bug(patches=((planning, "choose_end", statements_share),)),
-    "chunk file cleaned and adopted later": Bug(patches=((cleaning, "deletable", chunk_files_go),)),
-    "files of the open epoch cleaned": Bug(patches=((cleaning, "deletable", open_files_go),)),
-    "file deleted that a won intent names": Bug(ForgetsWhatWasWon),
+    "chunk file cleaned and adopted later": Bug(
+        patches=(
+            (cleaning, "deletable", chunk_files_go),
+            (letting_go, "deletable", chunk_files_go),
+        )
+    ),
+    "files of the open epoch cleaned": Bug(
+        patches=(
+            (cleaning, "deletable", open_files_go),
+            (letting_go, "deletable", open_files_go),
+        )
+    ),
+    "file deleted that a won intent names": Bug(patches=((cleaning.Leftovers, "won", lambda leftovers, intent: None),)),
     "no _seq": Bug(patches=((sequence, "of_change", lambda offset: 0), (sequence, "of_chunk", lambda visible: 0))),
     "reports of an older generation in an intent ignored": Bug(IgnoresOlderReports),
     "release at the intent instead of at done": Bug(LetsGoAtTheIntent),
     "release of log without coverage": Bug(patches=((Relay, "decide_floor", floor_of_done),)),
     "release of metadata without coverage": Bug(patches=((Copy, "finished", property(lambda copy: copy.complete)),)),
-    "maximum watermark": Bug(patches=((watermarks, "lowest", greatest),)),
     "watermark of a time that is still to come": Bug(patches=((Relay, "committed_by", time_of_the_log),)),
     "filter asked before instead of inside each commit try": Bug(AsksOnce),
     "re-commit after a lost reply": Bug(CommitsAgain),
@@ -361,15 +372,42 @@ BUGS = {
     ),
     "prepared transaction forgotten with its segment": Bug(patches=((Relay, "prepared", property(prepared_in_what_is_held)),)),
     "prepared transaction let go of when it is decided": Bug(patches=((Relay, "over", property(over_when_decided)),)),
-    "second phase emitted again without what follows it": Bug(DoubtsSecondPhases, patches=((driver, "emits", asks_the_mark),)),
+    "second phase emitted again without what follows it": Bug(DoubtsSecondPhases, patches=((tasks, "emits", asks_the_mark),)),
     "table set aside that still writes": Bug(patches=((Table, "live", property(lives_on)),)),
-    "table set aside forgotten at a restart": Bug(ForgetsWhatIsSetAside),
-    "emptying one shard empties all": Bug(EmptiesAllShards),
+    "table set aside forgotten at a restart": Bug(patches=((boot, "load", load_and_forget),)),
     "generation not re-read after a won intent": Bug(TrustsItsGeneration),
     # Not asked for, but found or feared while the machines were written.
     "generation not re-read after a start": Bug(StartsUnasked, hint=2209),
     "chunk adopted across a statement": Bug(patches=((planning, "judge_reading", statements_pass),), hint=69),
     "snapshots published without a hold on them": Bug(HoldsNothing),
     "takeover given up while the older driver is paused": Bug(GivesUpWaiting),
-    "re-snapshot that does not delete": Bug(ReplacesWithoutDeletes, hint=160),
+    # In the order of steps that ships (`snowmelt.driving`).
+    "boot: the state is loaded before the generation is taken": planted(
+        boot, "boot", "    ledger = yield from load()\n", "    ledger = before\n"
+    ),
+    "entries: a table that is made anew is not emptied": planted(entries, "_begin_anew", "if one.keyed and holds:", "if False:"),
+    "entries: a table that is truncated is not emptied": planted(
+        entries, "targets_of", "(str(incarnation.table),) if one.keyed else ()", "()"
+    ),
+    "entries: what a chunk's read staged is left out": planted(committing, "build", "one.files += rows.files", "pass"),
+    "commit: a job is offered of which something is missing": planted(
+        committing, "offer", "    if refused is not None:\n        return refused\n", ""
+    ),
+    "let go: before the done record": planted(
+        committing,
+        "step",
+        "            machine.apply(DonePut(",
+        "            yield from let_go(machines, leftovers)\n            machine.apply(DonePut(",
+    ),
+    "let go: of log that a chunk's read needs": planted(letting_go, "let_go_of_log", "        needed.append(visible)\n", "        pass\n"),
+    "let go: records up to the newest summary": planted(letting_go, "sum_up", "number + 2 - SUMMARIES_KEPT", "number + 1"),
+    "cleaning: a sweep does not ask what the lake refers to": planted(
+        letting_go, "sweep", "standing.named | (yield from ListReferenced(target))", "standing.named"
+    ),
+    "cleaning: a chunk under way is not": planted(
+        letting_go, "stand", "{reading.launch.job for reading in ledger.tables.readings()}", "set()"
+    ),
+    "cleaning: data of segments that are held goes": planted(
+        letting_go, "sweep_log", "min(held[0].number, done) if held else 0", "held[-1].number + 1 if held else 0"
+    ),
 }

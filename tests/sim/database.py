@@ -31,8 +31,8 @@ class Transaction:
     changes: tuple[Change, ...] = ()
     statements: tuple[tuple[TableId, Effect, int], ...] = ()
     """Table, effect, and the table's schema from then on."""
-    removed: tuple[int, ...] = ()
-    """Keys that go without a word in the log: of the table that is rewritten, or broken."""
+    silent: tuple[int, ...] = ()
+    """Keys whose rows change without a word in the log: they get another value where the table is rewritten, and go where it is broken."""
     prepares: tuple[Change, ...] = ()
     """What a later one will change, if it commits this one. It has a place here, and no effect."""
     decides: int | None = None
@@ -149,8 +149,8 @@ class Database:
                 # Renamed away, and another into its name, by one statement.
                 self.gone.discard(table)
                 statements.append((table, Effect.MAKES, self.schemas[table]))
-        removed = tuple(self.rng.sample(range(self.keys), 2)) if effect in (Effect.REWRITES, Effect.BREAKS) else ()
-        self._log(Transaction(self.number, time_ms, 2, (), tuple(statements), removed))
+        silent = tuple(self.rng.sample(range(self.keys), 2)) if effect in (Effect.REWRITES, Effect.BREAKS) else ()
+        self._log(Transaction(self.number, time_ms, 2, (), tuple(statements), silent))
 
     def show(self) -> None:
         """One logged transaction becomes visible; often the oldest, but not always, unless the server keeps their order."""
@@ -205,8 +205,10 @@ def rows_of(table: TableId, transactions) -> dict[int, int]:  # type: ignore[no-
     rows: dict[int, int] = {}
     for transaction in transactions:
         for effect in transaction.effects(table):
-            if effect in (Effect.REWRITES, Effect.BREAKS):
-                for key in transaction.removed:
+            if effect is Effect.REWRITES:
+                rows.update(dict.fromkeys(rows.keys() & set(transaction.silent), transaction.number))
+            elif effect is Effect.BREAKS:
+                for key in transaction.silent:
                     rows.pop(key, None)
             elif effect is not Effect.RESHAPES:
                 rows.clear()

@@ -29,7 +29,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of a snapshot, without the rows of sources that were emptied later."""
+    """A file of a snapshot."""
 
     name: str
     rows: tuple[Row, ...]
@@ -50,7 +50,7 @@ class LakeTable:
     rng: Random
     uuid: str = "u"
     schema: int = 0
-    shape: bytes = b""
+    shape: bytes = b"shape 0"
     """What that schema is, as the intent said."""
     storage: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     """Every file that exists, staged or referenced."""
@@ -89,9 +89,7 @@ class LakeTable:
         """Exclusive: False if somebody has published that number."""
         if on != self.newest:
             return False
-        parts = self.snapshots[on].parts
-        if empties:
-            parts = tuple(Part(part.name, tuple(row for row in part.rows if row.key[0] not in empties)) for part in parts)
+        parts = () if empties else self.snapshots[on].parts
         missing = [name for name in files if name not in self.storage]
         if missing:
             raise Violation(f"{self.name}: a file is committed that was deleted: {missing}")
@@ -126,12 +124,6 @@ class LakeTable:
     def newest_commit(self) -> tuple[int, str] | None:
         """What our own maintenance copies forward."""
         return next((s.marker for _, s in sorted(self.snapshots.items(), reverse=True) if s.marker is not None), None)
-
-    def insert(self, name: str, row: Row) -> None:
-        self.storage[name] = (row,)
-        parts = self.snapshots[self.newest].parts
-        self.newest += 1
-        self.snapshots[self.newest] = Snapshot(self.newest, False, None, (*parts, Part(name, (row,))))
 
     def hold(self, first: int) -> None:
         """Our consumer names the first snapshot that nobody may expire."""

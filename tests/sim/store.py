@@ -6,11 +6,24 @@ from collections.abc import Callable, Generator
 from random import Random
 from typing import Any, TypeVar
 
+from snowmelt.driving.steps import Request
+from snowmelt.driving.steps import Steps as Moved
 from snowmelt.errors import OutcomeUnknown, Unavailable
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 """What an actor does, one step at a time. Between two steps anything can happen, its own end included."""
+
+
+def move(steps: Moved[T], act: Callable[[Request[Any]], Steps[Any]]) -> Steps[T]:
+    """Move steps that ship to their end, each request of theirs by some steps of this world."""
+    answer: Any = None
+    while True:
+        try:
+            request = steps.send(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        answer = yield from act(request)
 
 
 class Faulty:

@@ -128,12 +128,6 @@ ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
             },
         ),
         **_each(
-            "the driver is broken up into engine/boot.py and steps",
-            {
-                "engine/driver/entries.py::_Work": 7,
-            },
-        ),
-        **_each(
             "most types are their root alone, which is given by its place",
             {
                 "fluss/formats/types.py::FlussType": 7,

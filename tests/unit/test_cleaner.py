@@ -53,7 +53,7 @@ def test_files_that_a_dropped_job_left_are_deleted_once_their_epoch_is_won() -> 
     cleaner = Cleaner(jobs, place, every=20)
     for name in lake.staged(TARGET):
         cleaner.reported(TARGET, Staged((name,), (b"m",), 1))
-    cleaner.clean(STANDING, [TARGET])
+    cleaner.discard(cleaner.leftovers.take(STANDING))
     cleaner._thread.shutdown()
     assert lake.staged(TARGET) == ["sm-5-e7-won-f", "sm-5-e8-next-f", "sm-5-c18-read-f"]
 

@@ -1,8 +1,7 @@
 """How a driver begins: `boot` returns one that is complete.
 
-The order is what makes a take-over right. A mistake in the file is found before any other driver is fenced. The generation is taken before
-the state is loaded, and read again after it: what was loaded then is what a driver that was the newest has. Only after that anything has
-an effect: the head of the chain, and whatever the driver does at work.
+The order, which makes a take-over right, is that of `driving.boot`. Here is what is done at each of its steps, and how all that a driver
+needs is put together.
 """
 
 from __future__ import annotations
@@ -13,14 +12,16 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
-from snowmelt.commit.coordinator import Coordinator, GenerationRead
 from snowmelt.commit.ledger import Ledger
 from snowmelt.databases.contract.patterns import TablePredicate
 from snowmelt.databases.contract.tables import Catalogue
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.failover import with_transactions
+from snowmelt.driving import boot as driving
+from snowmelt.driving.boot import CheckTargets, FindStart, Inspect, MakeHead, TakeGeneration
+from snowmelt.driving.steps import Machines, NewestGeneration, Request, perform
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.discovery import Discovery, patterns
@@ -45,10 +46,10 @@ from snowmelt.engine.loop.resources import TURN_S, Resources
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Lane, has_executors, is_gone, raise_gone, slots_of
 from snowmelt.engine.tasks.workers import Expected, Packages, look_around, owner_digest, packages, tasks_to_ask
-from snowmelt.errors import BEGIN_ANEW, RECOPY, Corrupt, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.errors import BEGIN_ANEW, RECOPY, Corrupt, InvalidConfig, SnowmeltError, SourceDrift, Unavailable, present
 from snowmelt.model.position import Position
 from snowmelt.planning.tables import Table, TablePhase
-from snowmelt.relay.retention import Cut, Relay
+from snowmelt.relay.retention import Cut, Relay, Sealed
 from snowmelt.sinks.warehouse import mark
 from snowmelt.store.generations import Generation, check_exclusive, newest_generation
 
@@ -65,60 +66,129 @@ class _Before:
     catalogue: Catalogue
     captured: TablePredicate
     fitness: Fitness
-    began: str
-    """The identity of the server that the pipeline was begun with."""
-    marked: str
     installed: Packages
+    server: str = ""
+    """The identity of the one that the pipeline was begun with."""
+    marked: str = ""
+    """What marks the warehouse, for tasks to find."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """What the driver has once it is the newest, and has looked whether it still is."""
+class _Begun:
+    """Where capture continues, and what there is to capture. It is read after the state: what the last driver recorded meanwhile may not
+    be in what was read before."""
 
-    generation: Generation
-    keeping: LogStorage
-    machine: Coordinator
-    relay: Relay
     catalogue: Catalogue
-    """Read after the state: what the last driver recorded meanwhile may not be in what was read before."""
     read: Callable[[], Catalogue]
-    start: Position
-    era: int
+    first: Catalogue
+    """At the head of a new chain: read when nothing was prepared, before `catalogue`."""
+    moved: Position | None
+    """Where another server's log continues."""
+
+
+class _Shell:
+    """Does what the steps of `driving.boot` ask for, and holds what comes of it."""
+
+    def __init__(self, resources: Resources, ending: contextlib.ExitStack, ended: Callable[[], bool]) -> None:
+        settings = resources.settings
+        self.resources = resources
+        self.folder = ending.enter_context(contextlib.ExitStack())
+        """Of the log; open until capture has ended."""
+        self._ended = ended
+        self._wanted = patterns(settings.tables, settings.exclude, settings.source.system_databases)
+        catalogue = settings.source.read_catalogue(self._wanted, era=0)
+        router = Router(settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
+        self.before = _Before(
+            catalogue=catalogue,
+            captured=self._wanted(catalogue.ignores_case),
+            fitness=Fitness(settings, router),
+            installed=packages(),
+        )
+        self._owned: tuple[Generation, LogStorage] | None = None
+        self._begun: _Begun | None = None
+        self._asides: Asides | None = None
 
     @property
-    def ledger(self) -> Ledger:
-        return self.machine.ledger
+    def owned(self) -> tuple[Generation, LogStorage]:
+        return present(self._owned, "a driver begins without a generation")
+
+    @property
+    def source(self) -> _Begun:
+        return present(self._begun, "a driver begins without a source")
+
+    @property
+    def asides(self) -> Asides:
+        return present(self._asides, "a driver begins before its targets were checked")
+
+    def act(self, request: Request[Any]) -> Any:
+        match request:
+            case Inspect(ledger):
+                self.before = _inspect(self.resources, self.before, ledger)
+                return _ask_workers(self.resources, self.before, self._ended)
+            case TakeGeneration():
+                return self._take()
+            case FindStart(relay):
+                self._begun = self._find(relay)
+            case NewestGeneration():
+                return newest_generation(self.resources.state.store, self.owned[0].number)
+            case MakeHead(relay):
+                return self._head(relay)
+            case CheckTargets(ledger):
+                check_described(ledger, self.before.catalogue, self.before.captured, self.before.fitness)
+                self._asides = Asides(ledger, self.resources.lake)
+                check_lake(self.resources, ledger, self.source.catalogue, self.before.fitness, self._asides)
+            case _:
+                return self.resources.state.act(request)
+        return None
+
+    def _take(self) -> int | None:
+        self._owned = own_log(self.resources.settings, self.resources.state, self.folder, self._ended)
+        if self._owned is None:
+            return None
+        self.resources.signs.begin(self._owned[0])
+        return self._owned[0].number
+
+    def _find(self, relay: Relay) -> _Begun:
+        settings, seen, keeping = self.resources.settings, self.before.catalogue.server, self.owned[1]
+        moved = place_on_another(settings, relay, keeping.last(relay), seen, self.before.server)
+        era = relay.era if moved is None else moved.era
+
+        def read() -> Catalogue:
+            described = settings.source.read_catalogue(self._wanted, era=era)
+            self.resources.clock.ahead_ms = described.ahead_ms
+            return described
+
+        # Captured is from a place that lies before the catalogue is read: else a statement between the two would be told by neither.
+        first = None if relay.newest is not None else with_nothing_prepared(settings.source.options, read)
+        catalogue = read()
+        if catalogue.server.identity != seen.identity:
+            raise Unavailable("another server answers than a moment ago", detail=f"{catalogue.server.identity}, not {seen.identity}")
+        return _Begun(catalogue=catalogue, read=read, first=first or catalogue, moved=moved)
+
+    def _head(self, relay: Relay) -> Sealed | None:
+        """An empty record. Without one a database that receives no writes would never be copied, because no cut would ever be proven
+        visible."""
+        if relay.newest is not None or self.source.moved is not None:
+            return None
+        (generation, keeping), first = self.owned, self.source.first
+        name, start = keeping.nothing(relay, first.ended.era), _with_gtids(self.resources, first)
+        return relay.decide_seal(generation.number, name, start, start, (Cut(relay.end, first.time_ms),))
 
 
 def boot(resources: Resources, ending: contextlib.ExitStack, ended: Callable[[], bool]) -> DriverLoop | None:
     """A driver at work. None: the run `ended` before that. `ending` closes what was opened."""
-    found = _look(resources)
-    if not _ask_workers(resources, found, ended):
-        return None
-    folder = ending.enter_context(contextlib.ExitStack())
-    owned = own_log(resources.settings, resources.state, folder, ended)
-    if owned is None:
-        return None
-    resources.signs.begin(owned[0])
-    taken = _take_over(resources, found, *owned)
-    asides = Asides(taken.ledger, resources.lake)
-    check_described(taken.ledger, found.catalogue, found.captured, found.fitness)
-    check_lake(resources, taken.ledger, taken.catalogue, found.fitness, asides)
-    return _assemble(resources, ending, folder, found, taken, asides)
+    shell = _Shell(resources, ending, ended)
+    machines = perform(driving.boot(), shell.act)
+    return None if machines is None else _assemble(shell, ending, machines)
 
 
-def _look(resources: Resources) -> _Before:
-    """Read the catalogue and the state, and find what is wrong with the file or with who runs it."""
-    settings, state = resources.settings, resources.state
-    wanted = patterns(settings.tables, settings.exclude, settings.source.system_databases)
-    catalogue = settings.source.read_catalogue(wanted, era=0)
-    captured = wanted(catalogue.ignores_case)
-    fitness = Fitness(settings, Router(settings.routes, default=settings.target, ignore_case=catalogue.ignores_case))
-    before = state.load()
-    begun = before.epoch > 0
+def _inspect(resources: Resources, before: _Before, ledger: Ledger) -> _Before:
+    """Find what is wrong with the file or with its place. A mistake in the file must not end the driver that is at work."""
+    settings, state, catalogue = resources.settings, resources.state, before.catalogue
+    begun = ledger.epoch > 0
     if not catalogue.tables and not begun:
         raise InvalidConfig("no table matches", detail=", ".join(settings.tables))
-    for route in fitness.router.idle(catalogue.tables):
+    for route in before.fitness.router.idle(catalogue.tables):
         log.warning("a route matches no table", extra={"source": route.source, "target": route.target})
     _, refused = assign_targets(catalogue.tables, settings.routes, default=settings.target, ignore_case=catalogue.ignores_case)
     if refused and not begun:
@@ -126,22 +196,20 @@ def _look(resources: Resources) -> _Before:
     if settings.log_folder is None:
         check_exclusive(state.store, uuid.uuid4().hex)
     owner = Owner(settings.name, catalogue.server.identity, settings.place)
-    began = state.bind(owner, moves=settings.failover, adopt=settings.adopt_state).server
-    # Before any driver is fenced: a mistake in the file must not end the one that is at work.
-    check_described(before, catalogue, captured, fitness)
-    _check_requests(resources, before, catalogue)
-    marked = "" if settings.fluss is not None else mark(settings.warehouse)
-    return _Before(catalogue=catalogue, captured=captured, fitness=fitness, began=began, marked=marked, installed=packages())
+    server = state.bind(owner, moves=settings.failover, adopt=settings.adopt_state).server
+    check_described(ledger, catalogue, before.captured, before.fitness)
+    _check_requests(resources, ledger, catalogue)
+    return replace(before, server=server, marked="" if settings.fluss is not None else mark(settings.warehouse))
 
 
-def _ask_workers(resources: Resources, found: _Before, ended: Callable[[], bool]) -> bool:
+def _ask_workers(resources: Resources, before: _Before, ended: Callable[[], bool]) -> bool:
     """Whether Spark's workers can do what tasks need (`engine.tasks.workers`). False: the run is to end before they answered."""
     spark, jobs = resources.spark, resources.jobs
     if spark is None:
         return True
     state, warehouse = resources.settings.state, resources.settings.warehouse
     answers, began, due = list[list[str]](), time.monotonic(), _SILENCE_S
-    expected = Expected(packages=found.installed, state=state, owner=owner_digest(state), warehouse=warehouse, mark=found.marked)
+    expected = Expected(packages=before.installed, state=state, owner=owner_digest(state), warehouse=warehouse, mark=before.marked)
 
     def failed(error: SnowmeltError) -> None:
         raise error
@@ -160,50 +228,6 @@ def _ask_workers(resources: Resources, found: _Before, ended: Callable[[], bool]
         resources.awake.clear()
         jobs.take()
     return True
-
-
-def _take_over(resources: Resources, found: _Before, generation: Generation, keeping: LogStorage) -> _Taken:
-    """Load the state as its newest driver, and see that this driver still is the newest."""
-    settings, state = resources.settings, resources.state
-    ledger = state.load()
-    relay = state.take_over_relay(ledger)
-    seen = found.catalogue.server
-    moved = place_on_another(settings, relay, keeping.last(relay), seen, found.began)
-    era = relay.era if moved is None else moved.era
-
-    wanted = patterns(settings.tables, settings.exclude, settings.source.system_databases)
-
-    def read() -> Catalogue:
-        described = settings.source.read_catalogue(wanted, era=era)
-        resources.clock.ahead_ms = described.ahead_ms
-        return described
-
-    # Captured is from a place that lies before the catalogue is read: else a statement between the two would be told by neither.
-    first = None if relay.newest is not None else with_nothing_prepared(settings.source.options, read)
-    catalogue = read()
-    if catalogue.server.identity != seen.identity:
-        raise Unavailable("another server answers than a moment ago", detail=f"{catalogue.server.identity}, not {seen.identity}")
-    machine = Coordinator(generation.number, ledger)
-    machine.apply(GenerationRead(newest_generation(state.store, generation.number)))
-    # Says so if that found a newer driver.
-    machine.next_step()
-    start = _begin_chain(resources, generation, relay, keeping, first or catalogue) if moved is None else moved
-    return _Taken(
-        generation=generation, keeping=keeping, machine=machine, relay=relay, catalogue=catalogue, read=read, start=start, era=era
-    )
-
-
-def _begin_chain(resources: Resources, generation: Generation, relay: Relay, keeping: LogStorage, catalogue: Catalogue) -> Position:
-    """From where the log is captured, durable before anything relies on it: an empty record at the head of the chain. Without one
-    a database that receives no writes would never be copied, because no cut would ever be proven visible."""
-    if relay.newest is None:
-        name, start = keeping.nothing(relay, catalogue.ended.era), _with_gtids(resources, catalogue)
-        head = relay.decide_seal(generation.number, name, start, start, (Cut(relay.end, catalogue.time_ms),))
-        relay.apply(resources.state.seal(head))
-    newest = relay.newest
-    if newest is None:
-        raise InvariantBroken("a chain that was begun is empty")
-    return newest.ends
 
 
 def _with_gtids(resources: Resources, catalogue: Catalogue) -> Position:
@@ -275,14 +299,12 @@ def _tell_of_buckets(resources: Resources, target: str, needed: Mapping[str, Tab
 # ---- putting it together
 
 
-def _assemble(
-    resources: Resources, ending: contextlib.ExitStack, folder: contextlib.ExitStack, found: _Before, taken: _Taken, asides: Asides
-) -> DriverLoop:
+def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -> DriverLoop:
     """All that a driver has at work. Capture starts here."""
-    place = _place(resources, found, taken)
-    shapes = _shapes(resources, found, taken)
-    known = Knowledge(taken.generation.number, taken.ledger, taken.relay, shapes, taken.catalogue.ended)
-    keeper = _keeper(resources, known, taken, folder)
+    resources, before, source, asides = shell.resources, shell.before, shell.source, shell.asides
+    place = _place(shell)
+    known = Knowledge(machines.generation, machines.ledger, machines.relay, _shapes(shell, machines), source.catalogue.ended)
+    keeper = _keeper(shell, known)
     ending.callback(keeper.stop)
     cleaner = Cleaner(resources.jobs, place, every=resources.settings.sweep_every)
     ending.callback(cleaner.close)
@@ -301,78 +323,79 @@ def _assemble(
         cleaner=cleaner,
     )
     ending.callback(chunks.close)
-    discovery = Discovery(taken.catalogue, known.ledger, known.relay, shapes, taken.read, found.fitness.unfit)
-    proposals = Proposals(resources, known, found.fitness, asides, discovery, splitter, found.captured)
-    entries = Entries(resources.lake, known.ledger, shapes, chunks, resources.settings.source)
-    lane = LogLane(known, resources.jobs, place, entries, chunks, cleaner, asides, tasks=resources.log_tasks)
+    discovery = Discovery(source.catalogue, known.ledger, known.relay, known.shapes, source.read, before.fitness.unfit)
+    proposals = Proposals(resources, known, before.fitness, asides, discovery, splitter, before.captured)
+    entries = Entries(resources.lake, known.ledger, known.shapes, resources.settings.source)
+    lane = LogLane(known, resources.jobs, place, chunks, cleaner, asides, tasks=resources.log_tasks)
     holders = Holders(splitter=splitter, retries=retries, discovery=discovery, proposals=proposals)
-    letting_go = LettingGo(resources, known, taken.machine, keeper, chunks, lane, cleaner, holders)
+    letting_go = LettingGo(resources, known, machines, keeper, chunks, lane, cleaner, holders)
     driver = DriverLoop(
         resources=resources,
         known=known,
-        machine=taken.machine,
+        machines=machines,
         keeper=keeper,
         discovery=discovery,
         proposals=proposals,
         chunks=chunks,
         lane=lane,
-        planner=Planner(resources.settings, known, taken.machine, proposals, chunks, entries, lane),
-        committing=Committing(resources, known, taken.machine, entries, chunks, cleaner, asides, letting_go),
+        planner=Planner(resources.settings, known, machines.commit, proposals, chunks, entries, lane),
+        committing=Committing(resources, known, machines, entries, chunks, cleaner, asides, letting_go),
         letting_go=letting_go,
-        era=taken.era,
+        era=machines.relay.era if source.moved is None else source.moved.era,
     )
     keeper.start(known.ledger.done_segment)
     return driver
 
 
-def _place(resources: Resources, found: _Before, taken: _Taken) -> TaskContext:
-    settings = resources.settings
+def _place(shell: _Shell) -> TaskContext:
+    settings, generation, catalogue = shell.resources.settings, shell.owned[0], shell.source.catalogue
     return TaskContext(
-        generation=taken.generation.number,
-        nonce=taken.generation.nonce,
+        generation=generation.number,
+        nonce=generation.nonce,
         state=settings.state,
         warehouse=settings.warehouse,
-        user=resources.user,
+        user=shell.resources.user,
         source=settings.source,
-        server=taken.catalogue.server,
-        log=taken.catalogue.log,
+        server=catalogue.server,
+        log=catalogue.log,
         limits=settings.limits,
         fluss=settings.fluss,
-        packages=found.installed,
-        mark="" if "://" in str(settings.warehouse) else found.marked,
+        packages=shell.before.installed,
+        mark="" if "://" in str(settings.warehouse) else shell.before.marked,
     )
 
 
-def _shapes(resources: Resources, found: _Before, taken: _Taken) -> Shapes:
-    ledger = taken.ledger
+def _shapes(shell: _Shell, machines: Machines) -> Shapes:
+    ledger, relay, catalogue = machines.ledger, machines.relay, shell.source.catalogue
     shapes = Shapes(
-        resources.state,
-        taken.generation.number,
-        captured=found.captured,
-        keyed=found.fitness.router.keyed,
-        lower_case_names=taken.catalogue.lower_case_names,
+        shell.resources.state,
+        machines.generation,
+        captured=shell.before.captured,
+        keyed=shell.before.fitness.router.keyed,
+        lower_case_names=catalogue.lower_case_names,
     )
     schemas = {table.incarnation.table: table.schema for table in ledger.tables if table.phase is not TablePhase.GONE}
     aside = [table.incarnation.table for table in ledger.tables if table.phase is TablePhase.SET_ASIDE]
-    shapes.begin(schemas, aside, taken.relay.statements(ledger.upto, taken.relay.end))
+    shapes.begin(schemas, aside, relay.statements(ledger.upto, relay.end))
     return shapes
 
 
-def _keeper(resources: Resources, known: Knowledge, taken: _Taken, folder: contextlib.ExitStack) -> LogRecorder:
-    settings = resources.settings
+def _keeper(shell: _Shell, known: Knowledge) -> LogRecorder:
+    settings, newest = shell.resources.settings, known.relay.newest
+    start = shell.source.moved or present(newest, "a chain that was begun is empty").ends
     return LogRecorder(
-        resources.state,
+        shell.resources.state,
         known.relay,
         known.shapes,
-        taken.keeping,
+        shell.owned[1],
         settings.source,
         generation=known.generation,
-        start=taken.start,
+        start=start,
         server_id=settings.capture_id(),
         prepared_bytes_max=settings.prepared_bytes_max,
         limits=settings.capture,
-        identity=taken.catalogue.server.identity,
+        identity=shell.source.catalogue.server.identity,
         failover=settings.failover,
-        wake=resources.awake.set,
-        release=folder.close,
+        wake=shell.resources.awake.set,
+        release=shell.folder.close,
     )

@@ -9,13 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
-from snowmelt.commit.cleaning import CleaningView, Leftovers, deletable, sweep_due
-from snowmelt.commit.records import Intent, Staged, StagedName
+from snowmelt.commit.cleaning import CleaningView, Leftovers, sweep_due
+from snowmelt.commit.records import Staged
+from snowmelt.driving import letting_go
+from snowmelt.driving.letting_go import DeleteFiles, ListReferenced, ListStaged
+from snowmelt.driving.steps import Request, perform
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
-from snowmelt.errors import Corrupt, SnowmeltError, SourceDrift
+from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.sinks.contract import Sink
 
 log = logging.getLogger(__name__)
@@ -39,14 +43,20 @@ def run_sweep(place: TaskContext, task: SweepTask) -> int:
 
 
 def sweep(lake: Sink, target: str, standing: CleaningView) -> int:
-    staged = [name for name in lake.staged(target) if deletable(StagedName.parse(name), standing)]
-    if not staged:
-        return 0
-    # Read last: what was committed meanwhile is in it, or was named before.
-    standing = replace(standing, named=standing.named | lake.referenced(target))
-    doomed = [name for name in staged if deletable(StagedName.parse(name), standing)]
-    lake.delete(target, doomed)
-    return len(doomed)
+    """Delete the staged files of a target that nothing needs; how many."""
+
+    def act(request: Request[Any]) -> Any:
+        match request:
+            case ListStaged(name):
+                return lake.staged(name)
+            case ListReferenced(name):
+                return lake.referenced(name)
+            case DeleteFiles(name, doomed):
+                return lake.delete(name, doomed)
+            case _:
+                raise InvariantBroken("a sweep asks for what a lake does not do", detail=type(request).__name__)
+
+    return perform(letting_go.sweep(target, standing), act)
 
 
 class Cleaner:
@@ -56,7 +66,7 @@ class Cleaner:
         self._jobs = jobs
         self._place = place
         self._every = every
-        self._leftovers = Leftovers()
+        self.leftovers = Leftovers()
         self._last: int | None = None
         self._sweeping = self._failed = False
         self._lakes: list[Sink] = []
@@ -64,20 +74,18 @@ class Cleaner:
 
     def reported(self, target: str, staged: Staged) -> None:
         """A task has left these files behind."""
-        self._leftovers.reported(target, staged)
+        self.leftovers.reported(target, staged)
 
     def job_failed(self) -> None:
         """A job has left files behind that no report names."""
         self._failed = True
 
-    def won(self, intent: Intent) -> None:
-        self._leftovers.won(intent)
+    def discard(self, over: Iterable[tuple[str, Staged]]) -> None:
+        """Delete files that are known by name. Returns at once."""
+        self._thread.submit(self._delete, list(over))
 
-    def clean(self, standing: CleaningView, targets: Iterable[str]) -> None:
+    def sweep_if_due(self, standing: CleaningView, targets: Iterable[str]) -> None:
         """After an epoch. Returns at once."""
-        over = self._leftovers.take(standing)
-        if over:
-            self._thread.submit(self._delete, over)
         mine = standing.intent_generation == standing.generation
         if mine and not self._sweeping and sweep_due(standing.epoch, last=self._last, every=self._every, failed=self._failed):
             self.sweep(standing, targets)

@@ -17,16 +17,19 @@ at the generation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Done, Intent
-from snowmelt.commit.summary import Summary, restore, summarise
+from snowmelt.commit.summary import Summary
 from snowmelt.databases.contract.tables import TableShape
 from snowmelt.databases.registry import shape_of
-from snowmelt.errors import Corrupt, InvalidConfig, SourceDrift, Unavailable
-from snowmelt.relay.retention import Relay, Sealed, needs_before, take_over
+from snowmelt.driving.loading import load, take_over_log
+from snowmelt.driving.steps import Get, Newest, Put, Request, Trim, perform
+from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, SourceDrift
+from snowmelt.relay.retention import Relay, Sealed
 from snowmelt.store.contract import Store, numbered
 from snowmelt.store.numbered import Lost, newest
 from snowmelt.store.records import RecordKind, delete_records, get_record, settle_record
@@ -69,9 +72,8 @@ DONE: Final = RecordKind("done", 1, Done)
 SUMMARY: Final = RecordKind("summary", 2, Summary)
 SEALED: Final = RecordKind("sealed", 6, Sealed)
 SHAPE: Final = RecordKind("shape", 2, RecordedShape)
-
-SUMMARIES_KEPT: Final = 3
-_TRIES_MAX: Final = 100
+_KINDS: Final[Mapping[str, RecordKind[Any]]] = {"intent": INTENT, "done": DONE, "summary": SUMMARY, "relay": SEALED}
+"""By the names that steps give them."""
 
 
 class State:
@@ -132,48 +134,29 @@ class State:
         """Whether capture has begun. The chain's newest record is never let go of."""
         return bool(self.store.numbers("relay"))
 
+    def act(self, request: Request[Any]) -> Any:
+        """Do what steps ask of the store (`driving.steps`)."""
+        match request:
+            case Newest(kind):
+                return newest(self.store, kind.name, since=1) or 0
+            case Get(kind, number):
+                return get_record(self.store, numbered(kind.name, number), _KINDS[kind.name])
+            case Put(kind, number, value):
+                result = settle_record(self.store, numbered(kind.name, number), _KINDS[kind.name], value)
+                return result.value if isinstance(result, Lost) else value
+            case Trim(kind, below):
+                over = (number for number in sorted(self.store.numbers(kind.name)) if number < below)
+                return delete_records(self.store, (numbered(kind.name, number) for number in over))
+            case _:
+                raise InvariantBroken("steps ask the store for what it does not do", detail=type(request).__name__)
+
     def load(self) -> Ledger:
-        """Fold the newest summary and what lies behind it. If that summary is not the newest any more, begin again."""
-        for _ in range(_TRIES_MAX):
-            number = newest(self.store, "summary", since=1) or 0
-            found = get_record(self.store, numbered("summary", number), SUMMARY) if number else None
-            if number and found is None:
-                continue
-            ledger = restore(found) if found is not None else Ledger()
-            if self._fold(ledger) and self._is_newest_summary(number):
-                return ledger
-        raise Unavailable("the pipeline's state changes faster than it can be read", detail=f"{_TRIES_MAX} tries")
-
-    def _fold(self, ledger: Ledger) -> bool:
-        """False: an intent follows one that is not done, so that one of the two was put or trimmed meanwhile."""
-        while (intent := get_record(self.store, numbered("intent", ledger.epoch + 1), INTENT)) is not None:
-            if ledger.open is not None:
-                return False
-            ledger.apply_intent(intent)
-            done = get_record(self.store, numbered("done", ledger.epoch), DONE)
-            if done is not None:
-                ledger.apply_done(done)
-        return True
-
-    def _is_newest_summary(self, number: int) -> bool:
-        there = number == 0 or self.store.get(numbered("summary", number)) is not None
-        return there and self.store.get(numbered("summary", number + 1)) is None
+        """What is true, by the records."""
+        return perform(load(), self.act)
 
     def take_over_relay(self, ledger: Ledger) -> Relay:
-        """The chain from the record behind the one that the newest intent names."""
-        chain: list[Sealed] = []
-        number = ledger.segment
-        while (sealed := self.sealed(number + 1)) is not None:
-            chain.append(sealed)
-            number += 1
-        if ledger.segment and needs_before(chain, ledger.upto):
-            before = self.sealed(ledger.segment)
-            if before is None:
-                raise Corrupt("a record of the relay is missing", detail=f"number {ledger.segment}")
-            chain.insert(0, before)
-        if not chain:
-            return Relay(floor=ledger.upto)
-        return take_over(chain, intent_upto=ledger.upto)
+        """The chain from where the newest intent ends."""
+        return perform(take_over_log(ledger), self.act)
 
     def sealed(self, number: int) -> Sealed | None:
         """A record of the chain."""
@@ -189,25 +172,6 @@ class State:
 
     def intent(self, epoch: int) -> Intent | None:
         return get_record(self.store, numbered("intent", epoch), INTENT)
-
-    def put_done(self, done: Done) -> Done:
-        result = settle_record(self.store, numbered("done", done.epoch), DONE, done)
-        return result.value if isinstance(result, Lost) else done
-
-    def sum_up(self, ledger: Ledger) -> None:
-        """Write a summary of what is done, then trim what lies below the oldest that is kept."""
-        number = newest(self.store, "summary", since=1) or 0
-        last = get_record(self.store, numbered("summary", number), SUMMARY) if number else None
-        if last is not None and last.epoch >= ledger.epoch:
-            return
-        if isinstance(settle_record(self.store, numbered("summary", number + 1), SUMMARY, summarise(ledger)), Lost):
-            return
-        oldest = number + 2 - SUMMARIES_KEPT
-        kept = get_record(self.store, numbered("summary", oldest), SUMMARY) if oldest > 0 else None
-        if kept is None:
-            return
-        for kind, below in (("intent", kept.epoch), ("done", kept.epoch), ("summary", oldest)):
-            delete_records(self.store, (numbered(kind, n) for n in sorted(self.store.numbers(kind)) if n < below))
 
     def trim_relay(self, numbers: list[int]) -> None:
         delete_records(self.store, (numbered("relay", number) for number in numbers))

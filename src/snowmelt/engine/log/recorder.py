@@ -15,9 +15,12 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import Capture, CaptureLimits
+from snowmelt.driving.letting_go import DropAside, DropRecords, DropSegments, SweepSegments, sweep_log
+from snowmelt.driving.steps import Request, perform
 from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.driver.state import State
 from snowmelt.engine.failpoints import DURING_RELEASE, GROUPS_ASIDE, SEGMENT_DURABLE, reach
@@ -147,12 +150,25 @@ class LogRecorder:
         self._thread.start()
 
     def sweep(self, done: int) -> None:
-        """Remove records that a driver which died had not come to, and data that no record can name any more. `done` is the record that
-        the last done epoch names."""
-        held = self.relay.segments
-        below = min(held[0].number, done) if held else 0
-        self._state.trim_relay([number for number in self._state.store.numbers("relay") if number < below])
-        self._keeping.sweep(self.relay, done)
+        """Remove what a driver which died had not come to (`driving.letting_go.sweep_log`)."""
+        perform(sweep_log(self.relay, done), self.act)
+
+    def act(self, request: Request[Any]) -> Any:
+        """Do what steps ask of the captured log, or of the store."""
+        match request:
+            case DropAside(numbers):
+                let_go_of(self._state.store, numbers)
+            case DropRecords(numbers):
+                self._state.trim_relay(list(numbers))
+            case DropSegments(segments):
+                reach(DURING_RELEASE)
+                for sealed in segments:
+                    self.gauge.gone_bytes += self._keeping.remove(sealed)
+            case SweepSegments(relay, done):
+                self._keeping.sweep(relay, done)
+            case _:
+                return self._state.act(request)
+        return None
 
     def _begin_era(self) -> None:
         """Another server goes on: a record without data says where, so that its positions have a place before it has sent anything."""
@@ -243,16 +259,6 @@ class LogRecorder:
             return Corrupt("the relay's chain and its folder disagree", detail=where)
         # It was fenced by then, and can't have won another. Its segment counts; capture has to begin anew behind it.
         return Unavailable("an older driver came first with a segment of the log", detail=where)
-
-    def let_go(self, gone: list[Sealed]) -> None:
-        over = [group.number for group in self.relay.over]
-        self.relay.forget(gone)
-        let_go_of(self._state.store, over)
-        self._state.trim_relay([sealed.number for sealed in gone])
-        if gone:
-            reach(DURING_RELEASE)
-        for sealed in gone:
-            self.gauge.gone_bytes += self._keeping.remove(sealed)
 
     def stop(self) -> None:
         """End the capture and give its folder away. Twice is harmless."""

@@ -1,28 +1,17 @@
-"""From a job that was staged to an epoch that is done: the steps of the commit's machine (`commit.coordinator`)."""
+"""Does what `driving.committing` asks for: from a job that was staged to an epoch that is done."""
 
 from __future__ import annotations
 
 import logging
 import time
 import uuid
+from typing import Any
 
-from snowmelt.commit.checks import refusal
-from snowmelt.commit.coordinator import (
-    CommitTables,
-    Coordinator,
-    DonePut,
-    GenerationRead,
-    IntentPut,
-    IntentRead,
-    ListenersRan,
-    PutDone,
-    PutIntent,
-    ReadGeneration,
-    ReadIntent,
-    RunListeners,
-    TableCommitted,
-)
-from snowmelt.commit.records import Intent, intent_of
+from snowmelt.driving import committing
+from snowmelt.driving.committing import CommitEntry, Learn, StagedJob, TellListeners, WinIntent
+from snowmelt.driving.entries import Describe, LogReport
+from snowmelt.driving.letting_go import Forget
+from snowmelt.driving.steps import Machines, NewestGeneration, Request, perform
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.entries import Entries
@@ -32,9 +21,7 @@ from snowmelt.engine.loop.knowledge import Knowledge
 from snowmelt.engine.loop.letting_go import LettingGo
 from snowmelt.engine.loop.log_lane import LogJob
 from snowmelt.engine.loop.resources import Resources
-from snowmelt.engine.tasks.log import LogAnswer
 from snowmelt.errors import TableStuck
-from snowmelt.planning.epochs import EpochPlan
 from snowmelt.planning.facts import Adopted, Found
 from snowmelt.store.generations import newest_generation
 
@@ -48,7 +35,7 @@ class Committing:
         self,
         resources: Resources,
         known: Knowledge,
-        machine: Coordinator,
+        machines: Machines,
         entries: Entries,
         chunks: Chunks,
         cleaner: Cleaner,
@@ -57,7 +44,7 @@ class Committing:
     ) -> None:
         self._resources = resources
         self._known = known
-        self._machine = machine
+        self._machines = machines
         self._entries = entries
         self._chunks = chunks
         self._cleaner = cleaner
@@ -69,66 +56,56 @@ class Committing:
 
     def offer(self, job: LogJob) -> None:
         """Make an intent of a job, if what it brought still counts."""
-        plan, answers, ledger = job.plan, job.answers, self._known.ledger
-        refused = refusal(plan, [answer.message for answer in answers], writers=job.tasks, sources=None, tables=ledger.tables)
-        if refused is not None:
-            log.warning("what a log job brought is dropped and planned again", extra={"epoch": plan.epoch, "why": refused})
-            return
+        plan, answers = job.plan, job.answers
+        staged = StagedJob(plan, job.tasks, [LogReport(answer.message, answer.messages) for answer in answers])
+        now_ms = int(time.time() * 1000) + self._resources.clock.ahead_ms
+        offering = committing.offer(self._machines, staged, self._chunks.staged, nonce=uuid.uuid4().hex, now_ms=now_ms)
         try:
-            intent = self._intent(plan, answers)
+            refused = perform(offering, self.act)
         except TableStuck as error:
             if not self._asides.stuck(error):
                 raise
             return
-        if self._machine.offer(intent, plan.follows):
-            adopted = (self._chunks.staged(fact.nonce).rows for fact in plan.facts if isinstance(fact, Adopted))
-            self._rows_offered = sum(answer.rows for answer in answers) + sum(adopted)
-
-    def _intent(self, plan: EpochPlan, answers: list[LogAnswer]) -> Intent:
-        relay, entries = self._known.relay, self._entries.of(plan, answers)
-        time_ms = relay.committed_by(plan.upto, int(time.time() * 1000) + self._resources.clock.ahead_ms)
-        segment = relay.number_at(plan.upto)
-        return intent_of(plan, nonce=uuid.uuid4().hex, time_ms=time_ms, entries=entries, segment=segment)
-
-    def step(self) -> None:
-        """Do the machine's next step, if it has one."""
-        machine, state = self._machine, self._resources.state
-        match machine.next_step():
-            case PutIntent(intent):
-                machine.apply(IntentPut(state.put_intent(intent)))
-                self._learn()
-                if intent.entries:
-                    reach(INTENT_WRITTEN)
-            case ReadIntent(epoch):
-                machine.apply(IntentRead(state.intent(epoch)))
-                self._learn()
-            case ReadGeneration():
-                machine.apply(GenerationRead(newest_generation(state.store, self._known.generation)))
-            case CommitTables(intent, entries):
-                watermarks = self._known.ledger.decide_watermarks()
-                for entry in entries:
-                    snapshot = self._resources.lake.commit(intent, entry, watermarks.get(entry.target))
-                    machine.apply(TableCommitted(intent.epoch, entry.target, snapshot))
-                    if entry is not entries[-1]:
-                        reach(BETWEEN_TABLES)
-            case RunListeners(intent, listeners):
-                machine.apply(ListenersRan(listeners))
-                if intent.entries:
-                    reach(BEFORE_DONE)
-            case PutDone(done):
-                machine.apply(DonePut(state.put_done(done)))
-                self.rows, self._rows_offered = self.rows + self._rows_offered, 0
-                self._letting_go.after_done()
-            case None:
-                pass
-
-    def _learn(self) -> None:
-        """What the newest intent names is not left over; tables that it found are known where capture is."""
-        ledger = self._known.ledger
-        intent = ledger.open
-        if intent is None:
+        if refused:
+            log.warning("what a log job brought is dropped and planned again", extra={"epoch": plan.epoch, "why": refused})
             return
-        self._cleaner.won(intent)
-        for fact in intent.facts:
+        adopted = (self._chunks.staged(fact.nonce).rows for fact in plan.facts if isinstance(fact, Adopted))
+        self._rows_offered = sum(answer.rows for answer in answers) + sum(adopted)
+
+    def step(self) -> bool:
+        """Do the machine's next step. False: it has none."""
+        return perform(committing.step(self._machines, self._cleaner.leftovers), self.act)
+
+    def act(self, request: Request[Any]) -> Any:
+        match request:
+            case Describe(target, work):
+                return self._entries.describe(target, work)
+            case WinIntent(intent):
+                return self._resources.state.put_intent(intent)
+            case Learn():
+                self._learn(request)
+            case NewestGeneration():
+                return newest_generation(self._resources.state.store, self._known.generation)
+            case CommitEntry(intent, entry, watermark_ms, last):
+                snapshot = self._resources.lake.commit(intent, entry, watermark_ms)
+                if not last:
+                    reach(BETWEEN_TABLES)
+                return snapshot
+            case TellListeners(step):
+                if step.intent.entries:
+                    reach(BEFORE_DONE)
+                return step.state
+            case Forget():
+                self.rows, self._rows_offered = self.rows + self._rows_offered, 0
+                return self._letting_go.act(request)
+            case _:
+                return self._letting_go.act(request)
+        return None
+
+    def _learn(self, learnt: Learn) -> None:
+        """Tables that the newest intent found are known where capture is."""
+        for fact in learnt.intent.facts:
             if isinstance(fact, Found):
-                self._known.shapes.found(fact.incarnation.table, fact.schema, ledger.upto)
+                self._known.shapes.found(fact.incarnation.table, fact.schema, self._known.ledger.upto)
+        if learnt.ours and learnt.intent.entries:
+            reach(INTENT_WRITTEN)

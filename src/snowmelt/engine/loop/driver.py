@@ -12,7 +12,7 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 
-from snowmelt.commit.coordinator import Coordinator
+from snowmelt.driving.steps import Machines
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.discovery import Discovery
 from snowmelt.engine.log.recorder import LogRecorder
@@ -60,7 +60,7 @@ class DriverLoop:
 
     resources: Resources
     known: Knowledge
-    machine: Coordinator
+    machines: Machines
     keeper: LogRecorder
     discovery: Discovery
     proposals: Proposals
@@ -82,8 +82,7 @@ class DriverLoop:
         busy |= self.resources.jobs.take()
         self.chunks.hear()
         self._tell_capture()
-        if self.machine.next_step() is not None:
-            self.committing.step()
+        if self.committing.step():
             busy = True
         elif (job := self.lane.take_staged()) is not None:
             self.committing.offer(job)
@@ -93,7 +92,7 @@ class DriverLoop:
             self.planner.plan_if_due()
             # A read that begins before the lake has the columns that it is to bring would find no place for them. One that begins while
             # capture stands still would end far above it, and hold back all of the log in between.
-            if self.machine.may_plan and not self.keeper.gauge.paused:
+            if self.machines.commit.may_plan and not self.keeper.gauge.paused:
                 self.chunks.launch()
         if not busy:
             self.resources.awake.wait(TURN_S)
@@ -101,7 +100,7 @@ class DriverLoop:
     @property
     def at_rest(self) -> bool:
         """Whether no epoch is under way."""
-        return self.lane.idle and self.machine.next_step() is None
+        return self.lane.idle and self.machines.commit.next_step() is None
 
     def _tell_capture(self) -> None:
         """What has to be captured before anything can be let go of (`relay.flow`)."""
@@ -110,7 +109,6 @@ class DriverLoop:
             self.chunks.give_back_waiting()
         drained = ledger.done_upto >= self.known.relay.end and self.at_rest and next(iter(ledger.tables.readings()), None) is None
         if drained or gauge.paused:
-            # What a chunk held that was given back goes without another epoch.
             self.letting_go.of_log()
         self.keeper.needs(drained=drained, upto=self.chunks.waits_for)
 

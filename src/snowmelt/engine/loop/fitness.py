@@ -51,7 +51,7 @@ class Asides:
         self.troubles = Troubles(ledger.tables)
 
     def add(self, name: TableId, error: SnowmeltError) -> None:
-        """One table can't go on."""
+        """One table can't continue."""
         if self.troubles.add(name, str(error)):
             log.warning("a table is set aside", extra={"table": str(name), "why": str(error)})
 

@@ -1,11 +1,13 @@
-"""What is let go of once an epoch is done: log, answers of reads, staged files, records, shapes."""
+"""Does what `driving.letting_go` asks for: log, answers of reads, staged files, records, shapes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from snowmelt.commit.cleaning import CleaningView
-from snowmelt.commit.coordinator import Coordinator
+from snowmelt.driving.letting_go import AskUnderWay, Discard, Forget, IsTimeToSumUp, SweepFiles, let_go_of_log, stand
+from snowmelt.driving.steps import Machines, Request, UnderWay, perform
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.discovery import Discovery
@@ -35,7 +37,7 @@ class LettingGo:
         self,
         resources: Resources,
         known: Knowledge,
-        machine: Coordinator,
+        machines: Machines,
         keeper: LogRecorder,
         chunks: Chunks,
         lane: LogLane,
@@ -44,47 +46,58 @@ class LettingGo:
     ) -> None:
         self._resources = resources
         self._known = known
-        self._machine = machine
+        self._machines = machines
         self._keeper = keeper
         self._chunks = chunks
         self._lane = lane
         self._cleaner = cleaner
         self._holders = holders
 
-    def after_done(self) -> None:
-        """Nothing asks any more for what the done epoch covers."""
+    def act(self, request: Request[Any]) -> Any:
+        """Do what steps ask of this driver, its log or its store."""
+        match request:
+            case AskUnderWay():
+                return UnderWay(self._lane.needs, self._chunks.newest_job)
+            case Forget():
+                self.forget()
+            case Discard(over):
+                self._cleaner.discard(over)
+            case SweepFiles(standing):
+                self._cleaner.sweep_if_due(standing, sorted(self._targets))
+            case IsTimeToSumUp():
+                return self._is_time_to_sum_up()
+            case _:
+                return self._keeper.act(request)
+        return None
+
+    def of_log(self) -> None:
+        """What a chunk held that was given back goes without another epoch."""
+        perform(let_go_of_log(self._machines), self.act)
+
+    def standing(self) -> CleaningView:
+        """What decides about staged files, as of now."""
+        return perform(stand(self._machines), self.act)
+
+    def forget(self) -> None:
+        """Drop what this process alone holds of what is done."""
         ledger = self._known.ledger
-        self.of_log()
         self._chunks.let_go()
         self._holders.splitter.let_go(ledger.tables)
         self._holders.retries.let_go(ledger.tables.get)
         self._holders.discovery.let_go()
-        targets = {table.target for table in ledger.tables}
-        self._resources.lake.let_go(targets)
-        self._cleaner.clean(self.standing(), sorted(targets))
-        if ledger.epoch % self._resources.settings.summary_every == 0:
-            self.of_records()
-            self._resources.clock.compare_beside()
-            self._resources.state.sum_up(ledger)
+        self._resources.lake.let_go(self._targets)
 
-    def of_log(self) -> None:
-        ledger, relay = self._known.ledger, self._known.relay
-        needed = self._lane.needs
-        if (visible := ledger.tables.lowest_visible()) is not None:
-            needed.append(visible)
-        relay.raise_floor(relay.decide_floor(ledger.done_upto, min(needed, default=None)))
-        self._keeper.let_go(relay.deletable(ledger.segment))
+    @property
+    def _targets(self) -> set[str]:
+        return {table.target for table in self._known.ledger.tables}
 
-    def of_records(self) -> None:
-        """Records and shapes that nothing needs any more."""
+    def _is_time_to_sum_up(self) -> bool:
+        """If it is, shapes that nothing needs go first, and the clocks are compared."""
         ledger, relay = self._known.ledger, self._known.relay
-        self._keeper.sweep(ledger.done_segment)
+        if ledger.epoch % self._resources.settings.summary_every:
+            return False
         statements = relay.statements(ledger.upto, relay.end)
         needed = {table.schema for table in ledger.tables} | {statement.schema for statement in statements}
         self._known.shapes.forget(needed | self._holders.proposals.let_go(), ledger.generation)
-
-    def standing(self) -> CleaningView:
-        """What decides about staged files, as of now."""
-        ledger, chunks = self._known.ledger, self._chunks
-        mine = (self._known.generation, ledger.epoch, ledger.generation, chunks.newest_job, chunks.under_way)
-        return CleaningView(*mine, self._machine.named)
+        self._resources.clock.compare_beside()
+        return True

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from snowmelt.commit.records import Staged
+from snowmelt.driving.entries import emptied_by
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
-from snowmelt.engine.driver.entries import Entries
 from snowmelt.engine.driver.judging import Verdict, judge
 from snowmelt.engine.loop.fitness import Asides
 from snowmelt.engine.loop.knowledge import Knowledge
@@ -57,7 +57,6 @@ class LogLane:
         known: Knowledge,
         jobs: Jobs,
         place: TaskContext,
-        entries: Entries,
         chunks: Chunks,
         cleaner: Cleaner,
         asides: Asides,
@@ -67,7 +66,6 @@ class LogLane:
         self._known = known
         self._jobs = jobs
         self._place = place
-        self._entries = entries
         self._chunks = chunks
         self._cleaner = cleaner
         self._asides = asides
@@ -127,7 +125,7 @@ class LogLane:
         # What lies at or below `after` is read again for chunks that are adopted, and for nothing else.
         again = {name: rule for name, rule in rules.items() if rule.adopting}
         emitting = {name: rule for name, rule in rules.items() if rule.live or rule.outside or rule.adopted or rule.adopting}
-        emptied = self._entries.emptied(plan, relay)
+        emptied = emptied_by(plan, ledger, relay)
         shares = [(share, again) for share in self._shares(plan.low, plan.after)]
         shares += [(share, emitting) for share in self._shares(plan.after, plan.upto)]
         if emptied and not shares:

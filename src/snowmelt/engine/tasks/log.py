@@ -31,6 +31,7 @@ from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import Xid
 from snowmelt.databases.mysql.read.marks import GtidMark, PositionMark, covers
 from snowmelt.databases.mysql.types.columns import MySqlTable, own
+from snowmelt.driving.entries import Emptied
 from snowmelt.engine.failpoints import FILES_STAGED, reach
 from snowmelt.engine.log.prepared import take_back
 from snowmelt.engine.log.reading import Filtered, StoredLog, read_group
@@ -48,16 +49,6 @@ from snowmelt.relay.prefilter import PreFilter
 from snowmelt.relay.retention import Decided, Sealed
 from snowmelt.segments import Segment
 from snowmelt.store.objects import open_store
-
-
-@dataclass(frozen=True, slots=True)
-class Emptied:
-    """A change table is to say that its source was emptied at an offset."""
-
-    table: TableId
-    target: str
-    at: int
-    time_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

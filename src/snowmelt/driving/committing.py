@@ -1,0 +1,126 @@
+"""From a job that was staged to an epoch that is done, and what follows from that: the order of the commit's effects.
+
+`commit.coordinator` says which effect is next; here is what goes with each of them.
+
+Laws:
+- A job becomes an intent only if all of it is there and what it adopts is still wanted.
+- What an intent names is no leftover as soon as it is won, whichever driver wrote it: before anything is deleted.
+- Watermarks are those that the epoch will have, before any table is committed.
+- Nothing is released before the done record is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from snowmelt.commit.checks import refusal
+from snowmelt.commit.cleaning import Leftovers
+from snowmelt.commit.coordinator import (
+    CommitTables,
+    DonePut,
+    GenerationRead,
+    IntentPut,
+    IntentRead,
+    ListenersRan,
+    PutDone,
+    PutIntent,
+    ReadGeneration,
+    ReadIntent,
+    RunListeners,
+    TableCommitted,
+)
+from snowmelt.commit.records import Entry, Intent, Staged, intent_of
+from snowmelt.driving.entries import LogReport, build
+from snowmelt.driving.letting_go import let_go
+from snowmelt.driving.steps import DONES, INTENTS, Get, Machines, NewestGeneration, Put, Request, Steps
+from snowmelt.planning.epochs import EpochPlan
+
+
+@dataclass(frozen=True, slots=True)
+class WinIntent(Request[bool | None]):
+    """Put an intent if its number is free. None: the outcome is unknown."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Learn(Request[None]):
+    """The open intent is known. `ours`: this driver has just put it."""
+
+    intent: Intent
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEntry(Request[int]):
+    """Bring an entry into its table, once. The answer is the snapshot that has it."""
+
+    intent: Intent
+    entry: Entry
+    watermark_ms: int | None
+    last: bool
+    """No other entry of the epoch comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellListeners(Request[str]):
+    """Tell the listeners, which may have heard it already. The answer is their new state."""
+
+    step: RunListeners
+
+
+@dataclass(frozen=True, slots=True)
+class StagedJob:
+    """A log job whose tasks have answered."""
+
+    plan: EpochPlan
+    writers: int
+    reports: Sequence[LogReport]
+
+
+def offer(machines: Machines, job: StagedJob, staged: Callable[[str], Staged], *, nonce: str, now_ms: int) -> Steps[str]:
+    """Make an intent of a job. The answer is why it is dropped and planned again; empty where it is not. `staged` as in `entries.build`;
+    `now_ms` is the time by the source's clock."""
+    plan, ledger, relay = job.plan, machines.ledger, machines.relay
+    refused = refusal(plan, [report.message for report in job.reports], writers=job.writers, sources=None, tables=ledger.tables)
+    if refused is not None:
+        return refused
+    entries = yield from build(plan, ledger, staged, job.reports)
+    time_ms, segment = relay.committed_by(plan.upto, now_ms), relay.number_at(plan.upto)
+    intent = intent_of(plan, nonce=nonce, time_ms=time_ms, entries=entries, segment=segment)
+    return "" if machines.commit.offer(intent, plan.follows) else "another intent was won meanwhile"
+
+
+def step(machines: Machines, leftovers: Leftovers) -> Steps[bool]:
+    """Do what the commit's machine wants next. False: it wants nothing."""
+    machine, ledger = machines.commit, machines.ledger
+    match machine.next_step():
+        case None:
+            return False
+        case PutIntent(intent):
+            machine.apply(IntentPut((yield from WinIntent(intent))))
+            yield from _learn(machines, leftovers, ours=True)
+        case ReadIntent(epoch):
+            machine.apply(IntentRead((yield from Get(INTENTS, epoch))))
+            yield from _learn(machines, leftovers, ours=False)
+        case ReadGeneration():
+            machine.apply(GenerationRead((yield from NewestGeneration())))
+        case CommitTables(intent, entries):
+            watermarks = ledger.decide_watermarks()
+            for entry in entries:
+                snapshot = yield from CommitEntry(intent, entry, watermarks.get(entry.target), last=entry is entries[-1])
+                machine.apply(TableCommitted(intent.epoch, entry.target, snapshot))
+        case RunListeners() as listeners:
+            machine.apply(ListenersRan((yield from TellListeners(listeners))))
+        case PutDone(done):
+            machine.apply(DonePut((yield from Put(DONES, done.epoch, done))))
+            yield from let_go(machines, leftovers)
+    return True
+
+
+def _learn(machines: Machines, leftovers: Leftovers, *, ours: bool) -> Steps[None]:
+    intent = machines.ledger.open
+    if intent is not None:
+        leftovers.won(intent)
+        yield from Learn(intent, ours)
