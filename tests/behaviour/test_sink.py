@@ -275,3 +275,19 @@ def test_a_sink_that_says_that_it_empties_does_so_in_one_entry_with_what_follows
     entry = replace(entry, empties=("shop.t",))
     sink.commit(replace(intent, entries=(entry,)), entry)
     assert kind.rows() == {3: "c"}
+
+
+def test_a_sink_that_says_that_it_tags_gives_a_name_once(kind: Kind) -> None:
+    sink = kind.made()
+    first = kind.bring(sink, 1, (1, "a"))
+    if not sink.tags:
+        with pytest.raises(InvalidConfig, match="has no tags"):
+            sink.tag(kind.target, "2026-11-17", first, "1-a1")
+        return
+    assert sink.tag(kind.target, "2026-11-17", first, "1-a1") == first
+    second = kind.bring(sink, 2, (2, "b"))
+    assert kind.driver().tag(kind.target, "2026-11-17", second, "1-a1") == first, "a name stays where it was given"
+    assert sink.tag(kind.target, "2026-11-18T05", second, "1-a1") == second
+    for snapshot, mark in ((second, "1-another"), (second + 1, "1-a1")):
+        with pytest.raises(SourceDrift, match="a lake snapshot that was to be tagged is gone"):
+            sink.tag(kind.target, "2026-11-19", snapshot, mark)

@@ -1,6 +1,6 @@
 """A driver without Spark in a process of its own, to be killed: `python -m tests.integration.driver_process FILE`, its settings pickled.
 
-It takes the log over, captures and records, and never comes to an epoch.
+It takes the log over, captures and records, and never comes to an epoch, unless it is told how often. Tasks run in the process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
+from tests.integration.running import run_tasks_here
 
 START_S_MAX = 120
 
@@ -25,10 +26,10 @@ START_S_MAX = 120
 class DriverProcess:
     """`died` is there once it has come to its failpoint."""
 
-    def __init__(self, wanted: Settings, folder: Path, failpoint: str = "") -> None:
+    def __init__(self, wanted: Settings, folder: Path, failpoint: str = "", *, interval_s: float = 1e12) -> None:
         name = f"driver-{time.monotonic_ns()}"
         description, self.died, self.log = folder / f"{name}.pickle", folder / f"{name}.died", folder / f"{name}.txt"
-        description.write_bytes(pickle.dumps(replace(wanted, interval_s=1e12)))
+        description.write_bytes(pickle.dumps(replace(wanted, interval_s=interval_s)))
         environment = {**os.environ, "SNOWMELT_FAILPOINT": f"{failpoint}:{self.died}"}
         with open(self.log, "wb") as log:
             command = [sys.executable, "-m", "tests.integration.driver_process", str(description)]
@@ -45,4 +46,5 @@ class DriverProcess:
 
 
 if __name__ == "__main__":
+    run_tasks_here(pytest.MonkeyPatch())
     Pipeline(None, pickle.loads(Path(sys.argv[1]).read_bytes())).run()

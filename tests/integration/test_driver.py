@@ -10,12 +10,14 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from snowmelt.commit.listeners import Period, write_state
 from snowmelt.commit.records import Intent, StagedName
 from snowmelt.databases.mysql.read.watched import Watch
 from snowmelt.driving import boot
@@ -24,14 +26,16 @@ from snowmelt.engine.driver import cleaning
 from snowmelt.engine.driver.pipeline import Pipeline
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
+from snowmelt.engine.failpoints import BEFORE_DONE
 from snowmelt.engine.tasks import chunk, log
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.log import LogTask
-from snowmelt.errors import Fenced, InvalidConfig
+from snowmelt.errors import Fenced, InvalidConfig, Unavailable
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.status import read_status
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
+from tests.integration.driver_process import DriverProcess
 from tests.integration.running import Running, held_reads, lake_rows, run_tasks_here, settings, source_rows
 from tests.kit.servers import Server
 
@@ -183,30 +187,14 @@ def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: S
     assert abs(promised_ms - real() * 1000) < 60_000, "by the server's clock"
     assert lake_watermark(shop) == promised_ms
 
-    # A listener of another version has left its state. The next driver goes on with it.
-    state = State(open_store(shop.folder / "state"))
-    ledger = state.load()
-    empty = Intent(
-        epoch=ledger.epoch + 1,
-        generation=ledger.generation,
-        nonce="listener",
-        after=ledger.upto,
-        upto=ledger.upto,
-        time_ms=None,
-        facts=(),
-        entries=(),
-        sequence_max=0,
-        segment=ledger.segment,
-    )
-    assert state.put_intent(empty)
-    ledger.apply_intent(empty)
-    done = ledger.decide_done((), "heard")
-    state.act(Put(DONES, done.epoch, done))
+    # The last driver has left a tag owed. The next one makes it.
+    leave_a_tag_owed(shop)
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
-    with Running(None, shop.wanted) as running:
+    with Running(None, replace(shop.wanted, tags=Period.DAY)) as running:
         shop.change(40, 41)
         running.settled()
-        assert running.pipeline.ledger.listeners == "heard"
+        assert running.pipeline.ledger.listeners == ""
+        assert len(lake_tags(shop)) == 1
         assert promised_ms <= watermark(shop) <= real() * 1000
         # A table that is emptied and made anew is copied again: until it is there nothing is promised.
         with held_reads("orders", monkeypatch) as released:
@@ -236,6 +224,73 @@ def lake_watermark(shop: Shop) -> int | None:
     table = PaimonSink(shop.wanted.warehouse, user="reader").table(shop.target)
     found: int | None = table.snapshot_manager().get_latest_snapshot().watermark
     return found
+
+
+def leave_a_tag_owed(shop: Shop) -> None:
+    """As a driver does whose lake took no tags: an epoch is done, and its listeners' state says so."""
+    state = State(open_store(shop.folder / "state"))
+    ledger = state.load()
+    empty = Intent(
+        epoch=ledger.epoch + 1,
+        generation=ledger.generation,
+        nonce="owes",
+        after=ledger.upto,
+        upto=ledger.upto,
+        time_ms=None,
+        facts=(),
+        entries=(),
+        sequence_max=0,
+        segment=ledger.segment,
+    )
+    assert state.put_intent(empty)
+    ledger.apply_intent(empty)
+    done = ledger.decide_done((), write_state({shop.target: 0}))
+    state.act(Put(DONES, done.epoch, done))
+
+
+def lake_tags(shop: Shop) -> dict[str, Any]:
+    manager = PaimonSink(shop.wanted.warehouse, user="reader").table(shop.target).tag_manager()
+    return {name: manager.get(name) for name in manager.list_tags()}
+
+
+@pytest.mark.timeout(300)
+def test_a_tag_that_a_killed_driver_has_made_is_the_only_one_behind_its_roll_forward(
+    shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Running(None, shop.wanted) as running:
+        running.settled()
+    leave_a_tag_owed(shop)
+    wanted = replace(shop.wanted, tags=Period.DAY)
+
+    def refuse(*_: Any) -> int:
+        raise Unavailable("the lake takes no tags")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PaimonSink, "tag", refuse)
+        with Running(None, wanted) as running:
+            shop.change(49)
+            running.settled()
+            assert running.pipeline.ledger.listeners == write_state({shop.target: 0}), "it is owed still"
+    caplog.clear()
+    shop.change(50, 51)
+    killed = DriverProcess(wanted, shop.folder, BEFORE_DONE, interval_s=wanted.interval_s)
+    killed.wait_for_death()
+    opened = State(open_store(shop.folder / "state")).load().open
+    assert opened is not None
+    ((name, made),) = lake_tags(shop).items()
+    assert name == (datetime.now(UTC) - timedelta(days=1)).strftime("%Y-%m-%d")
+    with Running(None, wanted) as running:
+        running.wait_for(lambda: running.pipeline.ledger.done_epoch >= opened.epoch)
+        shop.change(52)
+        running.settled()
+        assert running.pipeline.ledger.listeners == ""
+        assert running.pipeline.ledger.snapshots[shop.target] > made.id
+    assert lake_tags(shop) == {name: made}
+    assert not [record for record in caplog.records if "tag" in record.getMessage()], "it was made once more, or could not be"
+    # What readers find by its name is the table as it was with that epoch.
+    lake = PaimonSink(wanted.warehouse, user="reader")
+    found = lake.read(shop.target, made.id, ["id"], lake.shares(shop.target, made.id))
+    assert {key for batch in found for key in batch.column(0).to_pylist()} >= {1, 2, 3, 50}
 
 
 @pytest.mark.timeout(300)

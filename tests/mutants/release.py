@@ -212,15 +212,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=("unit/test_summary.py::test_an_open_epoch_is_not_summed_up",),
     ),
     Mutant(
-        id="M43",
-        seed="000",
-        statement="which tables a done epoch released is told to nobody",
-        file="commit/coordinator.py",
-        old="self.released = tuple(self.ledger.apply_done(done))",
-        new="self.ledger.apply_done(done)",
-        tests=("unit/test_coordinator.py::TestOneEpoch::test_what_an_epoch_lets_go_of_is_told_when_it_is_done_and_not_before",),
-    ),
-    Mutant(
         id="M44",
         seed="001",
         statement="adopted chunks are kept one by one instead of in ranges",

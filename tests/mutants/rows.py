@@ -26,7 +26,7 @@ UNPROVEN: Final = {
     "The format of the state stays as it is": "there is no older state",
     "A split that was shipped inline reports a sentinel that is always accepted": "no report is exempt",
     "Its second implementation repeats the pattern and the leak": "there is one implementation",
-    "No early limit: the container is killed where an error would have told": "to come",
+    "No early limit: the container is killed where an error would have told": "there is no limit",
     "an inline split still releases after a bump": "no report is exempt",
     # Commit by one coordinator
     "A writer waits in its checkpoint for the coordinator's answer (remark: a bottleneck)": "no task waits",

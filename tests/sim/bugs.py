@@ -24,12 +24,12 @@ from snowmelt.errors import Fenced, OutcomeUnknown, Unavailable
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.planning import epochs as planning
-from snowmelt.planning.emission import emits
 from snowmelt.planning.epochs import Adopting, EpochPlan, Rule
 from snowmelt.planning.facts import Adopted, Durable, GivenBack, Reported
 from snowmelt.planning.tables import Copy, Reading, Table, TablePhase, Tables
 from snowmelt.relay.retention import Prepared, Relay
 from snowmelt.relay.takeover import Waiting
+from tests.kit.emitting import emits
 from tests.sim import tasks
 from tests.sim.driver import Driver
 from tests.sim.store import Steps

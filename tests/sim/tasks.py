@@ -14,10 +14,10 @@ from snowmelt.driving.entries import Emptied
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.planning.emission import emits
 from snowmelt.planning.epochs import Adopting, EpochPlan, Rule, Span
 from snowmelt.planning.facts import OUTSIDE, KeyEnds, Launched
 from snowmelt.relay.retention import Decided
+from tests.kit.emitting import emits
 from tests.sim.database import Change, Read, Transaction
 from tests.sim.lake import Row
 from tests.sim.store import Steps
@@ -156,10 +156,7 @@ class Tasks:
                 job.stuck, job.failed = rng.choice(emitting), True
                 return
             yield
-            seen = ((writer, nonce),)
-            job.messages.append(
-                Message(generation=self.generation, epoch=plan.epoch, writer=writer, nonce=nonce, seen=seen, files=tuple(files))
-            )
+            job.messages.append(Message(generation=self.generation, epoch=plan.epoch, writer=writer, files=tuple(files)))
 
     def take_back(self, decided: Decided, rows: tuple[tuple[int, Transaction, Position], ...]) -> tuple[Change, ...] | None:
         """What a prepared transaction changes: from where it lies aside, or from the segment that has both of its phases."""

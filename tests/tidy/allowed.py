@@ -112,7 +112,6 @@ ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
                 "commit/cleaning.py::CleaningView": 6,
                 "demo/shop.py::_Typed": 6,
                 "planning/facts.py::Reported": 9,
-                "relay/retention.py::TableStatement": 6,
             },
         ),
         **_each(

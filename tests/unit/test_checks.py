@@ -1,4 +1,4 @@
-"""Answers of a job become an intent only if they are all there, of this job, and of one run of each task."""
+"""Answers of a job become an intent only if they are all there and of this job."""
 
 from __future__ import annotations
 
@@ -21,22 +21,12 @@ def planned(*facts: Adopted) -> EpochPlan:
     return EpochPlan(epoch=7, generation=3, follows="3-n6", after=10, upto=30, facts=facts, rules={}, given_back=())
 
 
-def answer(writer: int, *seen: tuple[int, str], generation: int = 3, epoch: int = 7) -> Message:
-    return Message(
-        generation=generation,
-        epoch=epoch,
-        writer=writer,
-        nonce=f"w{writer}",
-        seen=seen,
-        files=(StagedFile("ods.orders", f"f{writer}", 10),),
-    )
+def answer(writer: int, *, generation: int = 3, epoch: int = 7) -> Message:
+    return Message(generation=generation, epoch=epoch, writer=writer, files=(StagedFile("ods.orders", f"f{writer}", 10),))
 
 
-BOTH = ((0, "a"), (1, "b"))
-
-
-def judged(plan: EpochPlan, *messages: Message, tables: Tables | None = None, sources: int = 2) -> str | None:
-    return refusal(plan, messages, writers=2, sources=sources, tables=tables or Tables())
+def judged(plan: EpochPlan, *messages: Message, tables: Tables | None = None) -> str | None:
+    return refusal(plan, messages, writers=2, tables=tables or Tables())
 
 
 def reading(nonce: str = "read") -> Tables:
@@ -51,42 +41,27 @@ def reading(nonce: str = "read") -> Tables:
 
 
 def test_whole_answers_are_taken_in_any_order() -> None:
-    assert judged(planned(), answer(0, *BOTH), answer(1, *BOTH)) is None
-    assert judged(planned(), answer(1, *BOTH), answer(0, *BOTH)) is None
+    assert judged(planned(), answer(0), answer(1)) is None
+    assert judged(planned(), answer(1), answer(0)) is None
 
 
 def test_an_epoch_without_tasks_needs_no_answers() -> None:
-    assert refusal(planned(), [], writers=0, sources=0, tables=Tables()) is None
+    assert refusal(planned(), [], writers=0, tables=Tables()) is None
 
 
-@pytest.mark.parametrize(
-    "stale", [answer(1, *BOTH, generation=2), answer(1, *BOTH, generation=4), answer(1, *BOTH, epoch=6), answer(1, *BOTH, epoch=8)]
-)
+@pytest.mark.parametrize("stale", [answer(1, generation=2), answer(1, generation=4), answer(1, epoch=6), answer(1, epoch=8)])
 def test_an_answer_of_another_driver_or_epoch_is_refused(stale: Message) -> None:
-    assert judged(planned(), answer(0, *BOTH), stale) == "an answer is of another job"
+    assert judged(planned(), answer(0), stale) == "an answer is of another job"
 
 
 @pytest.mark.parametrize("writers", [(0,), (0, 0), (0, 1, 1), (0, 2), ()])
 def test_answers_that_are_missing_or_come_twice_are_refused(writers: tuple[int, ...]) -> None:
     """A failed job's files are in no intent: a part of its answers is none."""
-    assert judged(planned(), *(answer(writer, *BOTH) for writer in writers)) == "answers are missing or come twice"
-
-
-def test_two_runs_of_one_task_are_not_mixed() -> None:
-    """L8, C7: a lost output was computed again for some of the writers only, and the second run saw more."""
-    assert judged(planned(), answer(0, *BOTH), answer(1, (0, "a"), (1, "again"))) == "writers saw two runs of one task"
-
-
-def test_a_task_whose_rows_nobody_saw_is_missed() -> None:
-    assert judged(planned(), answer(0, (0, "a")), answer(1, (0, "a"))) == "rows of a task are missing"
-
-
-def test_rows_of_a_task_that_does_not_exist_do_not_stand_for_those_that_are_missing() -> None:
-    assert judged(planned(), answer(0, (0, "a")), answer(1, (5, "b"))) == "rows of a task are missing"
+    assert judged(planned(), *(answer(writer) for writer in writers)) == "answers are missing or come twice"
 
 
 class TestChunks:
-    MESSAGES = (answer(0, *BOTH), answer(1, *BOTH))
+    MESSAGES = (answer(0), answer(1))
 
     def test_what_the_plan_adopts_is_still_as_it_was_read(self) -> None:
         assert judged(planned(ADOPTED), *self.MESSAGES, tables=reading()) is None
@@ -112,17 +87,9 @@ class TestChunks:
         assert judged(found, *self.MESSAGES) is None
 
 
-def test_a_writer_that_did_not_hear_every_source_to_its_end_is_refused() -> None:
-    """Another writer's having heard it proves nothing about this one's rows."""
-    assert judged(planned(), answer(0, *BOTH), answer(1, (1, "b"))) == "rows of a task are missing"
-    own = [replace(answer(writer, (writer, "n")), writer=writer) for writer in (0, 1)]
-    assert refusal(planned(), own, writers=2, sources=None, tables=Tables()) is None
-    assert refusal(planned(), [own[0], answer(1, (0, "n"))], writers=2, sources=None, tables=Tables()) == "rows of a task are missing"
-
-
 def test_a_file_that_two_writers_name_is_refused() -> None:
-    other = replace(answer(1, *BOTH), files=answer(0, *BOTH).files)
-    assert judged(planned(), answer(0, *BOTH), other) == "a file is named twice"
+    other = replace(answer(1), files=answer(0).files)
+    assert judged(planned(), answer(0), other) == "a file is named twice"
 
 
 def test_an_intent_says_what_its_plan_says() -> None:

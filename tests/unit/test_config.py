@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from snowmelt.cli.run import run
+from snowmelt.commit.listeners import Period
 from snowmelt.config.document import FILE_BYTES_MAX
 from snowmelt.config.mysql import MySqlSource
 from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, SinkSection, read_pipeline
@@ -72,6 +73,7 @@ sink:
     fs.s3.accessKeyId: ${S3_KEY}
     s3.secret-key: file:s3-secret
   buckets: 4
+  tags: {period: day}
 routes:
   - {source: shop.orders, target: ods.orders}
   - source: shop.*
@@ -122,7 +124,7 @@ def test_all_but_the_necessary_keys_have_defaults(tmp_path: Path) -> None:
     assert (settings.interval_s, settings.epoch_bytes) == (defaults.interval_s, defaults.epoch_bytes)
     assert (settings.rows_per_chunk, settings.chunks_at_once) == (defaults.rows_per_chunk, defaults.chunks_at_once)
     assert (settings.buckets, settings.source.types, settings.source.server_id) == (defaults.buckets, MySql().types, None)
-    assert (settings.exclude, settings.routes, settings.target) == ((), (), SAME_NAME)
+    assert (settings.exclude, settings.routes, settings.target, settings.tags) == ((), (), SAME_NAME, None)
     assert (settings.capture, settings.limits) == (defaults.capture, defaults.limits)
 
 
@@ -147,6 +149,7 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
         "s3.secret-key": Secret(f"file:{tmp_path}/s3-secret"),
     }
     assert (settings.warehouse, settings.buckets) == (Warehouse("s3://lake/ods", tuple(reached.items())), 4)
+    assert settings.tags is Period.DAY
     assert config.spark == {
         "spark.master": "spark://spark.example.com:7077",
         "spark.executor.memory": "2g",
@@ -269,6 +272,21 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         ("  warehouse: lake", "  bootstrap: a:1\n  warehouse: lake", "pipeline.yaml:6: sink: bootstrap does not go with the type paimon"),
         ("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: here", "sink.bootstrap: found 'here'"),
         ("  warehouse: lake", "  warehouse: lake\n  username: a", "pipeline.yaml:6: sink: username does not go with the type paimon"),
+        (
+            "  warehouse: lake",
+            "  warehouse: lake\n  tags: {period: week}",
+            "pipeline.yaml:9: sink.tags.period: found 'week'; allowed is hour, day",
+        ),
+        (
+            "  warehouse: lake",
+            "  warehouse: lake\n  tags: day",
+            "yaml:9: sink.tags: found text that is not repeated here; allowed is a mapping of period",
+        ),
+        (
+            "  type: paimon\n  warehouse: lake",
+            "  type: fluss\n  bootstrap: a:1\n  tags: {period: day}",
+            "sink: tags does not go with the type fluss",
+        ),
         ("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: a:1\n  username: a", "sink: a login to Fluss lacks its password"),
         (
             "type: paimon\n  warehouse: lake",

@@ -30,6 +30,7 @@ from snowmelt.commit.coordinator import (
     TableCommitted,
 )
 from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.listeners import Reached
 from snowmelt.commit.records import Committed, Done, Entry, Intent
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken
 from snowmelt.model.table import TableId
@@ -108,7 +109,7 @@ class TestOneEpoch:
             (PutIntent(MINE), IntentPut(True)),
             (ReadGeneration(), GenerationRead(3)),
             (CommitTables(MINE, MINE.entries), TableCommitted(1, "ods.orders", 5)),
-            (RunListeners(MINE, ""), ListenersRan("heard 1")),
+            (RunListeners(MINE, "", {"ods.orders": Reached(5, "3-n1", None, None)}), ListenersRan("heard 1")),
             (PutDone(DONE), DonePut(DONE)),
         ):
             assert machine.next_step() == step
@@ -135,7 +136,7 @@ class TestOneEpoch:
     def test_an_epoch_without_files_is_done_without_the_lake(self) -> None:
         empty = intent(entries=())
         machine = offered(*TO_COMMITTING, offer=empty)
-        assert machine.next_step() == RunListeners(empty, "")
+        assert machine.next_step() == RunListeners(empty, "", {})
 
     def test_listeners_are_told_with_the_state_that_they_left(self) -> None:
         """M3: and are told again after a failure, for done waits for them."""
@@ -143,16 +144,16 @@ class TestOneEpoch:
         assert machine.offer(intent(2), "3-n1")
         for outcome in (IntentPut(True), GenerationRead(3), TableCommitted(2, "ods.orders", 6)):
             machine.apply(outcome)
-        assert machine.next_step() == RunListeners(intent(2), "heard 1") == machine.next_step()
+        assert (
+            machine.next_step() == RunListeners(intent(2), "heard 1", {"ods.orders": Reached(6, "3-n2", None, None)}) == machine.next_step()
+        )
         assert machine.ledger.open is not None
 
-    def test_what_an_epoch_lets_go_of_is_told_when_it_is_done_and_not_before(self) -> None:
+    def test_what_an_epoch_lets_go_of_goes_when_it_is_done_and_not_before(self) -> None:
         whole = replace(MINE, facts=(FOUND, Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="n", visible=1, high=1, extent=None)))
         machine = offered(*TO_CLOSING, offer=whole)
-        assert machine.released == ()
         assert machine.ledger.tables.known(ORDERS).phase is TablePhase.CATCHING_UP
         machine.apply(DonePut(machine.ledger.decide_done((Committed("ods.orders", 5),), "heard 1")))
-        assert machine.released == (ORDERS,)
         assert machine.ledger.tables.known(ORDERS).phase is TablePhase.RELEASED
 
     def test_whoever_wrote_done_first_is_believed(self) -> None:

@@ -259,9 +259,7 @@ def described(request: Describe) -> TargetNow:
 
 
 def report(writer: int, *files: StagedFile, messages: dict[str, tuple[bytes, ...]] | None = None) -> LogReport:
-    return LogReport(
-        Message(generation=1, epoch=2, writer=writer, nonce=f"n{writer}", seen=((writer, f"n{writer}"),), files=files), messages or {}
-    )
+    return LogReport(Message(generation=1, epoch=2, writer=writer, files=files), messages or {})
 
 
 class TestEntries:

@@ -17,9 +17,9 @@ from snowmelt.engine.tasks.keys import in_span, outside
 from snowmelt.engine.tasks.log import _emitted, _mine
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.planning.emission import emits
 from snowmelt.planning.epochs import Adopting, Rule, Span
 from snowmelt.planning.facts import Incarnation, KeyEnds, Reported
+from tests.kit.emitting import emits
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 SOURCE: Any = SimpleNamespace(keys=keys_of)
@@ -47,7 +47,6 @@ def rules(draw: st.DrawFn) -> Rule:
         incarnation=ORDERS,
         after=after,
         live=live,
-        event=None,
         outside=is_outside,
         extent=extent,
         adopted=tuple(adopted),

@@ -12,7 +12,6 @@ from snowmelt.errors import SourceDrift
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.planning.emission import emits
 from snowmelt.planning.epochs import (
     Adopting,
     EpochPlan,
@@ -49,6 +48,7 @@ from snowmelt.planning.facts import (
 )
 from snowmelt.planning.tables import TablePhase, Tables
 from snowmelt.relay.retention import Cut, Effect, Relay, TableStatement
+from tests.kit.emitting import emits
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
 ITEMS = Incarnation(TableId("shop", "items"), 1)
@@ -386,15 +386,6 @@ class TestStatements:
         assert plan(tables, captured(TableStatement(30, ORDERS.table, Effect.MAKES, 7)), 20, 60).facts == ()
         assert plan(tables, captured(), 60, 70, again).facts == (again,)
 
-    def test_changes_behind_a_truncate_of_their_own_transaction_are_kept(self) -> None:
-        """A12: PostgreSQL has insert, TRUNCATE and insert in one transaction, which is one place."""
-        statement = TableStatement(30, ORDERS.table, Effect.EMPTIES, 1, event=4)
-        rule = plan(book(*LIVE), captured(statement), 20, 60).rules[ORDERS.table]
-        assert rule == Rule(incarnation=ORDERS, after=30, live=True, event=4)
-        kept = [event for event in (3, 4, 5) if appends(rule, offset=30, event=event, adopted=False, adopting=None, covered=upto(0, 0))]
-        assert kept == [5]
-        assert not appends(rule, offset=20, event=9, adopted=False, adopting=None, covered=upto(0, 0))
-
     def test_a_second_drop_of_a_table_does_not_bring_it_back(self) -> None:
         """DROP TABLE IF EXISTS is logged whether there is one or not. Nothing of this name can be read."""
         tables = book(FOUND, Gone(ORDERS, 5))
@@ -413,13 +404,6 @@ class TestProposals:
         items = Found(ITEMS, "ods.items", True, 1)
         stale = (FOUND, Split(ORDERS, 2, (b"\x09",), True), Split(AGAIN, 1, (b"\x09",), True), Recopied(ORDERS, 5), Gone(ORDERS, 20))
         assert plan(tables, captured(), 10, 20, items, bounds, *stale).facts == (items, bounds)
-
-    def test_a_table_is_read_again_only_when_it_is_released_and_keyed(self) -> None:
-        again = Recopied(ORDERS, 5)
-        assert plan(book(*LIVE), captured(), 10, 20, again).facts == (again,)
-        assert plan(book(*LIVE[:3]), captured(), 10, 20, again).facts == ()
-        appended = book(Found(ORDERS, "ods.orders", False, 1), *LIVE[1:])
-        assert plan(appended, captured(), 10, 20, again).facts == ()
 
     def test_bounds_wait_when_a_statement_of_the_epoch_changes_their_table(self) -> None:
         tables = book(*COPYING[:2])

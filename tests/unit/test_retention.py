@@ -507,14 +507,6 @@ class TestTakeOver:
         with pytest.raises(Corrupt, match="the relay ends before what was already read"):
             take_over(chain, intent_upto=11)
 
-    def test_what_the_database_was_told_to_forget_must_be_there(self) -> None:
-        """E8, L11: PostgreSQL skips in silence to what was confirmed."""
-        with pytest.raises(
-            SourceDrift, match="the relay ends before what the database was told to forget: it ends at 10, the database at 0/1:15"
-        ):
-            take_over([segment(1)], intent_upto=5, confirmed=Position(1, 15))
-        assert take_over([segment(1)], intent_upto=5, confirmed=Position(1, 14)).end == 10
-
     def test_the_record_that_the_intent_names_is_needed_only_where_it_holds_what_is_not_read(self) -> None:
         """If it is not needed it may be gone, or have been put again by a capture that does not know that it is over."""
         assert needs_before([], 10)

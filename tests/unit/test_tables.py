@@ -352,16 +352,6 @@ class TestStatements:
         with refused(tables, "2 of shop.orders#1 is not there"):
             tables.apply(launched(2, 3))
 
-    def test_to_empty_one_shard_leaves_the_others_as_they_are(self) -> None:
-        """A5."""
-        shard = Incarnation(TableId("shop", "orders_2"), 1)
-        tables = book(*TO_CATCHING_UP, Found(shard, "ods.orders", True, 1))
-        before = copy.deepcopy(tables.known(ORDERS))
-        tables.apply(Reborn(Incarnation(shard.table, 2), 40, 1), 2)
-        assert tables.known(ORDERS) == before
-        tables.apply(Covered(2, 40))
-        assert phase(tables) is TablePhase.STREAMING
-
     @pytest.mark.parametrize("number", [0, 1])
     def test_an_incarnation_that_does_not_follow_is_refused(self, number: int) -> None:
         tables = book(*TO_CATCHING_UP)

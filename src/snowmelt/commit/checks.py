@@ -21,34 +21,20 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What a writer of an epoch's job answers."""
+    """What a task of an epoch's job answers. It reads its part of the log and writes it, so no row passes from one task to another."""
 
     generation: int
     epoch: int
     writer: int
-    nonce: str
-    seen: tuple[tuple[int, str], ...]
-    """Of each source task that sends to it, the nonce of the run that it heard to its end; also of one that had no rows for it."""
     files: tuple[StagedFile, ...]
 
 
-def refusal(plan: EpochPlan, messages: Sequence[Message], *, writers: int, sources: int | None, tables: Tables) -> str | None:
-    """Why a job's answers can't be committed; None if they can.
-
-    `sources` is the number of source tasks that each writer hears; None where each writer is its own only source.
-    """
+def refusal(plan: EpochPlan, messages: Sequence[Message], *, writers: int, tables: Tables) -> str | None:
+    """Why a job's answers can't be committed; None if they can. A task that was repeated answers once, as one of its runs."""
     if any((message.generation, message.epoch) != (plan.generation, plan.epoch) for message in messages):
         return "an answer is of another job"
     if sorted(message.writer for message in messages) != list(range(writers)):
         return "answers are missing or come twice"
-    runs: dict[int, str] = {}
-    for message in messages:
-        if [source for source, _ in message.seen] != ([message.writer] if sources is None else list(range(sources))):
-            return "rows of a task are missing"
-        for source, nonce in message.seen:
-            if runs.setdefault(source, nonce) != nonce:
-                # Spark repeated a task for some of the writers only; the two runs need not have seen the same.
-                return "writers saw two runs of one task"
     names = [file.name for message in messages for file in message.files]
     if len(set(names)) != len(names):
         return "a file is named twice"

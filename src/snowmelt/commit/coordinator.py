@@ -13,14 +13,15 @@ Memory. The open intent, one offered intent, and a number per lake table of the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
 from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.listeners import Reached
 from snowmelt.commit.records import Committed, Done, Entry, Intent
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, check
-from snowmelt.planning.facts import Incarnation
 
 
 class Stage(Enum):
@@ -101,10 +102,12 @@ class CommitTables:
 
 @dataclass(frozen=True, slots=True)
 class RunListeners:
-    """Tell the listeners, who may have heard it already, and take their new state."""
+    """Tell the listeners, which may have heard it already, and take their new state."""
 
     intent: Intent
     state: str
+    reached: Mapping[str, Reached]
+    """Of each lake table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +168,6 @@ class Coordinator:
         self.generation = generation
         self.ledger = ledger
         self.stage = Stage.STARTING
-        self.released: tuple[Incarnation, ...] = ()
-        """Tables that the last done epoch let go of."""
         self._offered: list[Intent] = []
         """The one that is asked for, or none."""
         self._committed: dict[str, int] = {}
@@ -213,7 +214,7 @@ class Coordinator:
             case Stage.COMMITTING, Intent() as intent, _:
                 return CommitTables(intent, tuple(entry for entry in intent.entries if entry.target not in self._committed))
             case Stage.LISTENING, Intent() as intent, _:
-                return RunListeners(intent, ledger.listeners)
+                return RunListeners(intent, ledger.listeners, ledger.decide_reached(self._committed))
             case Stage.CLOSING, _, _:
                 return PutDone(ledger.decide_done((Committed(*pair) for pair in sorted(self._committed.items())), self._listeners))
             case _:
@@ -248,7 +249,7 @@ class Coordinator:
                 check(same, "another intent is done than the open one", f"{done.epoch} as {done.identity}")
                 self._move(StageTrigger.CLOSED)
                 self._committed.clear()
-                self.released = tuple(self.ledger.apply_done(done))
+                self.ledger.apply_done(done)
             case _ as never:
                 assert_never(never)
 

@@ -11,8 +11,9 @@ same, so that a restart reads it and the few records behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from snowmelt.commit.listeners import Reached
 from snowmelt.commit.records import Committed, Done, Intent
 from snowmelt.commit.watermarks import advance
 from snowmelt.errors import check
@@ -23,14 +24,13 @@ from snowmelt.planning.tables import TablePhase, Tables
 class Ledger:
     """`apply_intent` and `apply_done` are the only ways that anything durable changes."""
 
-    def __init__(self, begin: int = 0) -> None:
-        """`begin`: where the number line of a new store begins: above half of the greatest `_seq` that the lake has seen."""
+    def __init__(self) -> None:
         self.epoch = 0
         self.identity = ""
         """Of the newest intent."""
         self.generation = 0
         """Who wrote it."""
-        self.upto = self.done_upto = begin
+        self.upto = self.done_upto = 0
         self.open: Intent | None = None
         self.sequence_max = 0
         self.segment = self.done_segment = 0
@@ -103,3 +103,17 @@ class Ledger:
                 sources.setdefault(table.target, []).append(known if table.complete else None)
         moved = {target: advance(self.watermarks.get(target), times_ms) for target, times_ms in sources.items()}
         return {target: now for target, now in moved.items() if now is not None}
+
+    def decide_reached(self, committed: Mapping[str, int]) -> dict[str, Reached]:
+        """How far each lake table that has a source is with the open epoch, which these snapshots hold. One without a snapshot is none."""
+        now, snapshots = self.decide_watermarks(), {**self.snapshots, **committed}
+        return {
+            target: Reached(
+                snapshots[target],
+                self.identity if target in committed else self.last_commits[target],
+                self.watermarks.get(target),
+                now.get(target),
+            )
+            for target in {table.target for table in self.tables if table.phase is not TablePhase.GONE}
+            if target in snapshots
+        }

@@ -18,7 +18,7 @@ from snowmelt.planning.facts import Durable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What an epoch does to one lake table, in this order: empty sources, add files, change the schema."""
+    """What an epoch does to one lake table, in this order: empty it, add files, change the schema."""
 
     target: str
     uuid: str
@@ -31,7 +31,7 @@ class Entry:
     base: int
     """The newest lake snapshot when the intent was written."""
     empties: tuple[str, ...]
-    """Source tables whose rows go."""
+    """The source table whose rows go. A lake table has one source, so these are all that it has."""
     files: tuple[str, ...]
     """Those of chunks first, then those of the log by range: a streaming reader of the lake sees them in this order."""
     messages: tuple[bytes, ...] = ()

@@ -143,10 +143,18 @@ def _sections(kind: type[Section]) -> dict[str, type[Section]]:
 
 
 def _known(place: Place, kind: type[Section]) -> list[str]:
-    section = _sections(kind).get(str(place[0])) if place else kind
-    if len(place) > 1 and (choice := _choice(place[0], kind)) is not None:
-        section = choice.sections.get(str(place[1]), section)
-    return list(section.model_fields) if section is not None else []
+    """The keys of the section at a place, which may name the word that picked one of several. Where that is no section there are none."""
+    # A number is an item of a list of sections.
+    rest = [part for part in place if isinstance(part, str)]
+    while rest:
+        key = rest.pop(0)
+        inner = _sections(kind).get(key)
+        if rest and (choice := _choice(key, kind)) is not None and rest[0] in choice.sections:
+            inner = choice.sections[rest.pop(0)]
+        if inner is None:
+            return []
+        kind = inner
+    return list(kind.model_fields)
 
 
 def _unknown(place: Place, kind: type[Section]) -> str:

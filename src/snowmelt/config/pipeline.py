@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from snowmelt.commit.listeners import Period
 from snowmelt.config.document import Choice, Section, read_file
 from snowmelt.config.registry import SOURCES, TYPES
 from snowmelt.config.sources import Failover, SourceSection
@@ -55,7 +56,13 @@ class SinkType(StrEnum):
 
 _NEEDED: Final = {SinkType.PAIMON: "warehouse", SinkType.FLUSS: "bootstrap"}
 _ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness", "username", "password")
-_ONLY_PAIMON: Final = ("options", "warehouse")
+_ONLY_PAIMON: Final = ("options", "tags", "warehouse")
+
+
+class Tags(Section):
+    """Names for snapshots of the lake tables, so that readers find them and expiry leaves them."""
+
+    period: Annotated[Period, one_of(Period)]
 
 
 class SinkSection(Section):
@@ -73,6 +80,7 @@ class SinkSection(Section):
     tiered: Annotated[YesNo, one_of(YesNo)] = YesNo.YES
     """Whether a tiering service takes Fluss' tables on to the lake."""
     freshness: Annotated[float, amount(SECONDS, "1s", "24h", "10s or 3m")] | None = None
+    tags: Tags | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> SinkSection:
@@ -213,6 +221,7 @@ class PipelineConfig(Section):
             rows_per_chunk=self.pipeline.rows_per_chunk,
             chunks_at_once=self.pipeline.chunks_at_once,
             buckets=self.sink.buckets,
+            tags=self.sink.tags.period if self.sink.tags else None,
             failover=self.source.failover is Failover.GTID,
             capture=self.relay.limits(),
             limits=self.relay.reading(),

@@ -83,7 +83,7 @@ def offer(machines: Machines, job: StagedJob, staged: Callable[[str], Staged], *
     """Make an intent of a job. The answer is why it is dropped and planned again; empty where it is not. `staged` as in `entries.build`;
     `now_ms` is the time by the source's clock."""
     plan, ledger, relay = job.plan, machines.ledger, machines.relay
-    refused = refusal(plan, [report.message for report in job.reports], writers=job.writers, sources=None, tables=ledger.tables)
+    refused = refusal(plan, [report.message for report in job.reports], writers=job.writers, tables=ledger.tables)
     if refused is not None:
         return refused
     entries = yield from build(plan, ledger, staged, job.reports)

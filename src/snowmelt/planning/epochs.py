@@ -12,8 +12,8 @@
     not in it, nor is one that is gone.
 
 The adoption rule. An epoch (s, e] adopts a chunk whose read contains nothing beyond `h` ≤ e. For the chunk's keys it emits what
-lies in (V, e], for a change table only what the read's mark does not cover (`planning.emission`); later epochs emit everything. Before, a
-chunk's changes are dropped.
+lies in (V, e], for a change table only what the read's mark does not cover; later epochs emit everything. Before, a chunk's changes are
+dropped. Tasks apply it to columns (`engine.tasks.log`).
 """
 
 from __future__ import annotations
@@ -87,8 +87,6 @@ class Rule:
     after: int
     """Changes up to here are not this epoch's, but for what a chunk that is being adopted needs."""
     live: bool
-    event: int | None = None
-    """Of the transaction that ends at `after`: changes behind this event count, those of a table that it emptied; None: none do."""
     outside: bool = False
     """What lies outside of the extent is adopted."""
     extent: KeyEnds | None = None
@@ -245,10 +243,7 @@ def plan_epoch(
     for turned, statement in turns_of(tables, relay, statements, epoch):
         facts.append(turned)
         if not isinstance(turned, Reshaped | Recopied):
-            live = isinstance(turned, Truncated)
-            rules[statement.table] = Rule(
-                incarnation=turned.incarnation, after=statement.offset, live=live, event=statement.event if live else None
-            )
+            rules[statement.table] = Rule(incarnation=turned.incarnation, after=statement.offset, live=isinstance(turned, Truncated))
     for aside in _set_aside(tables, facts, asides):
         facts.append(aside)
         rules[aside.incarnation.table] = Rule(incarnation=aside.incarnation, after=after, live=False)
@@ -323,9 +318,6 @@ def wanted(tables: Tables, fact: Durable, statements: list[TableStatement]) -> b
             return known is not None and known.phase is not TablePhase.GONE and known.incarnation.number < incarnation.number
         case Gone():
             return table is not None and table.phase is TablePhase.SET_ASIDE
-        case Recopied():
-            # One that comes too early is to be proposed again: nothing else remembers it.
-            return table is not None and table.phase is TablePhase.RELEASED and table.keyed
         case _:
             return False
 

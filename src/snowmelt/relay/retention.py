@@ -47,7 +47,7 @@ class Effect(Enum):
     """CREATE, or a rename into the name."""
     RESHAPES = "reshapes"
     REWRITES = "rewrites"
-    """Rows change and the log does not say which: a partition is dropped, a table is exchanged."""
+    """Stored rows get other values and the log does not say so: a new column is filled. None is added and none goes."""
     BREAKS = "breaks"
     """From here on the log does not hold every change of the table, so that an operator has to decide."""
 
@@ -69,8 +69,6 @@ class TableStatement:
     effect: Effect
     schema: int
     """The table's schema from here on."""
-    event: int | None = None
-    """Its place among the rows of its transaction, where a transaction can hold both; None: it holds no rows."""
     why: str = ""
     """Of one that breaks: what it does, for a person to read."""
 
@@ -499,7 +497,7 @@ def check_follows(before: Sealed, sealed: Sealed) -> None:
         )
 
 
-def take_over(chain: list[Sealed], *, intent_upto: int, confirmed: Position | None = None) -> Relay:
+def take_over(chain: list[Sealed], *, intent_upto: int) -> Relay:
     """The relay as a new driver finds it: the records of all generations, oldest first, as far as they are still there.
 
     The floor begins at the end of the newest intent, not at what is still there. A driver of an older generation may have
@@ -513,11 +511,5 @@ def take_over(chain: list[Sealed], *, intent_upto: int, confirmed: Position | No
         raise Corrupt("the relay lacks log that was never read", detail=f"it begins at {chain[0].first}, the lake is at {intent_upto}")
     if relay.end < intent_upto:
         raise Corrupt("the relay ends before what was already read", detail=f"it ends at {relay.end}, the lake is at {intent_upto}")
-    if confirmed is not None and relay.offset_of(confirmed) is None:
-        raise SourceDrift(
-            "the relay ends before what the database was told to forget",
-            detail=f"it ends at {relay.end}, the database at {confirmed}",
-            hint="the store is older than the pipeline; snapshot again",
-        )
     relay.raise_floor(intent_upto)
     return relay

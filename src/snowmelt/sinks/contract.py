@@ -2,7 +2,7 @@
 
 A *sink* is where a pipeline's tables are; a *target* is one table in it. What a row is, what an intent says and which driver may act is the
 same for all sinks. They differ in how an entry reaches its table exactly once (`sinks.paimon`, `sinks.fluss`), and they state what they
-can do (`Sink.empties`). `sinks.registry` opens them; nothing else names one of them.
+can do (`Sink.empties`, `Sink.tags`). `sinks.registry` opens them; nothing else names one of them.
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ class Sink(Protocol):
         """Whether all rows of a table can be taken out of it in one entry."""
         ...
 
+    @property
+    def tags(self) -> bool:
+        """Whether a snapshot of a table can be given a name (`tag`)."""
+        ...
+
     def exists(self, target: str) -> bool: ...
 
     def create(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
@@ -99,6 +104,12 @@ class Sink(Protocol):
     def commit(self, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
         """Bring an entry into its table, once, whoever else tries the same, now or later. Returns how far the table has come with it.
         `watermark_ms` (`commit.watermarks`) follows from the intent and what was done before it; a sink that can keep it does."""
+        ...
+
+    def tag(self, target: str, name: str, snapshot: int, identity: str) -> int:
+        """Give a snapshot a name, by which readers find it and which keeps it from expiry. Returns the snapshot that has the name: another
+        one if the name was given before, which stays. `identity`: of the intent whose commit made it. `SourceDrift`: the table
+        has no such snapshot, any more or at all. `InvalidConfig`: this sink has no tags."""
         ...
 
     def let_go(self, kept: Container[str]) -> None:

@@ -26,7 +26,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from snowmelt.errors import Corrupt, Fenced, InvalidConfig, OutcomeUnknown, Snow
 from snowmelt.fluss.client import FetchFrom, FlussClient, Node, OffsetKind, TableInfo, connect_coordinator
 from snowmelt.fluss.formats.batches import log_batches
 from snowmelt.fluss.formats.types import Column, Schema, read_schema, type_of
-from snowmelt.fluss.formats.upserts import UpsertEncoder, UpsertRun, kv_batch
+from snowmelt.fluss.formats.upserts import UpsertEncoder, UpsertRun, joined, kv_batch
 from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, GoneFromFluss
 from snowmelt.fluss.tables import NoLeader, describe_table
 from snowmelt.fluss.tablets import Tablets
@@ -217,6 +217,8 @@ class FlussSink:
 
     empties: Final = False
     """Fluss can't take all rows out of a table."""
+    tags: Final = False
+    """Its tables have no snapshots that readers could be led to by a name."""
 
     def __init__(
         self,
@@ -590,6 +592,9 @@ class FlussSink:
     def discard(self, target: str, staged: Staged) -> None:
         self.delete(target, staged.files)
 
+    def tag(self, target: str, name: str, snapshot: int, identity: str) -> int:
+        raise InvalidConfig("a table of Fluss has no tags", detail=target)
+
 
 class FlussWriter:
     """Stages rows of one table, in a task. Not shared; `finish` once."""
@@ -630,7 +635,7 @@ class FlussWriter:
         content = bytearray()
         pieces: list[_BatchPiece] = []
         for bucket, runs in sorted(self._held.items()):
-            for run in _joined(runs):
+            for run in joined(runs, bytes_max=RUN_BYTES_MAX):
                 pieces.append(_BatchPiece(bucket, len(content), len(run.records), run.count))
                 content += run.records
         # A file's name is its own among those of all tables.
@@ -639,25 +644,6 @@ class FlussWriter:
         self._objects.append(_Object(name, self._schema.id, google_crc32c.value(bytes(content)), tuple(pieces)))
         self._held.clear()
         self._held_bytes = 0
-
-
-def _joined(runs: Iterable[UpsertRun]) -> Iterator[UpsertRun]:
-    """Short runs of a bucket as fewer longer ones: each becomes a batch."""
-    group: list[UpsertRun] = []
-    size = 0
-    for run in runs:
-        if group and size + len(run.records) > RUN_BYTES_MAX:
-            yield _one(group)
-            group, size = [], 0
-        group.append(run)
-        size += len(run.records)
-    yield _one(group)
-
-
-def _one(runs: list[UpsertRun]) -> UpsertRun:
-    if len(runs) == 1:
-        return runs[0]
-    return UpsertRun(runs[0].bucket, memoryview(b"".join(run.records for run in runs)), sum(run.count for run in runs))
 
 
 def _last(client: FlussClient, bucket: Bucket, end: int) -> tuple[int, int]:

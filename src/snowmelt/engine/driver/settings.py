@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from snowmelt.commit.listeners import Period
 from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.log.capture import CaptureLimits
 from snowmelt.engine.driver.routes import Route
@@ -51,6 +52,8 @@ class Settings:
     fluss: FlussTarget | None = None
     """Instead of a warehouse: rows go to tables of Fluss."""
 
+    tags: Period | None = None
+    """Of each lake table a snapshot of each such period gets a name."""
     adopt_state: bool = False
     """Whether a state that was moved here is this pipeline's from now on."""
     spool: Path | None = None

@@ -70,7 +70,7 @@ OWNER: Final = RecordKind("owner", 2, Owner)
 INTENT: Final = RecordKind("intent", 3, Intent)
 DONE: Final = RecordKind("done", 1, Done)
 SUMMARY: Final = RecordKind("summary", 2, Summary)
-SEALED: Final = RecordKind("sealed", 6, Sealed)
+SEALED: Final = RecordKind("sealed", 7, Sealed)
 SHAPE: Final = RecordKind("shape", 2, RecordedShape)
 _KINDS: Final[Mapping[str, RecordKind[Any]]] = {"intent": INTENT, "done": DONE, "summary": SUMMARY, "relay": SEALED}
 """By the names that steps give them."""

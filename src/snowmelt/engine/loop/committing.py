@@ -92,9 +92,10 @@ class Committing:
                     reach(BETWEEN_TABLES)
                 return snapshot
             case TellListeners(step):
+                told = self._resources.listening.hear(step)
                 if step.intent.entries:
                     reach(BEFORE_DONE)
-                return step.state
+                return told
             case Forget():
                 self.rows, self._rows_offered = self.rows + self._rows_offered, 0
                 return self._letting_go.act(request)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from snowmelt.databases.contract import Database
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.signs import EVERY_S, EVERY_S_IN_BUCKETS, Signs
 from snowmelt.engine.driver.state import State
+from snowmelt.engine.loop.listening import Listening
 from snowmelt.engine.tasks.jobs import Jobs, is_gone, raise_gone, slots_of
-from snowmelt.errors import SnowmeltError
+from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.planning.asides import Requests
 from snowmelt.sinks.contract import Sink
 from snowmelt.sinks.registry import open_sink
@@ -48,6 +50,7 @@ class Resources:
     requests: Requests
     state: State
     lake: Sink
+    listening: Listening
     spark: Any
     jobs: Jobs
     signs: Signs
@@ -66,7 +69,9 @@ class Resources:
     @staticmethod
     def open(spark: Any, settings: Settings, requests: Requests) -> Resources:
         state = State(open_store(settings.state))
-        lake = open_sink(settings.warehouse, settings.fluss, user=user_of(settings), state=settings.state)
+        lake = open_lake(settings)
+        if settings.tags is not None and not lake.tags:
+            raise InvalidConfig("this sink has no tags", hint="remove tags from its section")
         if is_gone(spark):
             raise_gone()
         at_once = max(2, slots_of(spark) - 1)
@@ -77,6 +82,7 @@ class Resources:
             requests=requests,
             state=state,
             lake=lake,
+            listening=Listening(settings.tags, partial(open_lake, settings)),
             spark=spark,
             jobs=Jobs(spark, at_once=chunks_at_once + 2, wake=awake.set),
             signs=Signs(state.store, settings.name, every_s=EVERY_S if settings.log_folder else EVERY_S_IN_BUCKETS),
@@ -85,6 +91,11 @@ class Resources:
             log_tasks=settings.log_tasks or at_once,
             chunks_at_once=chunks_at_once,
         )
+
+
+def open_lake(settings: Settings) -> Sink:
+    """Open the pipeline's sink, for the thread that uses it."""
+    return open_sink(settings.warehouse, settings.fluss, user=user_of(settings), state=settings.state)
 
 
 def user_of(settings: Settings) -> str:

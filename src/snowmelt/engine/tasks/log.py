@@ -100,9 +100,7 @@ def run_log(context: TaskContext, task: LogTask) -> LogAnswer:
     if staged:
         reach(FILES_STAGED)
     files = tuple(StagedFile(target, name, task.after) for target, one in staged.items() for name in one.files)
-    message = Message(
-        generation=context.generation, epoch=task.epoch, writer=task.writer, nonce=nonce, seen=((task.writer, nonce),), files=files
-    )
+    message = Message(generation=context.generation, epoch=task.epoch, writer=task.writer, files=files)
     return LogAnswer(message=message, messages={target: one.messages for target, one in staged.items()}, rows=writers.rows)
 
 
@@ -201,7 +199,12 @@ def _cut(segment: Segment, sealed: Sealed, at: int) -> tuple[int, int]:
 
 
 def _emitted(source: Database, task: LogTask, rule: Rule, item: ChangeBatch, offsets: Longs, *, keyed: bool) -> Mask:
-    """The adoption rule (`planning.emission.emits`), for all rows of a batch at once."""
+    """Which rows of a batch go to the lake: the adoption rule (`planning.epochs`), for all of them at once.
+
+    With keys (`keyed`) every change above the chunk's cut is emitted, whether the read contains it or not. To leave out what is covered
+    would save little, and would be wrong if a mark knows less of one change than of a later one: the older change would return alone,
+    above what the read has of the later one.
+    """
     later = np.asarray(offsets > rule.after)
     if rule.live and not rule.adopting:
         return later
@@ -222,6 +225,8 @@ def _emitted(source: Database, task: LogTask, rule: Rule, item: ChangeBatch, off
         else:
             mine = in_span(keys, adopting.span, extent)
         if adopting.replaces:
+            # The log lane goes on for a range that is read again, and what the read may lack comes once more: `_seq` makes
+            # that harmless.
             kept[mine] = offsets[mine] > min(adopting.visible, rule.after)
         elif keyed:
             kept[mine] = offsets[mine] > adopting.visible

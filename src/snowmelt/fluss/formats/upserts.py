@@ -13,7 +13,7 @@ Memory: what was handed in, once more as records.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,6 +44,25 @@ class UpsertRun:
     bucket: int
     records: memoryview
     count: int
+
+
+def joined(runs: Iterable[UpsertRun], *, bytes_max: int) -> Iterator[UpsertRun]:
+    """Short runs of a bucket as fewer longer ones: each becomes a batch."""
+    group: list[UpsertRun] = []
+    size = 0
+    for run in runs:
+        if group and size + len(run.records) > bytes_max:
+            yield _one(group)
+            group, size = [], 0
+        group.append(run)
+        size += len(run.records)
+    yield _one(group)
+
+
+def _one(runs: list[UpsertRun]) -> UpsertRun:
+    if len(runs) == 1:
+        return runs[0]
+    return UpsertRun(runs[0].bucket, memoryview(b"".join(run.records for run in runs)), sum(run.count for run in runs))
 
 
 def kv_batch(records: bytes | memoryview, count: int, *, schema: int, writer: int, sequence: int) -> bytes:

@@ -33,6 +33,7 @@ from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, OutcomeUnknown, 
 from snowmelt.model.table import SYSTEM_COLUMNS
 from snowmelt.sinks.contract import SEQUENCE, ReadShare, TargetState, target_columns
 from snowmelt.sinks.paimon import shape as paimon_shape
+from snowmelt.sinks.paimon.fitting import fitting
 from snowmelt.sinks.paimon.table import (
     TRIES_MAX,
     bucket_count,
@@ -52,6 +53,8 @@ from snowmelt.sinks.paimon.table import (
     store_of,
     sync_folders,
     sync_table,
+    tag_snapshot,
+    tagged_snapshot,
 )
 from snowmelt.sinks.warehouse import Warehouse
 
@@ -63,14 +66,13 @@ _OPTIONS: Final = MappingProxyType({_BUFFER: "64mb"})
 """Of new tables: `docs/decisions/0009`."""
 _HOLD_EVERY: Final = 10
 """How many snapshots a table goes on before those that others may not expire are named anew."""
-_SWITCHES: Final = ("deletion-vectors.enabled", "ignore-delete")
-"""Options of a table with a key that hide rows from readers, or keep deletes from them."""
 
 
 class PaimonSink:
     """The tables of one warehouse, as one pipeline sees them. To be opened in the process that uses it."""
 
     empties: Final = True
+    tags: Final = True
 
     def __init__(self, warehouse: str | Warehouse, *, user: str) -> None:
         self._catalog: Any = open_catalog(warehouse)
@@ -121,7 +123,7 @@ class PaimonSink:
         with our_errors(target):
             self._catalog.create_database(target.partition(".")[0], True)
             self._catalog.create_table(target, Schema.from_pyarrow_schema(fields, primary_keys=list(keys), options=wanted), True)
-            table = _fitting(self.table(target))
+            table = fitting(self.table(target))
             sync_table(table)
         if list(table.primary_keys) != list(keys):
             raise _other("another key", f"{target}: {table.primary_keys}, not {list(keys)}")
@@ -183,7 +185,7 @@ class PaimonSink:
             yield from _reading(table, target, snapshot, names).new_read().to_arrow_batch_reader(splits)
 
     def describe(self, target: str) -> TargetState:
-        table = _fitting(self.table(target))
+        table = fitting(self.table(target))
         with our_errors(target):
             newest = max(snapshot_numbers(table), default=0)
             return TargetState(identity_of(table), bucket_count(table), int(table.table_schema.id), newest)
@@ -209,7 +211,7 @@ class PaimonSink:
         `emptied`: the entry empties the table and brings no rows of its old columns, so that nothing is left to be read in another
         type. `SourceDrift`: files that are there could not be read any more.
         """
-        table = _fitting(self.table(target))
+        table = fitting(self.table(target))
         with our_errors(target):
             from pypaimon.common.json_util import JSON
 
@@ -248,7 +250,7 @@ class PaimonSink:
 
     def writer(self, target: str, prefix: str, *, at_once: bool = False) -> PaimonWriter:
         """A writer whose files are named `prefix` and something. `at_once`: it holds no rows."""
-        table = _fitting(self.table(target))
+        table = fitting(self.table(target))
         options = {"data-file.prefix": prefix, **({_BUFFER: "1b"} if at_once else {})}
         with our_errors(target):
             return PaimonWriter(table.copy(options), self._user, sequenced=True)
@@ -335,6 +337,23 @@ class PaimonSink:
         if held is None or not held <= wanted < held + _HOLD_EVERY:
             hold_snapshots(table, self._user, wanted)
             self._held[entry.target] = wanted
+
+    def tag(self, target: str, name: str, snapshot: int, identity: str) -> int:
+        """Give a snapshot of ours a name. Until it has one our consumer holds it (`_hold`). Returns the snapshot that has the name."""
+        table = self.table(target)
+        with our_errors(target):
+            known = tagged_snapshot(table, name)
+            if known is not None:
+                return known
+            found = table.snapshot_manager().get_snapshot_by_id(snapshot)
+            marker = None if found is None else _marker(found)
+            if marker is None or marker.identity != identity:
+                # Another table of this name has other snapshots under these numbers.
+                detail = f"{target}: snapshot {snapshot} of {identity}"
+                raise SourceDrift(
+                    "a lake snapshot that was to be tagged is gone", detail=detail, hint="are snapshots kept for long enough?"
+                )
+            return tag_snapshot(table, name, found)
 
     def let_go(self, kept: Container[str]) -> None:
         """Drop what this process holds in memory of tables that are not in `kept`."""
@@ -460,34 +479,6 @@ def _change_schema(table: Any, entry: Entry) -> None:
 
 def _other(what: str, detail: str) -> InvalidConfig:
     return InvalidConfig(f"a lake table has {what}", detail=detail, hint="name another lake table, or drop this one")
-
-
-def _fitting(table: Any) -> Any:
-    """The table itself, if rows can be brought into it: ours are made so, others may be of any kind."""
-    from pypaimon.table.file_store_table import FileStoreTable
-
-    wrong = ""
-    if not isinstance(table, FileStoreTable):
-        wrong = "it has no snapshots"
-    elif table.partition_keys:
-        wrong = "it is partitioned"
-    elif not any(field.name == SEQUENCE and str(field.type) == "BIGINT NOT NULL" for field in table.fields):
-        wrong = f"it has no column {SEQUENCE} BIGINT NOT NULL"
-    elif table.primary_keys:
-        options = table.options.options.to_map()
-        if options.get("sequence.field") != SEQUENCE:
-            wrong = f"its sequence.field is not {SEQUENCE}"
-        elif bucket_count(table) < 1:
-            wrong = "its number of buckets is not fixed"
-        elif options.get("merge-engine", "deduplicate") != "deduplicate":
-            wrong = "its merge-engine is not deduplicate"
-        else:
-            switches = [name for name in _SWITCHES if options.get(name, "false").lower() not in ("false", "off", "no", "0")]
-            wrong = f"it has {switches[0]}" if switches else ""
-    if wrong:
-        hint = "name another lake table, or drop this one and let it be made anew"
-        raise InvalidConfig("a lake table is of another kind than ours", detail=f"{table.identifier}: {wrong}", hint=hint)
-    return table
 
 
 def _marker(snapshot: Any) -> LastCommit | None:

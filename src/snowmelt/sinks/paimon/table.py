@@ -229,6 +229,23 @@ def hold_snapshots(table: Any, name: str, first: int) -> None:
     sync_folders(table, ["consumer", ""])
 
 
+def tagged_snapshot(table: Any, name: str) -> int | None:
+    """The snapshot that has this name, if one has."""
+    tag = table.tag_manager().get(name)
+    return None if tag is None else int(tag.id)
+
+
+def tag_snapshot(table: Any, name: str, snapshot: Any) -> int:
+    """Give a snapshot a name, once: an exclusive create, where pypaimon looks and then overwrites. Durable on return. Returns the snapshot
+    that has the name."""
+    from pypaimon.common.json_util import JSON
+
+    # As pypaimon and Java write a tag that does not expire by itself.
+    if store_of(table).put_if_absent(f"tag/tag-{name}", JSON.to_json(snapshot, indent=2).encode()):
+        return int(snapshot.id)
+    return int(table.tag_manager().get_or_throw(name).id)
+
+
 def sync_table(table: Any) -> None:
     """On a local path: a new table is durable, and the folders that lead to it."""
     path = _local(table)

@@ -222,10 +222,9 @@ class LogReader:
     """Reads ranges of one server's log, one after the other. Keeps prepared XA groups and plans between them.
 
     `schemas` is read and added to: a statement's effect is recorded before the rows behind it are read. `collations` are the
-    databases' defaults, which tables that the log creates inherit. `trust_statements` lets changes pass that were logged as text and
-    name no captured table; whether a view, a trigger or a function carries them to one can't be seen. `step_over_statements` is for
-    whoever has read them already (`statements`) and gives the schema that each table has in the whole range. Without `names` no
-    transaction tells its GTID, which costs a seventh of all where transactions are of one row.
+    databases' defaults, which tables that the log creates inherit. `step_over_statements` is for whoever has read them already
+    (`statements`) and gives the schema that each table has in the whole range. Without `names` no transaction tells its GTID, which costs
+    a seventh of all where transactions are of one row.
 
     Two may be set before a range is read. `low`: rows that were committed at or before that offset are passed over, and are not decoded.
     `prepared`, by whoever keeps prepared XA groups himself: it is asked for one at its COMMIT, and none is held here.
@@ -239,7 +238,6 @@ class LogReader:
         schemas: SchemaHistory[MySqlTable],
         collations: Mapping[str, str] | None = None,
         lower_case_names: bool = False,
-        trust_statements: bool = False,
         step_over_statements: bool = False,
         names: bool = True,
         captured: Callable[[TableId], bool] = lambda _: True,
@@ -250,7 +248,6 @@ class LogReader:
         self._flavour: Flavour = flavour
         self._version = version
         self._lower_case_names = lower_case_names
-        self._trust_statements = trust_statements
         self._step_over = step_over_statements
         self._names = names
         self._collations = dict(collations or {})
@@ -770,7 +767,7 @@ class LogReader:
         for change in changes:
             if isinstance(change, RowsAsText) and change.named:
                 raise _logged_as_statement(f"{change.verb} that names {', '.join(map(str, change.named))}", position)
-            if isinstance(change, RowsAsText) and not self._trust_statements:
+            if isinstance(change, RowsAsText):
                 raise _logged_as_statement(f"{change.verb} that may reach a captured table by a view, trigger or function", position)
             self._apply(change, position)
         if any(not isinstance(change, Ignored | RowsAsText) for change in changes):
