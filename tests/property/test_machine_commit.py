@@ -554,14 +554,14 @@ def test_no_file_that_a_won_intent_names_is_ever_given_out(
 epochs = st.integers(1, 5)
 views = st.builds(
     View,
-    st.sampled_from(["u", "u", "u", "v"]),
-    st.sampled_from([2, 2, 2, 3]),
-    st.sampled_from([1, 1, 2]),
-    st.sampled_from([True, True, True, False]),
-    st.just(9),
-    st.one_of(st.none(), epochs.map(lambda n: LastCommit(n, f"1-n{n}", n))),
-    st.booleans(),
-    st.sampled_from(Files),
+    uuid=st.sampled_from(["u", "u", "u", "v"]),
+    buckets=st.sampled_from([2, 2, 2, 3]),
+    schema=st.sampled_from([1, 1, 2]),
+    sequence_field=st.sampled_from([True, True, True, False]),
+    snapshot=st.just(9),
+    marker=st.one_of(st.none(), epochs.map(lambda n: LastCommit(n, f"1-n{n}", n))),
+    whole=st.booleans(),
+    files=st.sampled_from(Files),
 )
 
 

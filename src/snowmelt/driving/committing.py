@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from snowmelt.commit.checks import refusal
 from snowmelt.commit.cleaning import Leftovers
@@ -116,6 +117,8 @@ def step(machines: Machines, leftovers: Leftovers) -> Steps[bool]:
         case PutDone(done):
             machine.apply(DonePut((yield from Put(DONES, done.epoch, done))))
             yield from let_go(machines, leftovers)
+        case _ as never:
+            assert_never(never)
     return True
 
 
