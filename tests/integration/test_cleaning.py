@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from snowmelt.commit import checks
-from snowmelt.engine.driver import pipeline as loop
+from snowmelt.driving import committing
 from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.integration.running import Running, lake_rows, settings, source_rows
 from tests.kit.servers import Fresh, Server
@@ -54,7 +54,7 @@ def test_what_was_dropped_goes_at_once_and_what_a_crash_left_is_found_by_a_sweep
             return "the test says so"
         return checks.refusal(plan, messages, **more)
 
-    monkeypatch.setattr(loop, "refusal", refuse_the_first)
+    monkeypatch.setattr(committing, "refusal", refuse_the_first)
     with Running(spark, wanted) as running:
         for key in range(10, 20):
             change(server, key)

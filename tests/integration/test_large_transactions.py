@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.driver import pipeline
 from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.loop import log_lane
+from snowmelt.engine.tasks.jobs import Jobs
 from snowmelt.engine.tasks.log import LogTask
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.kit.servers import Fresh, Server
@@ -47,15 +48,15 @@ def test_a_large_transaction_is_written_by_several_tasks_and_its_last_change_of_
         cursor.execute("CREATE TABLE shop.names (name VARCHAR(20) NOT NULL PRIMARY KEY, v INT)")
         cursor.execute("INSERT INTO shop.names SELECT CONCAT('Name ', seq), seq FROM seq_1_to_500")
         connection.commit()
-    monkeypatch.setattr(pipeline, "_SHARE_BYTES_MIN", 1 << 18)
+    monkeypatch.setattr(log_lane, "_SHARE_BYTES_MIN", 1 << 18)
     given: list[LogTask] = []
-    submit = pipeline.Jobs.submit
+    submit = Jobs.submit
 
     def spy(self: Any, lane: Any, place: Any, work: Any, *more: Any) -> None:
         given.extend(one for one in work if isinstance(one, LogTask))
         submit(self, lane, place, work, *more)
 
-    monkeypatch.setattr(pipeline.Jobs, "submit", spy)
+    monkeypatch.setattr(Jobs, "submit", spy)
     with Running(spark, settings(server, tmp_path, routes=[JOURNAL], log_tasks=3)) as running:
         running.settled()
         change_much_at_once(server)

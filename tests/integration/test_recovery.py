@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.driver import pipeline
 from snowmelt.engine.driver.routes import Mode, Route
+from snowmelt.engine.loop import log_lane
 from snowmelt.engine.tasks.jobs import Jobs, Lane
 from snowmelt.engine.tasks.log import LogTask
 from snowmelt.relay.limits import POOL_BYTES_MIN, Limits
@@ -51,7 +51,7 @@ def test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks(
     spark: Any, fresh_mariadb: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(39519)
-    monkeypatch.setattr(pipeline, "_SHARE_BYTES_MIN", 1 << 16)
+    monkeypatch.setattr(log_lane, "_SHARE_BYTES_MIN", 1 << 16)
     server = fresh_mariadb()
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE shop")

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.loop.letting_go import LettingGo
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.records import Done
 from snowmelt.engine.loop.log_lane import LogLane
 from snowmelt.planning.epochs import EpochPlan
+from snowmelt.planning.facts import Incarnation
 from tests.integration.running import Running, lake_rows, settings, source_rows
 from tests.kit.servers import Fresh, Server
 
@@ -30,18 +32,18 @@ class Planned:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waited_s: list[float] = []
-        start, let_go, done = LogLane.start, LettingGo.after_done, [time.monotonic()]
+        start, apply, done = LogLane.start, Ledger.apply_done, [time.monotonic()]
 
         def started(lane: LogLane, plan: EpochPlan) -> None:
             self.waited_s.append(time.monotonic() - done[0])
             start(lane, plan)
 
-        def over(letting_go: LettingGo) -> None:
+        def over(ledger: Ledger, record: Done) -> list[Incarnation]:
             done[0] = time.monotonic()
-            let_go(letting_go)
+            return apply(ledger, record)
 
         monkeypatch.setattr(LogLane, "start", started)
-        monkeypatch.setattr(LettingGo, "after_done", over)
+        monkeypatch.setattr(Ledger, "apply_done", over)
 
 
 @pytest.mark.timeout(400)

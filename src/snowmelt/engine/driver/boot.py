@@ -134,7 +134,7 @@ class _Shell:
             case MakeHead(relay):
                 return self._head(relay)
             case CheckTargets(ledger):
-                check_described(ledger, self.before.catalogue, self.before.captured, self.before.fitness)
+                check_described(ledger, self.source.catalogue, self.before.captured, self.before.fitness)
                 self._asides = Asides(ledger, self.resources.lake)
                 check_lake(self.resources, ledger, self.source.catalogue, self.before.fitness, self._asides)
             case _:

@@ -164,10 +164,10 @@ def _prepared(
 
     def find(sealed: Sealed, xid: Xid, position: Position) -> PreparedEvents | None:
         offset = sealed.first + position.offset - sealed.begins.offset
-        if all(decided.offset != offset for decided in sealed.decided):
+        decided = known.get(offset)
+        if decided is None and all(one.offset != offset for one in sealed.decided):
             # The segment's record judged that it ends nothing (`relay.retention`).
             return NOTHING_HELD
-        decided = known.get(offset)
         if decided is None or decided.group.xid != str(xid):
             return None
         group = decided.group
