@@ -1,4 +1,4 @@
-"""Read the tables of `snowmelt/databases/mysql/charset_tables.npz` out of a running MySQL 8.0.
+"""Read the tables of `snowmelt/databases/mysql/types/charset_tables.npz` out of a running MySQL 8.0.
 
     python scripts/make_charsets.py --mysql /run/mysql.sock --mariadb /run/mariadb.sock
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from snowmelt.databases.mysql.types.charsets import FOUR_BYTES, GB18030_HIGH, ILL_FORMED, MARKS, THREE_BYTES, TWO_BYTES
 
-TARGET = Path(__file__).parents[1] / "src/snowmelt/databases/mysql/charset_tables.npz"
+TARGET = Path(__file__).parents[1] / "src/snowmelt/databases/mysql/types/charset_tables.npz"
 ALGORITHMS = frozenset({"binary", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf16le", "utf32"})
 BATCH_ROWS = 20_000
 

@@ -1,4 +1,4 @@
-"""A pipeline whose state is in a bucket: records, the log, and what lies aside. The server is moto's, in this process (`fixtures.s3`)."""
+"""A pipeline whose state is in a bucket: records, the log, and what lies aside. The server is moto's, in this process (`tests.kit.s3`)."""
 
 from __future__ import annotations
 

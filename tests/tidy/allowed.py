@@ -17,7 +17,7 @@ def _each(why: str, today: Mapping[str, int]) -> dict[str, Allowed]:
 ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
     "long file": {
         **_each(
-            "MySQL is rearranged behind databases/contract.py",
+            "MySQL is rearranged behind databases/contract",
             {
                 "databases/mysql/log/capture.py": 905,
                 "databases/mysql/log/decode.py": 1009,
@@ -50,7 +50,7 @@ ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
     },
     "long function": {
         **_each(
-            "MySQL is rearranged behind databases/contract.py",
+            "MySQL is rearranged behind databases/contract",
             {
                 "databases/mysql/ddl/definitions.py::_read_attributes": 83,
                 "databases/mysql/log/decode.py::_walked": 97,
@@ -72,7 +72,7 @@ ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
     },
     "wide constructor": {
         **_each(
-            "MySQL is rearranged behind databases/contract.py",
+            "MySQL is rearranged behind databases/contract",
             {
                 "databases/mysql/handshake.py::Connection": 10,
                 "databases/mysql/log/capture.py::Capture": 13,
@@ -81,7 +81,7 @@ ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
             },
         ),
         **_each(
-            "the driver is broken up into engine/boot.py and steps",
+            "the driver is broken up into engine/driver/boot.py and steps",
             {
                 "engine/driver/chunks.py::Chunks": 9,
                 "engine/log/recorder.py::LogRecorder": 14,
@@ -115,7 +115,7 @@ ALLOWED: Final[Mapping[str, Mapping[str, Allowed]]] = {
             },
         ),
         **_each(
-            "MySQL is rearranged behind databases/contract.py",
+            "MySQL is rearranged behind databases/contract",
             {
                 "databases/mysql/ddl/alteration.py::Alteration": 13,
                 "databases/mysql/ddl/changes.py::AlterColumns": 6,

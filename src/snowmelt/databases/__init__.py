@@ -1,1 +1,2 @@
-"""The databases that snowmelt reads: connect, capture, decode, chunks, types."""
+"""The databases that snowmelt reads. `contract` says what others may know of one, `registry` which there are; `comparing` is
+`verify`'s part that all of them share, and `mysql` is MySQL and MariaDB."""

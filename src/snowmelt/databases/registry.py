@@ -1,4 +1,4 @@
-"""Which databases there are. Only this module and `config.registry` know them by name."""
+"""Which databases there are, for those that must not name one (list: `pyproject.toml`)."""
 
 from __future__ import annotations
 

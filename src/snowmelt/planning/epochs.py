@@ -5,15 +5,15 @@
 
     Forbidden orders. A chunk is adopted by an epoch whose plan did not name it: its log tasks have dropped the chunk's changes.
     A chunk is launched at a cut that was not proven visible, that the relay may have let go of, or that lies before its table's
-    incarnation. An epoch holds statements of two transactions, a table-wide one elsewhere than at its beginning, or a change of
-    schema elsewhere than at its end. A change of a table that is set aside, or that the epoch sets aside, is emitted.
+    incarnation. An epoch holds statements of two transactions about one table, a table-wide one elsewhere than at its beginning, or
+    a change of schema elsewhere than at its end. A change of a table that is set aside, or that the epoch sets aside, is emitted.
 
     Memory. A plan is as large as what is unfinished and what the epoch touches: a live table without a statement in the range is
     not in it, nor is one that is gone.
 
 The adoption rule. An epoch (s, e] adopts a chunk whose read contains nothing beyond `h` ≤ e. For the chunk's keys it emits what
 lies in (V, e], for a change table only what the read's mark does not cover; later epochs emit everything. Before, a chunk's changes are
-dropped. Tasks apply it to columns (`engine.tasks.log`).
+dropped. A table that is read again in place (`Recopied`) stays live meanwhile. Tasks apply the rule to columns (`engine.tasks.log`).
 """
 
 from __future__ import annotations

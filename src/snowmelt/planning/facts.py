@@ -13,7 +13,8 @@ from snowmelt.model.moment import TimeMs
 from snowmelt.model.table import TableId
 
 OUTSIDE = 0
-"""The ordinal of everything below a table's least and above its greatest key: a chunk without rows, adopted first."""
+"""The ordinal of everything below a table's least and above its greatest key: a chunk without rows, adopted first. Of a table that is not
+copied in chunks it is the only one, and has all rows."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -108,7 +109,7 @@ class Adopted:
     visible: int
     high: int
     extent: KeyEnds | None = None
-    """Of OUTSIDE: what it lies outside of; None for a table without rows."""
+    """Of OUTSIDE: what it lies outside of; None for a table without rows, and for one that is read whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ def match_tables(
     """A predicate for `database.table` patterns with shell-like wildcards, each part matched by itself.
 
     The first dot parts database from table; a dot inside a database's name can be matched by `?`. `ignore_case` is the server's choice:
-    see `Catalogue.ignores_case`. `never`: databases, in lower case, that no pattern matches: see `Tables.system_databases`.
+    see `Catalogue.ignores_case`. `never`: databases, in lower case, that no pattern matches: see `SourceTables.system_databases`.
     """
     wanted = [_compile(pattern, ignore_case) for pattern in patterns]
     unwanted = [_compile(pattern, ignore_case) for pattern in exclude]

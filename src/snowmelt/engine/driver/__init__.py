@@ -1,1 +1,1 @@
-"""The driver: the epoch loop, and what its thread owns."""
+"""What a driver is made of, and how it boots; its loop is `engine.loop`."""

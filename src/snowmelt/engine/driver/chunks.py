@@ -241,8 +241,3 @@ class Chunks:
 
     def close(self) -> None:
         self._asking.shutdown(wait=False, cancel_futures=True)
-
-    @property
-    def under_way(self) -> set[int]:
-        """Jobs whose files may still be adopted."""
-        return {reading.launch.job for reading in self._ledger.tables.readings()}

@@ -1,4 +1,4 @@
-"""The pipeline's records in its store, and how a driver that starts folds them.
+"""The pipeline's records in its store, by kind; `driving.loading` folds them.
 
     owner/<n>        whose records these are, and where they belong; the newest counts; never trimmed
     generation/<g>   who drives; never trimmed
@@ -7,9 +7,9 @@
     summary/<k>      the fold up to some done epoch; the newest three are kept
     relay/<k>        the relay's chain
     shape/<k>        what a schema number stands for
-    held/<k>         a prepared transaction that lies aside (`aside`)
+    held/<k>         a prepared transaction that lies aside (`engine.log.prepared`)
     sign/<k>         signs of life, for `status`; the newest two are kept (`signs`)
-    log/<k>          in a bucket: a segment of the log (`keeping`)
+    log/<k>          in a bucket: a segment of the log (`engine.log.storage`)
 
 What is found missing or broken while loading may have been trimmed by a newer driver meanwhile, so a stop is preceded by a look
 at the generation.

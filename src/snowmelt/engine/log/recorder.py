@@ -1,4 +1,4 @@
-"""The relay: a capture in the coordinator's process, segments that are kept where tasks find them (`keeping`), the chain in the store.
+"""Capture in the driver's process, segments kept where tasks find them (`storage`), the chain in the store.
 
 A record follows its segment, which is durable by then, with what the segment's statements do to tables. After a crash between the two
 a segment that lies in the pipeline's folder gets its record from the next driver, in order; so do those that a relay without a driver has
@@ -79,7 +79,8 @@ class Gauge:
 
 
 class LogRecorder:
-    """Captures, has the segments kept, and keeps the chain. All but these two happens in the caller's thread."""
+    """Captures, has the segments kept, and keeps the chain. Capturing and keeping have threads of their own; the rest happens in the
+    caller's thread."""
 
     def __init__(
         self,

@@ -4,8 +4,9 @@ Laws:
 - Rows of a transaction are written by one task, in order: of equal `_seq` the writer keeps the last. One that is large is read by
   several tasks, each of which writes the rows of its own keys: no two files have the same `_seq` of one key. To read and to decode
   it more than once costs less than a shuffle would.
-- What is read is written at once: no row passes the JVM. What of the log is kept waits for the writer in a pool (`stored_log`), then for a
-  file among the rows of all tables (`writers`); the bounds of both, and of all else that a task holds, are in its context (`relay.limits`).
+- What is read is written at once: no row passes the JVM. What of the log is kept waits for the writer in a pool
+  (`engine.log.reading`), then for a file among the rows of all tables (`writers`); the bounds of both, and of all else that a task holds,
+  are in its context (`relay.limits`).
 - What a lake table can't take is told with the name of its source table (`TableStuck`), so that the others go on.
 """
 

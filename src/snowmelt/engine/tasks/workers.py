@@ -1,7 +1,7 @@
 """Whether Spark's workers can do a pipeline's tasks: they need the driver's Python and packages, and must see its state and its warehouse.
 
 A driver asks them when it starts, before it fences another one. Executors may join later, so every task asks again what is cheap to ask
-(`Place.check`).
+(`TaskContext.check`).
 """
 
 from __future__ import annotations

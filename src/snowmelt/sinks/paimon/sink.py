@@ -1,7 +1,7 @@
 """Paimon tables of a pipeline.
 
 Laws:
-- A snapshot is published by an exclusive create (`paimon_table`).
+- A snapshot is published by an exclusive create (`table`).
 - Whether an epoch is there is asked of the very snapshot that a try builds on (`commit.publish.judge`). The answer is in each
   snapshot's properties: epoch, identity of the intent, greatest `_seq`.
 - The table is loaded anew for each commit: a table object of yesterday would write its schema back.

@@ -289,7 +289,7 @@ def fill(  # type: ignore[no-untyped-def]
     buffer, event_at, event_end, event_type, event_commit, event_ordinal, event_time, chosen,
     kind, a, b, valid_at, fixed_at, heap_at, heap_room, heap_used, memory, rows_max, absent_bytes, json_columns, state,
 ):  # fmt: skip
-    """Decode the chosen row events, all of one table, from where state says. Returns a `Filled`."""
+    """Decode the chosen row events, all of one table, from where state says. Returns why it stopped."""
     columns = kind.shape[0]
     bitmap = (columns + 7) >> 3
     row = state[ROWS]

@@ -24,7 +24,7 @@ LONG_BYTES = 13
 BLOB = 14
 """`a` bytes of length."""
 DECIMAL = 15
-"""Stored as `rows.decimal_layout` says in `a`; becomes decimal128."""
+"""Stored as `images.decimal_layout` says in `a`; becomes decimal128."""
 DECIMAL_TEXT = 16
 DATE = 17
 DATETIME = 18
