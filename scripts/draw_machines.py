@@ -19,6 +19,7 @@ from enum import Enum
 from pathlib import Path
 
 from snowmelt.commit.coordinator import STAGES, Stage
+from snowmelt.maintenance import lane
 from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, TablePhase
 from snowmelt.tiering import leases, rounds
 
@@ -40,6 +41,7 @@ MACHINES: Mapping[str, Machine] = {
     "CHUNK_LIFE": Machine(ChunkState, CHUNK_LIFE),
     "STAGES": Machine(Stage, STAGES),
     "ROUND": Machine(rounds.RoundState, rounds.ROUND),
+    "LANE": Machine(lane.LaneState, lane.LANE),
     "LEASE_LIFE": Machine(leases.LeasePhase, leases.LEASE_LIFE),
 }
 

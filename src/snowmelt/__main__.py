@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     try:
-        # Libraries take a second or two, in which somebody may have changed their mind.
+        # Libraries take a second or two, in which the user may press Ctrl-C.
         from snowmelt.cli.main import main as run
     except KeyboardInterrupt:
         print("snowmelt: interrupted", file=sys.stderr)

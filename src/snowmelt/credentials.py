@@ -34,7 +34,7 @@ class Secret:
             )
 
     def reveal(self) -> str:
-        """The secret itself. Hand it straight to whoever needs it; don't keep it."""
+        """The secret itself. Hand it straight to the code that needs it; don't keep it."""
         if not self.reference:
             return ""
         match = _ENVIRONMENT.fullmatch(self.reference)

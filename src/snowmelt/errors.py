@@ -4,9 +4,9 @@
     ├── Unavailable       nothing happened; try again, with back-off
     │   └── Occupied      another session holds a lock on one table; try that table again until it is free
     ├── OutcomeUnknown    it may have happened; read back first
-    ├── Fenced            somebody newer owns this; stop
+    ├── Fenced            a newer owner has this; stop
     ├── SourceDrift       the source changed in a way that an operator must decide on
-    │   └── TableStuck    in one table, which is set aside; the others go on
+    │   └── TableStuck    in one table, which is set aside; the others continue
     ├── Corrupt           bytes are not what they must be; stop, never guess
     ├── InvalidConfig     the user's settings can't work; fix them
     │   └── TableRefused  the database does not let the user read one table
@@ -109,7 +109,7 @@ class SourceDrift(SnowmeltError):
 
 
 class TableStuck(SourceDrift):
-    """One table can't go on, and the others can. `table`: its database and name."""
+    """One table can't continue, and the others can. `table`: its database and name."""
 
     def __init__(self, fact: str, *, detail: str = "", hint: str = "", table: tuple[str, str]) -> None:
         super().__init__(fact, detail=detail, hint=hint)
@@ -171,7 +171,7 @@ def instance(value: object, kind: type[T], fact: str, detail: str = "") -> T:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Let go of the local variables that an error's tracebacks hold, so that files and buffers are freed now and not when Python's cyclic
+    """Clear the local variables that an error's tracebacks hold, so that files and buffers are freed now and not when Python's cyclic
     garbage collector runs. Functions that are still running keep theirs."""
     seen: BaseException | None = error
     while seen is not None:

@@ -12,28 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from snowmelt.databases.contract import Database
-from snowmelt.databases.contract.findings import Finding, Level, gravest_first
-from snowmelt.databases.contract.patterns import TablePredicate, match_tables
+from snowmelt.databases.contract.findings import NO_KEY, Finding, Level, TableFinding, gravest_first
 from snowmelt.databases.contract.tables import TableShape, Wanted
 from snowmelt.engine.driver.discovery import patterns
 from snowmelt.engine.driver.routes import SAME_NAME, Route, Router, assign_targets, check_goes_on
+from snowmelt.model.patterns import TablePredicate, match_tables
 from snowmelt.model.table import SYSTEM_COLUMNS, TableId
 from snowmelt.sinks.registry import wrong_name
 
 if TYPE_CHECKING:
     from snowmelt.config import PipelineConfig
-
-
-OF_TABLES: Final = frozenset(
-    {
-        "no-key", "system-column", "lake-column", "lake-name", "column-type", "cascade", "system-versioned", "hash-unique",
-        "engine-foreign", "merge",
-    }
-)  # fmt: skip
-"""Findings that keep the tables they name from being captured, and no others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +88,6 @@ def _changelog(routes: Sequence[Route]) -> Wanted:
 
 def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflight:
     """`InvalidConfig`: it is described in another way than when it was begun, or its state was moved or copied."""
-    from snowmelt.config.sources import Failover
     from snowmelt.engine.driver.state import Owner, State
     from snowmelt.store.objects import open_store
 
@@ -109,17 +99,19 @@ def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflig
     state = State(open_store(config.pipeline.place()))
     ledger = state.load()
     begun = ledger.epoch > 0
-    routes = [route.route() for route in config.routes]
+    routes = [route.route(config.maintenance) for route in config.routes]
     looked = of_server(source.database(), source.tables, source.exclude, routes, begun=state.begun)
     # A state of another pipeline, of another server or place, is told before Spark is started.
     owner = Owner(config.pipeline.name, looked.identity, config.to_settings().place)
-    state.check_owner(owner, moves=config.source.failover is Failover.GTID, adopt=adopt_state)
+    state.check_owner(owner, moves=config.source.fails_over, adopt=adopt_state)
     ignore_case = looked.ignore_case
     router = Router(routes, default=SAME_NAME, ignore_case=ignore_case)
     check_goes_on(ledger.tables, match_tables(source.tables, source.exclude, ignore_case=ignore_case), router)
     targets, refused = assign_targets(looked.found, routes, default=SAME_NAME, ignore_case=ignore_case)
     instead = "; or exclude it" if target is not None else "; or give it a route with mode: changelog, or exclude it"
-    named = [Finding("lake-name", Level.ERROR, f"{why.fact}: {why.detail}", why.hint, (table,)) for table, why in refused.items()]
+    named: list[Finding] = [
+        TableFinding("lake-name", Level.ERROR, f"{why.fact}: {why.detail}", why.hint, (table,)) for table, why in refused.items()
+    ]
     named += lake_columns(looked.found.values()) if target is None else []
     change_tables = {table for table in looked.found if not router.keyed(table)}
     findings = weigh(looked.findings + named, change_tables, instead, begun=begun)
@@ -138,7 +130,7 @@ def lake_columns(tables: Iterable[TableShape]) -> list[Finding]:
         if why:
             wrong[why].append(table.id)
     remedy = "rename the column, or exclude the tables"
-    return [Finding("lake-column", Level.ERROR, why, remedy, tuple(found)) for why, found in sorted(wrong.items())]
+    return [TableFinding("lake-column", Level.ERROR, why, remedy, tuple(found)) for why, found in sorted(wrong.items())]
 
 
 def weigh(findings: Iterable[Finding], change_tables: AbstractSet[TableId], instead: str, *, begun: bool) -> list[Finding]:
@@ -146,7 +138,7 @@ def weigh(findings: Iterable[Finding], change_tables: AbstractSet[TableId], inst
     one table must not stop all others. `instead`: what else can be done about a table without a key."""
     weighed: list[Finding] = []
     for finding in findings:
-        if finding.code == "no-key":
+        if finding.code == NO_KEY:
             if others := tuple(table for table in finding.tables if table in change_tables):
                 weighed.append(replace(finding, tables=others))
             if keyed := tuple(table for table in finding.tables if table not in change_tables):
@@ -158,7 +150,7 @@ def weigh(findings: Iterable[Finding], change_tables: AbstractSet[TableId], inst
         return weighed
     return [
         replace(finding, level=Level.WARNING, fact=f"tables are left out or set aside: {finding.fact}")
-        if finding.code in OF_TABLES and finding.level is Level.ERROR
+        if isinstance(finding, TableFinding) and finding.level is Level.ERROR
         else finding
         for finding in weighed
     ]

@@ -62,7 +62,7 @@ class Pipeline:
 
         def work() -> None:
             try:
-                make = lambda: engine.Pipeline(self._spark, self._settings)  # noqa: E731
+                make = lambda: engine.PipelineDriver(self._spark, self._settings)  # noqa: E731
                 supervise(make, _Teller(told.put), asked, until_current=until_current)
             except BaseException as error:
                 told.put(error)
@@ -127,7 +127,7 @@ def read(spark: Any, table: str, *, warehouse: str, snapshot: int | None = None)
 
 def _for_spark(kind: pa.DataType) -> pa.DataType:
     """Spark's timestamps have microseconds, and it has no times of day. What is inside of a value may be NULL: Spark's own conversion to
-    Arrow fails at a struct that is NULL if a field in it may not be."""
+    Arrow fails at a struct that is NULL if a field in it must not be."""
     if pa.types.is_list(kind):
         return pa.list_(_for_spark(kind.value_type))
     if pa.types.is_map(kind):

@@ -4,14 +4,14 @@
     <number>.json    the index, written when the data is durable
 
 Laws:
-- A segment exists once its index does. The index is durable before anyone hears of the segment, and never changes.
+- A segment exists once its index does. The index is durable before any reader learns of the segment, and it never changes.
 - Numbers have no gaps, and a segment follows the one before it: each index says where that one ended.
-- Data without an index, which a crash leaves behind, was never a segment: it is removed, and captured again.
-- What an index names and is not there, or is not as it says, is `Corrupt`; it is never read as empty.
-- A folder may also be a spool, from which segments go elsewhere and of which nobody relies on anything; the index goes with its data.
+- Data without an index is what a crash leaves. It was never a segment: it is removed and captured again.
+- If the data that an index names is missing, or differs from what the index says, that is `Corrupt`; it is never read as empty.
+- A folder may also be a spool: its segments are uploaded elsewhere, and nothing relies on the folder. Then the index goes with its data.
 
-What is in the data only the database knows. It keeps what it needs to read it in `own`, in words that nothing else reads. Where events
-have no checksums of their own, the index has one for the whole data.
+Only the database understands the data. It keeps what it needs to read the data in `own`, which nothing else reads. Where events have no
+checksums of their own, the index has one checksum for all the data.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ VERSION: Final = 4
 INDEX_BYTES_MAX: Final = 64 << 20
 PAGE: Final = 4096
 _AROUND_BYTES_MIN: Final = 1 << 20
-"""A segment whose first write is this large is one of many: its server sends faster than segments are sealed by time. It goes
-around the system's cache (O_DIRECT), because being copied there costs more than all that capture does with it. Smaller ones,
-which are read at once by whoever follows the log, stay in the cache."""
+"""A first write of this size means that the server sends faster than segments are sealed by time, and many large segments follow. Such a
+segment bypasses the system's page cache (O_DIRECT), because copying into the cache costs more than all other work of capture. Smaller
+segments stay in the cache, because a reader that follows the log reads them at once."""
 _DIGITS: Final = 12
 
 
@@ -51,13 +51,13 @@ class SegmentCut:
     """A place in a segment where no transaction is open."""
 
     at: int
-    """In the data."""
+    """Offset in the data."""
     offset: int
-    """In the log."""
+    """Offset in the log."""
     time_s: int
     """Of the event that ends there, by the server's clock."""
     kind: str
-    """What ends there, in a word of the database's."""
+    """What ends there, in the database's own word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +65,12 @@ class Segment:
     """The index of a segment, and where its data is."""
 
     folder: Path | None
-    """None: it lies in no folder of this machine."""
+    """None: it is in no folder of this machine."""
     number: int
     database: str
-    """Its kind, which says who reads `own`."""
+    """Its kind, which says which database reads `own`."""
     identity: str
-    """Of the server that the log is of."""
+    """The server whose log this is."""
     log: str
     """The name of the file of the log; empty where a log has no files."""
     start: Position
@@ -88,7 +88,7 @@ class Segment:
     cuts: tuple[SegmentCut, ...]
     """At most one per MiB, those that the database needs, and always the segment's end."""
     own: str
-    """What the database needs to read the data, and to go on behind it."""
+    """What the database needs to read the data, and to continue after it."""
 
     @property
     def data_path(self) -> Path:
@@ -110,7 +110,7 @@ class Segment:
                 mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         except (OSError, ValueError):
             raise Corrupt("the data of a segment is missing", detail=str(self.data_path)) from None
-        # It is read from one end to the other, and may not be in the system's cache.
+        # It is read from start to end, and is perhaps not in the system's cache.
         mapped.madvise(mmap.MADV_WILLNEED)
         data = np.frombuffer(mapped, np.uint8)
         if len(data) != self.data_bytes:
@@ -149,7 +149,7 @@ def _checksum(fields: Mapping[str, Any]) -> int:
 
 
 def decode_index(raw: bytes, folder: Path | None, *, where: str) -> Segment:
-    """A segment by its index. `where` that was read is for the error."""
+    """Decode an index. `where` it was read is for the error."""
     try:
         segment = _decode(folder, raw)
         _check_bounds(segment)
@@ -184,7 +184,7 @@ def _decode(folder: Path | None, raw: bytes) -> Segment:
 
 
 def _check_bounds(segment: Segment) -> None:
-    """What must hold inside one index whoever wrote it."""
+    """What must hold inside one index, whatever wrote it."""
     ends = [(cut.at, cut.offset) for cut in segment.cuts]
     right = (
         0 < segment.data_bytes <= segment.end.offset - segment.start.offset
@@ -228,7 +228,7 @@ def list_segments(folder: Path) -> list[Segment]:
         follows = other.follows
         if follows is None or (follows.file, follows.offset, follows.era) != (one.end.file, one.end.offset, one.end.era):
             raise Corrupt("a segment doesn't follow the one before it", detail=f"{other.index_path}: {follows}, not {one.end}")
-        # Another server's files have numbers of their own; that it goes on where this one ends is in the chain's records.
+        # Another server numbers its files differently. The chain's records say that it continues where this one ends.
         new_era = other.start.era > one.end.era
         if not (same_file or new_file or new_era):
             raise Corrupt("the log has a gap between two segments", detail=f"{one.end} and {other.start} at {other.index_path}")
@@ -237,7 +237,7 @@ def list_segments(folder: Path) -> list[Segment]:
 
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """One capture a folder. The system lets go of the lock when its process ends, however it ends."""
+    """Lock the folder: one capture at a time. The system releases the lock when the process ends, however it ends."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -250,7 +250,7 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def sealed_bytes(folder: Path) -> dict[int, int]:
-    """How large the data of each segment is, by number; who captures there goes on and lets go of some meanwhile."""
+    """The data size of each segment, by number. The capture there may add and delete segments meanwhile."""
     found: dict[int, int] = {}
     for index in folder.glob("*.json"):
         with contextlib.suppress(FileNotFoundError):
@@ -259,12 +259,12 @@ def sealed_bytes(folder: Path) -> dict[int, int]:
 
 
 def remove_torn(folder: Path) -> None:
-    """Remove what a crash left behind: data that has no index yet, and indexes that were not finished."""
+    """Remove what a crash left: data that has no index yet, and unfinished indexes."""
     for path in folder.glob("*.tmp"):
         path.unlink()
     indexes = {path.stem for path in folder.glob("*.json")}
     for path in folder.glob("*.log"):
-        # Below the last index such data is no torn tail: its index was lost, and the gap in numbers will tell.
+        # Below the last index, data without an index is no torn tail: its index was lost, and the gap in the numbers will show it.
         if path.stem not in indexes and path.stem > max(indexes, default=""):
             path.unlink()
     _sync_folder(folder)
@@ -281,8 +281,8 @@ def _sync_folder(folder: Path) -> None:
 class SegmentWriter:
     """Writes one segment after the other. Used by one thread.
 
-    Order: `write` and `truncate` as often as needed, then `seal`, with whose return the segment is durable. `abandon` forgets
-    what was not sealed; twice is harmless. A file system that fails is `Unavailable`: the segment does not exist.
+    Order: `write` and `truncate` as often as needed, then `seal`. When `seal` returns, the segment is durable. `abandon` drops what was
+    not sealed; twice is harmless. A file system that fails is `Unavailable`: the segment does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -293,7 +293,7 @@ class SegmentWriter:
         self._around = False
 
     def write(self, number: int, data: memoryview) -> None:
-        """Append to the open segment, or open it. Data that begins and ends at whole pages takes the shortest way."""
+        """Append to the open segment, or open it. Data that begins and ends at whole pages can bypass the system's cache."""
         try:
             if self._file is None:
                 self._create(number, around=len(data) >= _AROUND_BYTES_MIN)
@@ -317,7 +317,7 @@ class SegmentWriter:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                # Some file systems can't; they may have made the file before they found out.
+                # Some file systems don't support it, and may have created the file before they refused.
                 self._path.unlink(missing_ok=True)
                 self._around = False
         self._file = os.open(self._path, flags, 0o644)
@@ -328,7 +328,7 @@ class SegmentWriter:
             try:
                 written = os.write(file, data)
             except OSError as error:
-                # Memory that lies elsewhere than the device wants it.
+                # The buffer is not aligned as the device requires.
                 if error.errno != errno.EINVAL or not self._around:
                     raise
                 self._through_the_cache()
@@ -339,14 +339,14 @@ class SegmentWriter:
                 self._through_the_cache()
 
     def _through_the_cache(self) -> None:
-        """The rest of the segment is not in whole pages, or not at one."""
+        """Use the system's cache from here on: the rest is not whole pages, or does not begin at one."""
         if self._around:
             file = self._open()
             fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_DIRECT)
             self._around = False
 
     def truncate(self, size: int) -> None:
-        """Take back what came after the first `size` bytes of the open segment."""
+        """Drop everything after the first `size` bytes of the open segment."""
         file = self._open()
         check(size <= self._bytes, "a segment is cut after its end", f"{size} of {self._bytes} bytes")
         try:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedName
+from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedFor, StagedName
 from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.target import FlussTarget
@@ -32,6 +32,9 @@ _numbers = itertools.count(1)
 
 class Kind(ABC):
     """A sink of one kind, with a target that is not there yet. Each `driver` is one that another process would open."""
+
+    taken: str
+    """A name that no column of a source can have."""
 
     def __init__(self) -> None:
         self.target = f"sinks.behaviour{next(_numbers)}"
@@ -57,7 +60,7 @@ class Kind(ABC):
             KIND: [DELETE if name is None else INSERT for _, name in rows],
         }
         arrays = [pa.array(given.get(field.name, [None] * len(rows)), field.type) for field in wanted]
-        writer = sink.writer(self.target, str(StagedName(1, False, epoch, "a1", "")))
+        writer = sink.writer(self.target, str(StagedName(1, StagedFor.EPOCH, epoch, "a1", "")))
         writer.write(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(wanted)))
         return writer.finish()
 
@@ -98,6 +101,8 @@ class Kind(ABC):
 
 
 class OfPaimon(Kind):
+    taken = SEQUENCE
+
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
@@ -113,6 +118,8 @@ class OfPaimon(Kind):
 
 
 class OfFluss(Kind):
+    taken = "__offset"
+
     def __init__(self, server: FlussServer, tables: Tables, folder: Path) -> None:
         super().__init__()
         self._server, self._tables, self._folder = server, tables, folder
@@ -215,6 +222,15 @@ def test_another_key_can_not_be_had_by_a_change_of_schema(kind: Kind) -> None:
     sink = kind.made()
     with pytest.raises(SourceDrift):
         sink.reshape(kind.target, COLUMNS, ["name"])
+
+
+def test_a_column_that_no_target_of_this_kind_can_have_is_one_tables_trouble(kind: Kind) -> None:
+    """A statement of the source brings it, and must not end the pipeline as wrong settings do."""
+    sink = kind.made()
+    with pytest.raises(SourceDrift, match=kind.taken):
+        sink.reshape(kind.target, COLUMNS.append(pa.field(kind.taken, pa.int64())), KEY)
+    with pytest.raises(SourceDrift, match="odd"):
+        sink.reshape(kind.target, COLUMNS.append(pa.field("odd", pa.month_day_nano_interval())), KEY)
 
 
 def test_no_driver_starts_where_the_target_has_more_than_the_store_knows(kind: Kind) -> None:

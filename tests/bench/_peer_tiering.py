@@ -17,13 +17,14 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from snowmelt.fluss.client import Claim, FlussClient
+from snowmelt.fluss.answers import Claim
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.server import FlussServer
 from snowmelt.model.table import TableId
 from tests.bench._flink import FlinkJvm, fetch_jars
 from tests.bench._processes import Meter
 from tests.bench._tiering_rounds import Round
-from tests.integration.test_fluss_reading import Reading
+from tests.integration.fluss_reading import Reading
 from tests.kit.fluss_raw import set_property
 from tests.kit.waiting import until
 

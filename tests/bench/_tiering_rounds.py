@@ -22,7 +22,7 @@ from snowmelt.model.table import TableId
 from snowmelt.supervise.session import TIERING_DAEMON, spark_session
 from snowmelt.tiering.rounds import RoundState
 from tests.bench._processes import Meter, Stage
-from tests.integration.test_fluss_reading import Reading
+from tests.integration.fluss_reading import Reading
 from tests.integration.tiering import LAKE, lake_table
 from tests.kit.fluss_raw import create_table, kv_batch, put
 
@@ -106,7 +106,7 @@ class Orders:
     server: FlussServer
     database: str
     schema: Schema
-    row: Callable[[int, int], bytes]
+    row: Callable[..., bytes]
     """Of an id, at a turn."""
 
     def play(self, name: str, rows: int, bring: Callable[[TableId, int], Round]) -> tuple[Round, Round]:

@@ -50,7 +50,7 @@ class Pipeline:
     def _capture(self) -> None:
         end = self.relay.end
         begins, ends = Position(1, 4 + end), Position(1, 4 + end + 1000)
-        self.relay.apply(self.relay.decide_seal(1, f"s{end}", begins, ends, (Cut(end + 1000, end),)))
+        self.relay.apply(self.relay.decide_record(1, f"s{end}", begins, ends, (Cut(end + 1000, end),)))
 
     def epoch(self, *proposals: Durable) -> float:
         """One epoch, of which the time of planning is returned."""
@@ -104,7 +104,17 @@ class Pipeline:
             launch = reading.launch
             name = launch.incarnation.table.name
             extent = KeyEnds(key(0), key(SIZES[name] * 100)) if launch.ordinal == OUTSIDE else None
-            fact = Reported(launch.incarnation, launch.ordinal, launch.job, f"j{launch.job}", launch.visible, True, 0, ("f",), extent)
+            fact = Reported(
+                incarnation=launch.incarnation,
+                ordinal=launch.ordinal,
+                job=launch.job,
+                nonce=f"j{launch.job}",
+                high=launch.visible,
+                exact=True,
+                schema=0,
+                files=("f",),
+                extent=extent,
+            )
             for decided in self.ledger.tables.decide_report(fact):
                 self.ledger.tables.apply(decided)
 

@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, warm
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, LogServer, warm
 from snowmelt.model.table import SchemaHistory
 from tests.bench._workload import make_bulk, make_oltp, prepare
 from tests.kit.servers import Server, start_mariadb
@@ -37,7 +37,7 @@ def ours(log: Path) -> tuple[int, list[float]]:
     pieces = _cut(data)
     seconds: list[float] = []
     changes = 0
-    reader = LogReader(flavour="mariadb", version=(10, 11, 0), schemas=SchemaHistory())
+    reader = LogReader(server=LogServer("mariadb", (10, 11, 0)), schemas=SchemaHistory())
     for repeat in range(REPEATS + 1):
         changes = 0
         before = time.process_time()

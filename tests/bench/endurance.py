@@ -32,8 +32,8 @@ from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.database import MySql
 from snowmelt.engine.driver.cleaning import Cleaner
-from snowmelt.engine.driver.pipeline import Pipeline
-from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.pipeline import PipelineDriver
+from snowmelt.engine.driver.settings import PaceSettings, Settings, SinkSettings
 from snowmelt.engine.log.recorder import LogRecorder
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.supervise.session import spark_session
@@ -117,7 +117,7 @@ def measure(server: Server, spark: object, settings: Settings, given: argparse.N
     begun = [(0, time.perf_counter(), 0.0, meter.now())]
     writing = threading.Thread(target=change, args=(server, given.tables, given.rows, over), name="writer")
 
-    def until(pipeline: Pipeline) -> bool:
+    def until(pipeline: PipelineDriver) -> bool:
         epoch = pipeline.ledger.done_epoch
         first, at, cleaned, cpu = begun[-1]
         if epoch >= first + given.window:
@@ -130,7 +130,7 @@ def measure(server: Server, spark: object, settings: Settings, given: argparse.N
         return over.is_set() and pipeline.current()
 
     with timed.watching():
-        pipeline = Pipeline(spark, settings)
+        pipeline = PipelineDriver(spark, settings)
         writing.start()
         try:
             pipeline.run(until)
@@ -199,7 +199,7 @@ def main() -> None:
             settings = Settings(
                 name="bench",
                 state=folder / "state",
-                warehouse=str(folder / "lake"),
+                sink=SinkSettings(warehouse=str(folder / "lake")),
                 source=MySql(
                     options=MySqlOptions(
                         host=server.host,
@@ -212,11 +212,11 @@ def main() -> None:
                 ),
                 tables=["bench.*"],
                 target="ods.{table}",
-                interval_s=given.interval,
+                pace=PaceSettings(interval_s=given.interval),
             )
             with spark_session("bench", master="local[2]", ui=False, debug=False) as spark:
                 windows = measure(server, spark, settings, given)
-            check(server, settings.warehouse, given.tables)
+            check(server, settings.sink.warehouse, given.tables)
         finally:
             server.stop()
     table = Table("epochs", "wall s", "cleaning %", "driver ms", "JVM ms", "workers ms", "CPU ms", "driver MB", "JVM MB", "workers MB")

@@ -28,8 +28,8 @@ from rich.table import Table
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.database import MySql
-from snowmelt.engine.driver.pipeline import Pipeline
-from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.pipeline import PipelineDriver
+from snowmelt.engine.driver.settings import PaceSettings, Settings, SinkSettings
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.supervise.session import spark_session
 from tests.bench._processes import Meter, Stage
@@ -129,7 +129,7 @@ def measure(server: Server, spark: object, settings: Settings, seconds: float) -
         finally:
             over.set()
 
-    def until(pipeline: Pipeline) -> bool:
+    def until(pipeline: PipelineDriver) -> bool:
         if asked.is_set() and pipeline.current():
             asked.clear()
             current.set()
@@ -138,13 +138,13 @@ def measure(server: Server, spark: object, settings: Settings, seconds: float) -
     player = threading.Thread(target=play, name="writer")
     player.start()
     try:
-        Pipeline(spark, settings).run(until)
+        PipelineDriver(spark, settings).run(until)
     finally:
         current.set()
         player.join()
     if failed:
         raise failed[0]
-    snapshots = published(Path(settings.warehouse))
+    snapshots = published(Path(settings.sink.warehouse))
     return [
         Measured(
             rate,
@@ -186,7 +186,7 @@ def main() -> None:
             settings = Settings(
                 name="bench",
                 state=folder / "state",
-                warehouse=str(folder / "lake"),
+                sink=SinkSettings(warehouse=str(folder / "lake")),
                 source=MySql(
                     options=MySqlOptions(
                         host=server.host,
@@ -199,11 +199,11 @@ def main() -> None:
                 ),
                 tables=["bench.ticks"],
                 target="ods.{table}",
-                interval_s=given.interval,
+                pace=PaceSettings(interval_s=given.interval),
             )
             with spark_session("bench", master="local[2]", ui=False, debug=False) as spark:
                 measured = measure(server, spark, settings, given.seconds)
-            check(server, settings.warehouse)
+            check(server, settings.sink.warehouse)
         finally:
             server.stop()
     table = Table("changes/s asked for", "written", "p50 s", "p99 s", "worst s", "processor s/s", "")

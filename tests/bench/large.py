@@ -27,8 +27,8 @@ from rich.table import Table
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.database import MySql
-from snowmelt.engine.driver.pipeline import Pipeline
-from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.pipeline import PipelineDriver
+from snowmelt.engine.driver.settings import PaceSettings, Settings, SinkSettings
 from snowmelt.supervise.session import spark_session
 from snowmelt.verify import TableOutcome, verify
 from tests.bench._processes import Meter, Stage
@@ -120,7 +120,7 @@ def play(case: Case, server: Server, spark: Any, settings: Settings, given: argp
         for table in case.tables:
             cursor.execute(f"CREATE TABLE `{table}` ({case.table})")
         say("empty tables go live")
-        Pipeline(spark, settings).run(Pipeline.current)
+        PipelineDriver(spark, settings).run(PipelineDriver.current)
         say("making changes")
         case.make(cursor, given)
     say("catching up")
@@ -129,13 +129,13 @@ def play(case: Case, server: Server, spark: Any, settings: Settings, given: argp
     last = 0
     with meter.stage() as stage:
 
-        def until(pipeline: Pipeline) -> bool:
+        def until(pipeline: PipelineDriver) -> bool:
             nonlocal first, last
             first = pipeline.progress.done_upto if first is None else first
             last = pipeline.progress.captured
             return pipeline.caught_up()
 
-        Pipeline(spark, settings).run(until)
+        PipelineDriver(spark, settings).run(until)
         meter.end()
     say("verifying")
     verdicts = verify(settings, spark)
@@ -173,7 +173,7 @@ def main() -> None:
             settings = Settings(
                 name="bench",
                 state=folder,
-                warehouse=str(folder / "lake"),
+                sink=SinkSettings(warehouse=str(folder / "lake")),
                 source=MySql(
                     options=MySqlOptions(
                         host=server.host,
@@ -186,7 +186,7 @@ def main() -> None:
                 ),
                 tables=[],
                 target="ods.{table}",
-                interval_s=0.5,
+                pace=PaceSettings(interval_s=0.5),
             )
             with spark_session("bench", master="local[2]", ui=False, debug=False) as spark:
                 for case in [one for one in CASES if one.name in given.only.split(",")]:

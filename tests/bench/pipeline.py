@@ -44,8 +44,8 @@ from rich.table import Table
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.database import MySql
-from snowmelt.engine.driver.pipeline import Pipeline
-from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.pipeline import PipelineDriver
+from snowmelt.engine.driver.settings import PaceSettings, Settings, SinkSettings
 from snowmelt.supervise.session import spark_session
 from tests.bench._peer_flink import FlinkCdc, fetch
 from tests.bench._processes import Meter, Stage
@@ -182,33 +182,36 @@ class Snowmelt:
         self.settings = Settings(
             name="bench",
             state=folder / "state",
-            warehouse=str(folder / "lake"),
+            sink=SinkSettings(warehouse=str(folder / "lake"), buckets=given.buckets),
             source=MySql(options=source),
             tables=[f"{DATABASE}.sbtest1"],
             target="ods.{table}",
-            interval_s=INTERVAL_S,
-            buckets=given.buckets,
+            pace=PaceSettings(interval_s=INTERVAL_S),
         )
         if given.rows_per_chunk:
-            self.settings = replace(self.settings, rows_per_chunk=given.rows_per_chunk)
-        self._warm = replace(self.settings, name="warm", state=folder / "warm", tables=[f"{DATABASE}.warm"], interval_s=0.05)
+            self.settings = replace(self.settings, pace=PaceSettings(interval_s=INTERVAL_S, rows_per_chunk=given.rows_per_chunk))
+        self._warm = replace(
+            self.settings, name="warm", state=folder / "warm", tables=[f"{DATABASE}.warm"], pace=PaceSettings(interval_s=0.05)
+        )
         self._warmed = 0
 
     def warm(self) -> None:
         """The same way for a small table, copied once and changed each time, so that code is loaded and compiled in all processes."""
         if not self._warmed:
             load(self._server, "warm", WARM_ROWS)
-            Pipeline(self._spark, replace(self._warm, rows_per_chunk=WARM_ROWS // 20)).run(Pipeline.caught_up)
+            PipelineDriver(self._spark, replace(self._warm, pace=replace(self._warm.pace, rows_per_chunk=WARM_ROWS // 20))).run(
+                PipelineDriver.caught_up
+            )
         self._warmed += 1
         with self._server.connect(database=DATABASE) as connection, connection.cursor() as cursor:
             cursor.execute(f"UPDATE warm SET k = k + 1 WHERE id <= {WARM_ROWS // 2}")
-        Pipeline(self._spark, self._warm).run(Pipeline.current)
+        PipelineDriver(self._spark, self._warm).run(PipelineDriver.current)
 
     def snapshot(self) -> tuple[Stage, float]:
         asked, seen = time.perf_counter(), 0.0
         with self._meter.stage() as stage:
 
-            def until(pipeline: Pipeline) -> bool:
+            def until(pipeline: PipelineDriver) -> bool:
                 nonlocal seen
                 if not seen and pipeline.progress.phases:
                     seen = time.perf_counter()
@@ -218,7 +221,7 @@ class Snowmelt:
                 self._meter.end()
                 return True
 
-            Pipeline(self._spark, self.settings).run(until)
+            PipelineDriver(self._spark, self.settings).run(until)
         return stage, seen - asked
 
     def catch_up(self) -> tuple[Stage, float, float, int]:
@@ -227,7 +230,7 @@ class Snowmelt:
         captured_at = cpu_s = 0.0
         with self._meter.stage() as stage:
 
-            def until(pipeline: Pipeline) -> bool:
+            def until(pipeline: PipelineDriver) -> bool:
                 nonlocal first, captured, captured_at, cpu_s
                 now = pipeline.progress.captured
                 if first < 0:
@@ -241,7 +244,7 @@ class Snowmelt:
                 self._meter.end()
                 return True
 
-            Pipeline(self._spark, self.settings).run(until)
+            PipelineDriver(self._spark, self.settings).run(until)
         return stage, captured_at, cpu_s, captured - first
 
     def small_epochs(self, first_id: int) -> tuple[tuple[float, ...], tuple[float, ...], float]:
@@ -251,7 +254,7 @@ class Snowmelt:
         turn = committed = planned = 0.0
         before = 0
 
-        def until(pipeline: Pipeline) -> bool:
+        def until(pipeline: PipelineDriver) -> bool:
             nonlocal turn, committed, planned, before
             now, progress = time.perf_counter(), pipeline.progress
             if planned and progress.done_upto >= progress.captured:
@@ -274,7 +277,7 @@ class Snowmelt:
             return False
 
         with self._meter.stage() as stage, self._server.connect(database=DATABASE) as connection, connection.cursor() as cursor:
-            Pipeline(self._spark, replace(self.settings, interval_s=0.01)).run(until)
+            PipelineDriver(self._spark, replace(self.settings, pace=replace(self.settings.pace, interval_s=0.01))).run(until)
         return tuple(took[EPOCHS_DROPPED:]), tuple(late[EPOCHS_DROPPED:]), stage.cpu.engine / EPOCHS
 
 

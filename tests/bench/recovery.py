@@ -81,7 +81,7 @@ class InFlight:
             after=after,
             upto=upto,
             segments=tuple(self.relay.covering(after, upto)),
-            rules={TABLE: Rule(incarnation=Incarnation(TABLE, 1), after=covered, live=True)},
+            rules={TABLE: Rule(incarnation=Incarnation(TABLE, 1), after=covered, emits_all=True)},
             marks={},
             tables={TABLE: Sourced(SHAPE, "ods.sbtest", keyed=True)},
         )

@@ -28,7 +28,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from snowmelt.fluss.client import FlussClient, OffsetKind
+from snowmelt.fluss.answers import OffsetKind
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.fluss.tables import describe_table
 from snowmelt.model.fluss import Bucket

@@ -28,9 +28,10 @@ import pyarrow as pa
 from snowmelt.engine.union.options import parse_options
 from snowmelt.engine.union.plan import plan_tasks
 from snowmelt.engine.union.tasks import run_task
-from snowmelt.fluss.client import FlussClient, OffsetKind
+from snowmelt.fluss.answers import OffsetKind
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.formats.types import Column, FlussType, Root, Schema
-from snowmelt.fluss.log import BucketReader
+from snowmelt.fluss.log import BucketReader, LogAccess
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.rpc import GoneFromFluss
 from snowmelt.fluss.server import FlussServer, ServerProcess
@@ -177,7 +178,8 @@ def main() -> None:
 
             def log() -> Iterator[pa.RecordBatch]:
                 leader = BucketLeader(path, bucket, lambda: FlussClient(server.connect()))
-                yield from BucketReader(bucket, 0, options.rows, source=leader, versions=table.versions, remote=RemoteFiles()).read()
+                access = LogAccess(source=leader, remote=RemoteFiles())
+                yield from BucketReader(bucket, 0, options.rows, access=access, versions=table.versions).read()
                 leader.close()
 
             result: dict[str, float] = {"rows": options.rows}

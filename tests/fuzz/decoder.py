@@ -47,8 +47,8 @@ import numpy as np
 import zstandard
 
 from snowmelt.columnar.arena import Bytes
-from snowmelt.databases.mysql.log import decode, framing
-from snowmelt.databases.mysql.log.decode import ChangeBatch, Limits, LogItem, LogReader, SchemaChanged, Transactions
+from snowmelt.databases.mysql.log import framing
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogItem, LogReader, LogServer, SchemaChanged, Transactions, batches
 from snowmelt.databases.mysql.log.events import Event, FormatDescription, read_gtid, read_incident, read_query, read_xa_prepare
 from snowmelt.databases.mysql.log.framing import Framer, read_gtid_list, read_previous_gtids, read_rotate
 from snowmelt.databases.mysql.log.rowplan import RowPlan, plan_rows
@@ -62,6 +62,7 @@ from snowmelt.databases.mysql.types.columns import MySqlTable, TimeAs, TypeOptio
 from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory
+from snowmelt.relay.limits import Limits
 from tests.fuzz import mutate
 from tests.fuzz.corpus import Document, Line, Piece, Result, load_documents, load_pieces, load_results, spans
 from tests.fuzz.guard import Guarded, GuardedPool, WatchedArena, WatchedLayout
@@ -348,12 +349,12 @@ def _reader(piece: Piece, options: TypeOptions = OPTIONS[0], limits: Limits = LI
     if schemas:
         for table in piece.tables:
             history.put(table.id, Position(0, 0), table)
-    reader = LogReader(flavour=piece.flavour, version=piece.version, schemas=history, options=options, limits=limits)
+    reader = LogReader(server=LogServer(piece.flavour, piece.version), schemas=history, options=options, limits=limits)
     # A plan is made of a map's bytes and a schema alone, so cases share it.
     known = _plans.setdefault((piece.flavour, options), {})
     if len(known) > 200:
         known.clear()
-    reader._plans = known
+    reader._batches._plans = known
     return reader
 
 
@@ -394,7 +395,7 @@ def _look(item: LogItem) -> None:
 def watched_arenas() -> Iterator[None]:
     """While it lasts, arenas know their padding."""
     with ExitStack() as stack:
-        for module in (decode, resultset):
+        for module in (batches, resultset):
             stack.enter_context(mock.patch.object(module, "Arena", WatchedArena))
             stack.enter_context(mock.patch.object(module, "Layout", WatchedLayout))
         yield
@@ -441,7 +442,7 @@ class Runner:
         got = 0
         same = True
         reader = _reader(piece)
-        reader._pool = self._pool
+        reader._batches._pool = self._pool
         for item in _read(reader, piece, self._source.hold(case.data), piece.end):
             _look(item)
             same = same and got < len(expected) and _same(item, expected[got])
@@ -455,7 +456,7 @@ class Runner:
     def _repaired(self, case: Case) -> str:
         piece, options, limits, schemas = case.extra
         reader = _reader(piece, options, limits, schemas=schemas)
-        reader._pool = self._pool
+        reader._batches._pool = self._pool
         for item in _read(reader, piece, self._source.hold(case.data), None):
             _look(item)
         return "read"
@@ -464,7 +465,7 @@ class Runner:
         """One row event, with its last byte at the edge."""
         piece, split, options, limits = case.extra
         reader = _reader(piece, options, limits)
-        reader._pool = self._pool
+        reader._batches._pool = self._pool
         data = self._source.hold(case.data)
         walk = Walk.over(data, position=piece.start, checksum_bytes=0)
         walk.map_data[: split - 19] = data[19:split]
@@ -473,7 +474,7 @@ class Runner:
         walk.row_partial[0] = _partial(data, split, len(data), data[split + 4])
         walk.row_commit[0], walk.row_ordinal[0], walk.row_time[0] = piece.end, 0, 1
         walk.state[S.FLUSHED] = walk.state[S.ROWS] = 1
-        for item in reader._rows(walk, 1, Transactions.one(piece.end, 1, np.empty(0, np.uint8))):
+        for item in reader._batches.make(walk, 1, Transactions.one(piece.end, 1, np.empty(0, np.uint8))):
             _look(item)
         return "read"
 

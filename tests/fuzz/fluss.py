@@ -180,7 +180,7 @@ class Batches:
 
 def run(seed: int, count: int) -> Counter[str]:
     for module in (compacted, arrays):
-        module.Arena, module.Layout = WatchedArena, WatchedLayout  # type: ignore[misc]
+        module.Arena, module.Layout = WatchedArena, WatchedLayout  # type: ignore[misc,attr-defined]
     rows, batches = Rows(), Batches()
     counts: Counter[str] = Counter()
     for number in range(count):

@@ -11,14 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.pipeline import PipelineDriver
 from snowmelt.engine.driver.settings import Settings
-from tests.integration.running import run_tasks_here
+from tests.integration.running import changed, run_tasks_here
 
 START_S_MAX = 120
 
@@ -29,7 +28,7 @@ class DriverProcess:
     def __init__(self, wanted: Settings, folder: Path, failpoint: str = "", *, interval_s: float = 1e12) -> None:
         name = f"driver-{time.monotonic_ns()}"
         description, self.died, self.log = folder / f"{name}.pickle", folder / f"{name}.died", folder / f"{name}.txt"
-        description.write_bytes(pickle.dumps(replace(wanted, interval_s=interval_s)))
+        description.write_bytes(pickle.dumps(changed(wanted, interval_s=interval_s)))
         environment = {**os.environ, "SNOWMELT_FAILPOINT": f"{failpoint}:{self.died}"}
         with open(self.log, "wb") as log:
             command = [sys.executable, "-m", "tests.integration.driver_process", str(description)]
@@ -47,4 +46,4 @@ class DriverProcess:
 
 if __name__ == "__main__":
     run_tasks_here(pytest.MonkeyPatch())
-    Pipeline(None, pickle.loads(Path(sys.argv[1]).read_bytes())).run()
+    PipelineDriver(None, pickle.loads(Path(sys.argv[1]).read_bytes())).run()

@@ -98,7 +98,8 @@ class Dump:
             if self.semi_sync:
                 cursor.execute("SET @rpl_semi_sync_slave = 1")
         server_id = 900_000 + int(self.semi_sync)
-        self._connection._execute_command(0x12, struct.pack("<IHI", start, 0, server_id) + self._file.encode())
+        execute: Any = self._connection._execute_command  # type: ignore[attr-defined]
+        execute(0x12, struct.pack("<IHI", start, 0, server_id) + self._file.encode())
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

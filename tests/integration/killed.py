@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,9 @@ import pymysql
 import pytest
 from pymysql.constants import ER
 
+from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.failpoints import FILES_STAGED, IN_TASKS, NAMES
+from tests.integration.pipeline_process import settings
 from tests.integration.running import folded, history, lake_rows, source_rows
 from tests.kit.forked import Forked
 from tests.kit.processes import children_of
@@ -99,15 +102,19 @@ def under_load(server: Server) -> Iterator[None]:
             writer.result()
 
 
-class Process:
+class PipelineProcess:
     """A driver with its workers, in a group of their own. Of its failpoints each is passed until it is armed."""
 
-    def __init__(self, server: Server, folder: Path, *failpoints: str, master: str = "local[3]") -> None:
-        environment = {**os.environ, "PIPELINE_PASSWORD": server.password, "PYSPARK_PYTHON": sys.executable}
+    def __init__(
+        self, wanted: Settings, folder: Path, *failpoints: str, master: str = "local[3]", environment: Mapping[str, str] | None = None
+    ) -> None:
+        described = folder / "settings.pickle"
+        described.write_bytes(pickle.dumps(wanted))
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **(environment or {})}
         self._died = {failpoint: folder / f"armed-{failpoint}-{time.monotonic_ns()}" / "died" for failpoint in failpoints}
         environment["SNOWMELT_FAILPOINT"] = ",".join(f"{name}:{path}" for name, path in self._died.items())
         self.log = folder / "log.txt"
-        arguments = [server.host, str(server.port), str(folder), master]
+        arguments = [str(described), str(folder), master]
         self._process = Forked("tests.integration.pipeline_process", arguments, environment=environment, log=self.log)
 
     def die_at(self, *failpoints: str) -> None:
@@ -126,6 +133,13 @@ class Process:
                 pytest.fail(f"nothing happened:\n{self.log.read_text(errors='replace')[-6000:]}")
             time.sleep(0.05)
 
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_S_MAX
+        while not condition():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"nothing happened:\n{self.log.read_text(errors='replace')[-6000:]}")
+            time.sleep(0.05)
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -136,6 +150,14 @@ class Process:
 
     def kill(self) -> None:
         self._process.kill()
+
+
+class Process(PipelineProcess):
+    """Of a server's database shop."""
+
+    def __init__(self, server: Server, folder: Path, *failpoints: str, master: str = "local[3]") -> None:
+        wanted, environment = settings(server.host, server.port, folder), {"PIPELINE_PASSWORD": server.password}
+        super().__init__(wanted, folder, *failpoints, master=master, environment=environment)
 
 
 def executors_of(pid: int) -> list[int]:

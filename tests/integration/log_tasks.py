@@ -60,7 +60,7 @@ class Made:
             after=0,
             upto=end,
             segments=tuple(self.log.relay.covering(0, end)),
-            rules={name: Rule(incarnation=Incarnation(name, 1), after=0, live=True) for name in names},
+            rules={name: Rule(incarnation=Incarnation(name, 1), after=0, emits_all=True) for name in names},
             marks={},
             tables=dict(zip(names, self.tables, strict=True)),
         )

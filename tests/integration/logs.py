@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
+from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogItem, LogReader, LogServer, SchemaChanged
 from snowmelt.databases.mysql.log.events import HEADER_BYTES, FormatDescription
 from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
@@ -113,8 +113,7 @@ def schemas_of(server: Server, database: str, position: Position | None = None) 
 def reader_of(server: Server, schemas: SchemaHistory[MySqlTable] | None = None, **arguments: Any) -> LogReader:
     major, minor, patch = server.version[:3]
     return LogReader(
-        flavour=server.kind,
-        version=(major, minor, patch),
+        server=LogServer(server.kind, (major, minor, patch)),
         schemas=SchemaHistory() if schemas is None else schemas,
         **arguments,
     )

@@ -18,7 +18,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pytest
 
-from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedName
+from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedFor, StagedName
 from snowmelt.errors import Fenced
 from snowmelt.model.table import DELETE, INSERT, KIND
 from snowmelt.sinks.contract import SEQUENCE
@@ -68,7 +68,7 @@ def batch(rows: Sequence[Row], *, keyed: bool) -> pa.RecordBatch:
 
 def stage(lake: PaimonSink, target: str, *writes: Sequence[Row], number: int = 1, chunk: bool = False, generation: int = 1) -> Staged:
     """What one task leaves, that wrote these batches one after the other."""
-    writer = lake.writer(target, str(StagedName(generation, chunk, number, "a1", "")))
+    writer = lake.writer(target, str(StagedName(generation, StagedFor.CHUNK if chunk else StagedFor.EPOCH, number, "a1", "")))
     keyed = bool(lake.table(target).primary_keys)
     for rows in writes:
         writer.write(batch(rows, keyed=keyed))
@@ -87,7 +87,7 @@ def stage_columns(lake: PaimonSink, target: str, columns: Mapping[str, Sequence[
         schema = schema.append(pa.field(KIND, pa.int8(), nullable=False))
         given[KIND] = [INSERT] * rows
     arrays = [pa.array(given.get(field.name, [None] * rows), field.type) for field in schema]
-    writer = lake.writer(target, str(StagedName(1, False, number, "a1", "")))
+    writer = lake.writer(target, str(StagedName(1, StagedFor.EPOCH, number, "a1", "")))
     writer.write(pa.record_batch(arrays, schema=schema))
     return writer.finish()
 

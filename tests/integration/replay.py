@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from snowmelt.credentials import Secret
+from snowmelt.databases.contract.capture import CaptureLimits
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.ddl import AlterColumns, Ignored
 from snowmelt.databases.mysql.gtid import GtidSet, gtid_within, of_words
-from snowmelt.databases.mysql.log.capture import Capture, CaptureLimits
+from snowmelt.databases.mysql.log.capture import Capture, CaptureHooks
 from snowmelt.databases.mysql.log.decode import ChangeBatch, LogItem, LogReader, SchemaChanged, warm
 from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import Gtid
@@ -120,7 +121,7 @@ class FollowedLog:
             start=start,
             server_id=4_000_001,
             limits=CaptureLimits(segment_bytes=2 << 20, seal_ms=100),
-            sealed=self._add,
+            hooks=CaptureHooks(sealed=self._add),
         )
         self._thread = threading.Thread(target=self._run)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,9 +20,9 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.preflight import Cascades
 from snowmelt.engine.driver.chunks import Chunks
-from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.pipeline import PipelineDriver
 from snowmelt.engine.driver.routes import Route
-from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.settings import LogSettings, PaceSettings, Settings, SinkSettings
 from snowmelt.engine.loop.driver import DriverLoop
 from snowmelt.engine.tasks.jobs import Jobs, Lane
 from snowmelt.errors import SnowmeltError, present
@@ -44,21 +45,32 @@ def settings(server: Server, folder: Path, *, routes: Sequence[Route] = (), refu
     )
     cascades = Cascades.REFUSE if refuse_cascades else Cascades.IGNORE
     given = {"tables": ["shop.*"], "interval_s": 0.2, "rows_per_chunk": 500, "summary_every": 4, **more}
-    return Settings(
+    wanted = Settings(
         name="test",
         state=folder / "state",
-        warehouse=str(folder / "lake"),
+        sink=SinkSettings(warehouse=str(folder / "lake")),
         source=MySql(options=source, cascades=cascades),
+        tables=(),
         routes=routes,
-        **given,
     )
+    return changed(wanted, **given)
+
+
+def changed(wanted: Settings, **more: Any) -> Settings:
+    """The same but for some fields, also of its groups."""
+    for group, kind in (("sink", SinkSettings), ("pace", PaceSettings), ("log", LogSettings)):
+        names = more.keys() & {one.name for one in fields(kind)}
+        if names:
+            part = replace(getattr(wanted, group), **{name: more.pop(name) for name in names})
+            wanted = replace(wanted, **{group: part})
+    return replace(wanted, **more)
 
 
 class Running:
     """`settled` waits until the lake has all that the database has; leaving the block ends the driver as Ctrl-C does."""
 
     def __init__(self, spark: Any, wanted: Settings, *, recopy: Iterable[str] = ()) -> None:
-        self.pipeline = Pipeline(spark, wanted, Requests(TableId(*name.split(".")) for name in recopy))
+        self.pipeline = PipelineDriver(spark, wanted, Requests(TableId(*name.split(".")) for name in recopy))
         self._asked = threading.Event()
         self._current = threading.Event()
         self._error: BaseException | None = None
@@ -70,7 +82,7 @@ class Running:
         except BaseException as error:
             self._error = error
 
-    def _until(self, pipeline: Pipeline) -> bool:
+    def _until(self, pipeline: PipelineDriver) -> bool:
         if self._asked.is_set() and pipeline.current():
             self._asked.clear()
             self._current.set()

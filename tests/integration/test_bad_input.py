@@ -14,11 +14,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from snowmelt import budgets
 from snowmelt.cli.main import main
 from tests.integration.dump import await_that
 from tests.integration.running import lake_rows, source_rows
@@ -152,7 +154,7 @@ def snowmelt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
     monkeypatch.setattr("snowmelt.supervise.session.spark_session", shared)
     monkeypatch.setattr("snowmelt.supervise.restarts.Interrupts.install", lambda _: None)
     # What passes by itself is tried again at once and once, so that it is seen how it ends.
-    monkeypatch.setattr("snowmelt.supervise.restarts.RESTARTS_MAX", 1)
+    monkeypatch.setattr("snowmelt.budgets.DRIVERS", replace(budgets.DRIVERS, tries_max=2))
 
     def call(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["snowmelt", *arguments])

@@ -12,7 +12,7 @@ from snowmelt.commit.records import Intent
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.driving.steps import DONES, Put
-from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.pipeline import PipelineDriver
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.state import Shape, State
 from snowmelt.errors import Corrupt, InvalidConfig
@@ -24,6 +24,7 @@ from snowmelt.store.objects import open_store
 from tests.integration.paimon_tables import SCHEMA, foreign_commit
 from tests.integration.running import settings
 from tests.kit.servers import Fresh, Server
+from tests.kit.sources import mysql_of
 
 TABLES = [TableId("shop", name) for name in ("t1", "t2")]
 
@@ -41,12 +42,12 @@ def server(fresh_mariadb: Fresh) -> Server:
 def begun(server: Server, folder: Path, *, shapes: bool = True) -> State:
     """The state of a pipeline that has found both tables."""
     wanted = settings(server, folder)
-    with Session(wanted.source.options) as session:
+    with Session(mysql_of(wanted).options) as session:
         found = read_tables(session, TABLES)
     state, ledger = State(open_store(str(wanted.state))), Ledger()
     generation = take_generation(state.store, "before")
     for number, name in enumerate(TABLES, 1):
-        PaimonSink(wanted.warehouse, user="before").create(f"ods.shop_{name.name}", SCHEMA, ("id",), buckets=2)
+        PaimonSink(wanted.sink.warehouse, user="before").create(f"ods.shop_{name.name}", SCHEMA, ("id",), buckets=2)
         if shapes:
             state.put_shape(number, Shape(found[name]))
     facts = tuple(Found(Incarnation(name, 1), f"ods.shop_{name.name}", True, number) for number, name in enumerate(TABLES, 1))
@@ -60,8 +61,8 @@ def begun(server: Server, folder: Path, *, shapes: bool = True) -> State:
     return state
 
 
-def refused(server: Server, folder: Path, **more: Any) -> Pipeline:
-    return Pipeline(None, settings(server, folder, **more))
+def refused(server: Server, folder: Path, **more: Any) -> PipelineDriver:
+    return PipelineDriver(None, settings(server, folder, **more))
 
 
 def test_a_table_that_is_left_out_between_two_runs_stops(server: Server, tmp_path: Path) -> None:
@@ -101,4 +102,4 @@ def test_a_lake_table_that_somebody_else_filled_is_left_alone(server: Server, tm
     lake.create("ods.shop_t1", SCHEMA, ("id",), buckets=2)
     foreign_commit(lake, "ods.shop_t1", (1, "theirs", 1))
     with pytest.raises(InvalidConfig, match=r"holds rows that this pipeline did not bring: ods\.shop_t1"):
-        Pipeline(spark, settings(server, tmp_path)).run()
+        PipelineDriver(spark, settings(server, tmp_path)).run()

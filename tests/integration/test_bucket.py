@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from snowmelt.store.contract import Store
 from snowmelt.store.objects import BucketAddress, open_store
 from snowmelt.verify import TableOutcome, verify
 from tests.integration.driver_process import DriverProcess
+from tests.integration.relay_driver import SMALL, Driver, await_that
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
-from tests.integration.test_capture import execute, fill, log_events, now
-from tests.integration.test_relay import SMALL, Driver, await_that
+from tests.integration.server_log import execute, fill, log_events, now
 from tests.kit.s3 import BUCKET, PASSWORD, S3Server, s3_server
 from tests.kit.servers import Server
 
@@ -46,7 +45,7 @@ def wanted(s3: S3Server, mariadb: Server, tmp_path: Path) -> Callable[..., Setti
     secret.write_text(PASSWORD)
     options = tuple({**s3.options(), "secret_access_key": Secret(f"file:{secret}")}.items())
     bucket, spools = BucketAddress(f"s3://{BUCKET}/test-{next(_prefixes)}/state", options), tmp_path / "spool"
-    return lambda **more: replace(settings(mariadb, tmp_path, **more), state=bucket, spool=spools)
+    return lambda **more: settings(mariadb, tmp_path, spool=spools, state=bucket, **more)
 
 
 def held(store: Store) -> list[tuple[int, int]]:
@@ -99,7 +98,7 @@ def test_a_pipeline_whose_state_is_in_a_bucket_survives_kills_inside_of_uploads(
 
     with Running(spark, mine) as running:
         running.settled()
-        for low in range(500, 500 + 100 * (mine.summary_every + 1), 100):
+        for low in range(500, 500 + 100 * (mine.pace.summary_every + 1), 100):
             change(low)
             running.settled()
         status = read_status(mine)

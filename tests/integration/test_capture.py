@@ -12,80 +12,32 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from snowmelt.credentials import Secret
+from snowmelt import budgets
+from snowmelt.databases.contract.capture import CaptureLimits
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.gtid import GtidSet, MariaDbGtidSet, MySqlGtidSet, of_words, words_of
-from snowmelt.databases.mysql.log import capture as capture_module
-from snowmelt.databases.mysql.log.capture import AnotherServer, Capture, CaptureLimits, capture_until
+from snowmelt.databases.mysql.log.capture import AnotherServer, Capture, CaptureHooks, ExpectedServer, capture_until, streaming
 from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import HEADER_BYTES, Event, MySqlGtid, read_gtid
-from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.log.framing import read_previous_gtids
 from snowmelt.errors import Corrupt, Fenced, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.segments import Segment, list_segments
-from tests.kit.servers import Fresh, Server, log_end
+from tests.integration.server_log import WAIT_S, ask, execute, fill, load, log_events, now, options, split
+from tests.kit.servers import Fresh, Server
 
 Database = Callable[[Server], str]
 SERVER_ID = 4_000_000
-IN_USE = 0x01
 LIMITS = {field.name for field in fields(CaptureLimits)}
-WAIT_S = 60.0
-
-
-def options(server: Server, **changed: Any) -> MySqlOptions:
-    password = server.folder / "password"
-    password.write_text(server.password)
-    plain: dict[str, Any] = {"host": server.host, "port": server.port, "username": server.user, "tls": Tls.DISABLED} | {
-        "allow_password_to_unverified_server": True
-    }
-    return MySqlOptions(**(plain | {"password": Secret(f"file:{password}")} | changed))
-
-
-def execute(server: Server, *statements: str, database: str | None = None) -> None:
-    with server.connect(database=database) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-
-
-def ask(server: Server, sql: str) -> Any:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return cursor.fetchone()
-
-
-def now(server: Server) -> Position:
-    with server.connect() as connection, connection.cursor() as cursor:
-        name, offset = log_end(cursor)
-    return Position(LogFile.parse(name).number, offset)
-
-
-def split(raw: bytes) -> list[bytes]:
-    events, at = [], 0
-    while at < len(raw):
-        size = struct.unpack_from("<I", raw, at + 9)[0]
-        events.append(raw[at : at + size])
-        at += size
-    assert at == len(raw)
-    return events
-
-
-def log_events(server: Server, number: int, start: int, end: int) -> list[bytes]:
-    """Events of the server's own file. ANNOTATE is not stored; a file in use says so, but not to replicas."""
-    raw = (server.data / f"binlog.{number:06d}").read_bytes()
-    events = split(raw[max(start, 4) : end])
-    if start == 4:
-        events[0] = events[0][:17] + bytes([events[0][17] & ~IN_USE]) + events[0][18:]
-    return [event for event in events if event[4] != Event.ANNOTATE]
 
 
 def assert_is_the_log(server: Server, folder: Path, start: Position, until: Position) -> None:
@@ -187,7 +139,7 @@ def test_a_server_that_nobody_writes_to_says_where_its_capture_begins(any_server
     begins = now(any_server)
     found: queue.SimpleQueue[Position] = queue.SimpleQueue()
     stop = threading.Event()
-    capture = Capture(options(any_server), tmp_path, start="latest", server_id=SERVER_ID, located=found.put)
+    capture = Capture(options(any_server), tmp_path, start="latest", server_id=SERVER_ID, hooks=CaptureHooks(located=found.put))
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(capture.run, stop)
         try:
@@ -218,9 +170,8 @@ def test_each_connection_of_a_capture_says_where_it_goes_on(mysql8: Server, data
         start="latest",
         server_id=SERVER_ID,
         limits=CaptureLimits(seal_ms=10),
-        located=found.put,
-        sealed=sealed.put,
-        backoff_s=0.01,
+        hooks=CaptureHooks(located=found.put, sealed=sealed.put),
+        budget=replace(budgets.CAPTURE, first_s=0.01),
     )
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(capture.run, stop)
@@ -264,34 +215,6 @@ def test_every_kind_of_transaction_is_cut_at_its_end(flavour: str, request: pyte
     capture_until(options(server), tmp_path / "few", start, until)
     assert_is_the_log(server, tmp_path / "few", start, until)
     assert len(list_segments(tmp_path / "few")) == 2
-
-
-def fill(server: Server, database: str, rows: int, *, wide: int = 200) -> None:
-    """`rows` rows in transactions of ten."""
-    with server.connect(database=database, autocommit=False) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE IF NOT EXISTS t (id BIGINT PRIMARY KEY AUTO_INCREMENT, v LONGBLOB)")
-        for _ in range(rows // 10):
-            cursor.executemany("INSERT INTO t (v) VALUES (%s)", [("x" * random.randint(1, 2 * wide),) for _ in range(10)])
-            connection.commit()
-
-
-@contextmanager
-def load(server: Server, database: str) -> Iterator[None]:
-    """Somebody writes as long as the block runs."""
-    stop = threading.Event()
-    fill(server, database, 10)
-
-    def write() -> None:
-        while not stop.is_set():
-            fill(server, database, 100)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        writer.join()
 
 
 class Running:
@@ -419,7 +342,7 @@ def test_a_start_where_no_connection_can_begin_reads_the_file_from_its_beginning
     fill(any_server, name, 30)
     start = now(any_server)
     # It is 4 GiB, which would take minutes to write.
-    monkeypatch.setattr(capture_module, "_ADDRESSABLE", 1000)
+    monkeypatch.setattr(streaming, "ADDRESSABLE", 1000)
     assert start.offset > 1000
     fill(any_server, name, 30)
     end = capture_until(options(any_server), tmp_path, start, now(any_server))
@@ -581,7 +504,11 @@ def test_a_connection_cut_anywhere_leaves_no_gap_and_no_overlap(any_server: Serv
     with Proxy(any_server, cut) as proxy:
         small: dict[str, Any] = {"buffer_bytes": 204 << 10, "buffers": 2, "receive_bytes": 200 << 10}
         with Running(
-            options(any_server, port=proxy.port), tmp_path, start, tries_max=100, backoff_s=0.001, backoff_max_s=0.01, **small
+            options(any_server, port=proxy.port),
+            tmp_path,
+            start,
+            budget=replace(budgets.CAPTURE, tries_max=100, first_s=0.001, longest_s=0.01),
+            **small,
         ) as running:
             running.wait(until)
             running.end()
@@ -659,7 +586,7 @@ def test_an_idle_server_is_not_silent(any_server: Server, tmp_path: Path) -> Non
 def test_a_server_that_goes_and_comes_back(fixture: str, how: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     server: Server = request.getfixturevalue(fixture)()
     execute(server, "CREATE DATABASE d")
-    with Running(options(server), tmp_path, "earliest", tries_max=1000, backoff_max_s=0.2) as running:
+    with Running(options(server), tmp_path, "earliest", budget=replace(budgets.CAPTURE, tries_max=1000, longest_s=0.2)) as running:
         for _ in range(2):
             fill(server, "d", 50)
             if how == "kill":
@@ -727,7 +654,7 @@ def test_a_slow_disk_stops_the_reading_and_loses_nothing(mariadb: Server, databa
         assert go_on.wait(WAIT_S)
 
     small: dict[str, Any] = {"segment_bytes": 1 << 20, "buffer_bytes": 2 << 20, "buffers": 2}
-    with Running(options(mariadb), tmp_path, start, sealed=sealed, **small) as running:
+    with Running(options(mariadb), tmp_path, start, hooks=CaptureHooks(sealed=sealed), **small) as running:
         assert reached.wait(WAIT_S)
         # The writer is held; what is in the folder can't exceed that segment.
         assert len(list(tmp_path.glob("*.json"))) == 1
@@ -811,7 +738,7 @@ def test_another_server_is_refused(mariadb: Server, mysql8: Server, tmp_path: Pa
         capture_until(options(mysql8), tmp_path, start, Position(1_000_000, 4))
     # Or a driver is told, who may go on there; the capture itself never does.
     with pytest.raises(AnotherServer):
-        Capture(options(mysql8), tmp_path, start=start, server_id=SERVER_ID, failover=True).run(threading.Event())
+        Capture(options(mysql8), tmp_path, start=start, server_id=SERVER_ID, expected=ExpectedServer(failover=True)).run(threading.Event())
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
@@ -845,7 +772,7 @@ def test_a_log_that_is_started_anew_under_a_running_capture_never_leaves_a_gap_i
     server: Server = request.getfixturevalue(fixture)()
     execute(server, "CREATE DATABASE d")
     fill(server, "d", 50)
-    with Running(options(server), tmp_path, "earliest", tries_max=4, backoff_s=0.05) as running:
+    with Running(options(server), tmp_path, "earliest", budget=replace(budgets.CAPTURE, tries_max=4, first_s=0.05)) as running:
         until = now(server)
         running.wait(until)
         execute(server, "RESET MASTER")
@@ -888,7 +815,9 @@ def test_one_capture_a_folder(mariadb: Server, tmp_path: Path, database: Databas
 def test_a_server_that_is_not_there_is_tried_a_given_number_of_times(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    capture = Capture(MySqlOptions(port=port), tmp_path, start="latest", server_id=SERVER_ID, tries_max=3, backoff_s=0.001)
+    capture = Capture(
+        MySqlOptions(port=port), tmp_path, start="latest", server_id=SERVER_ID, budget=replace(budgets.CAPTURE, tries_max=3, first_s=0.001)
+    )
     with pytest.raises(Unavailable, match="3 tries"):
         capture.run(threading.Event())
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from snowmelt.credentials import Secret
-from snowmelt.databases.contract.patterns import match_tables
 from snowmelt.databases.mysql.catalog import LISTINGS, SYSTEM_DATABASES, ignores_case, parse_labels, read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
 from snowmelt.errors import Corrupt, InvalidConfig
+from snowmelt.model.patterns import match_tables
 from snowmelt.model.table import TableId
 from tests.kit.servers import Fresh, Server
 

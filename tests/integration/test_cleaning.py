@@ -34,7 +34,7 @@ def test_what_was_dropped_goes_at_once_and_what_a_crash_left_is_found_by_a_sweep
     wanted = settings(server, tmp_path)
     with Running(spark, wanted) as running:
         running.settled()
-    lake = PaimonSink(wanted.warehouse, user="reader")
+    lake = PaimonSink(wanted.sink.warehouse, user="reader")
     bucket = Path(str(lake.table(TARGET).table_path)) / "bucket-0"
     bucket.mkdir(exist_ok=True)
     # Of a driver that died: a read that nobody adopted, and one of an epoch that it may still win for all that is known.

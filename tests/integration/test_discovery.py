@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from snowmelt import budgets
 from snowmelt.databases.mysql import placed
-from snowmelt.engine.driver import discovery, retries
+from snowmelt.engine.driver import discovery
 from snowmelt.engine.driver.chunks import Chunks
-from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.pipeline import PipelineDriver
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.model.table import TableId
 from tests.integration.dump import logged_and_not_shown
 from tests.integration.running import Running, folded, held_reads, lake_rows, repeated, settings, source_rows
-from tests.integration.test_capture import execute
+from tests.integration.server_log import execute
 from tests.kit.servers import Fresh, Server
 
 
@@ -253,17 +255,17 @@ def test_a_table_that_was_altered_while_nobody_ran_is_read_when_the_log_is_behin
     fresh_mariadb: Fresh, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reads of today's shape before would fail, or would not fit the lake, as often as there are epochs in between."""
-    monkeypatch.setattr(retries, "FAILED_MAX", 2)
+    monkeypatch.setattr(budgets, "READS", replace(budgets.READS, tries_max=2))
     server = fresh_mariadb()
     fill(server)
     execute(server, "CREATE TABLE shop.big (id INT NOT NULL PRIMARY KEY, x INT)")
     execute(server, "INSERT INTO shop.big SELECT seq, seq FROM shop.seq_1_to_3000")
     wanted = settings(server, tmp_path, rows_per_chunk=100, chunks_at_once=1, interval_s=0.05)
 
-    def is_copying(pipeline: Pipeline) -> bool:
+    def is_copying(pipeline: PipelineDriver) -> bool:
         return pipeline.progress.chunks.get("shop.big", (0, None))[0] > 2
 
-    Pipeline(spark, wanted).run(is_copying)
+    PipelineDriver(spark, wanted).run(is_copying)
     for number in range(12):
         execute(server, f"ALTER TABLE shop.a ADD COLUMN c{number} INT NULL", f"UPDATE shop.a SET x = {number}")
         execute(server, "ALTER TABLE shop.big ADD COLUMN y INT NULL", "UPDATE shop.big SET x = x + 1, y = 1 WHERE id % 7 = 0")

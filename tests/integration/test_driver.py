@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 
-from snowmelt.commit.listeners import Period, write_state
+from snowmelt.commit.listener_state import write_state
+from snowmelt.commit.listeners import Period
 from snowmelt.commit.records import Intent, StagedName
 from snowmelt.databases.mysql.read.watched import Watch
 from snowmelt.driving import boot
 from snowmelt.driving.steps import DONES, Put
 from snowmelt.engine.driver import cleaning
-from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.pipeline import PipelineDriver
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
 from snowmelt.engine.failpoints import BEFORE_DONE
@@ -36,7 +37,8 @@ from snowmelt.status import read_status
 from snowmelt.store.generations import take_generation
 from snowmelt.store.objects import open_store
 from tests.integration.driver_process import DriverProcess
-from tests.integration.running import Running, held_reads, lake_rows, run_tasks_here, settings, source_rows
+from tests.integration.paimon_tables import alter
+from tests.integration.running import Running, changed, held_reads, lake_rows, run_tasks_here, settings, source_rows
 from tests.kit.servers import Server
 
 TABLES = int(os.environ.get("SNOWMELT_DROPPED_TABLES", "20"))
@@ -175,7 +177,7 @@ def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: S
         assert stale
         shop.compare()
         # The driver knows these files by name and needs no sweep for them.
-        lake = PaimonSink(shop.wanted.warehouse, user="reader")
+        lake = PaimonSink(shop.wanted.sink.warehouse, user="reader")
         running.wait_for(lambda: not set(stale).intersection(lake.staged(shop.target)))
         pipeline, store = running.pipeline, State(open_store(shop.folder / "state")).store
         assert pipeline.ledger.epoch > 20
@@ -190,7 +192,7 @@ def test_a_driver_keeps_its_promises_from_its_first_epoch_over_a_restart(shop: S
     # The last driver has left a tag owed. The next one makes it.
     leave_a_tag_owed(shop)
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
-    with Running(None, replace(shop.wanted, tags=Period.DAY)) as running:
+    with Running(None, changed(shop.wanted, tags=Period.DAY)) as running:
         shop.change(40, 41)
         running.settled()
         assert running.pipeline.ledger.listeners == ""
@@ -221,7 +223,7 @@ def watermark(shop: Shop) -> int:
 
 def lake_watermark(shop: Shop) -> int | None:
     """As readers of Paimon see it."""
-    table = PaimonSink(shop.wanted.warehouse, user="reader").table(shop.target)
+    table = PaimonSink(shop.wanted.sink.warehouse, user="reader").table(shop.target)
     found: int | None = table.snapshot_manager().get_latest_snapshot().watermark
     return found
 
@@ -249,7 +251,7 @@ def leave_a_tag_owed(shop: Shop) -> None:
 
 
 def lake_tags(shop: Shop) -> dict[str, Any]:
-    manager = PaimonSink(shop.wanted.warehouse, user="reader").table(shop.target).tag_manager()
+    manager = PaimonSink(shop.wanted.sink.warehouse, user="reader").table(shop.target).tag_manager()
     return {name: manager.get(name) for name in manager.list_tags()}
 
 
@@ -260,7 +262,7 @@ def test_a_tag_that_a_killed_driver_has_made_is_the_only_one_behind_its_roll_for
     with Running(None, shop.wanted) as running:
         running.settled()
     leave_a_tag_owed(shop)
-    wanted = replace(shop.wanted, tags=Period.DAY)
+    wanted = changed(shop.wanted, tags=Period.DAY)
 
     def refuse(*_: Any) -> int:
         raise Unavailable("the lake takes no tags")
@@ -273,7 +275,7 @@ def test_a_tag_that_a_killed_driver_has_made_is_the_only_one_behind_its_roll_for
             assert running.pipeline.ledger.listeners == write_state({shop.target: 0}), "it is owed still"
     caplog.clear()
     shop.change(50, 51)
-    killed = DriverProcess(wanted, shop.folder, BEFORE_DONE, interval_s=wanted.interval_s)
+    killed = DriverProcess(wanted, shop.folder, BEFORE_DONE, interval_s=wanted.pace.interval_s)
     killed.wait_for_death()
     opened = State(open_store(shop.folder / "state")).load().open
     assert opened is not None
@@ -288,7 +290,7 @@ def test_a_tag_that_a_killed_driver_has_made_is_the_only_one_behind_its_roll_for
     assert lake_tags(shop) == {name: made}
     assert not [record for record in caplog.records if "tag" in record.getMessage()], "it was made once more, or could not be"
     # What readers find by its name is the table as it was with that epoch.
-    lake = PaimonSink(wanted.warehouse, user="reader")
+    lake = PaimonSink(wanted.sink.warehouse, user="reader")
     found = lake.read(shop.target, made.id, ["id"], lake.shares(shop.target, made.id))
     assert {key for batch in found for key in batch.column(0).to_pylist()} >= {1, 2, 3, 50}
 
@@ -350,7 +352,7 @@ def test_a_driver_that_finds_a_newer_one_when_it_starts_does_nothing(shop: Shop,
         return (yield from load())
 
     monkeypatch.setattr(boot, "load", overtaken)
-    pipeline = Pipeline(None, shop.wanted)
+    pipeline = PipelineDriver(None, shop.wanted)
     with pytest.raises(Fenced):
         pipeline.run()
     assert len(loaded) == 2
@@ -367,9 +369,44 @@ def test_every_task_looks_for_the_drivers_store_before_it_does_anything(tmp_path
         warehouse="",
         user="",
         source=nothing,
-        server=nothing,
+        identity=nothing,
         log=nothing,
     )
     for run in (chunk.run_chunk, log.run_log, cleaning.run_sweep):
         with pytest.raises(InvalidConfig, match="not shared"):
             run(place, nothing)
+
+
+@pytest.mark.parametrize("running_on", [True, False], ids=["while it runs", "between two runs"])
+def test_a_lake_table_that_another_program_makes_one_of_another_kind_is_set_aside_and_the_others_continue(
+    mariadb: Server, database: Database, tmp_path: Path, running_on: bool
+) -> None:
+    name = database(mariadb)
+    for table in ("spoiled", "healthy"):
+        execute(mariadb, f"CREATE TABLE {name}.{table} (id INT PRIMARY KEY, v INT)", f"INSERT INTO {name}.{table} VALUES (1, 1)")
+    wanted = settings(mariadb, tmp_path, tables=[f"{name}.*"])
+    lake = PaimonSink(str(tmp_path / "lake"), user="other")
+
+    def spoil() -> None:
+        from pypaimon.schema.schema_change import SchemaChange
+
+        alter(lake, f"ods.{name}_spoiled", SchemaChange.set_option("ignore-delete", "true"))
+        for table in ("spoiled", "healthy"):
+            execute(mariadb, f"INSERT INTO {name}.{table} VALUES (2, 2)")
+
+    with Running(None, wanted) as running:
+        running.settled()
+        if running_on:
+            spoil()
+            running.settled()
+    if not running_on:
+        spoil()
+    with Running(None, wanted) as running:
+        running.settled()
+        assert list(running.pipeline.progress.aside) == [f"{name}.spoiled"]
+        assert "it has ignore-delete" in running.pipeline.progress.aside[f"{name}.spoiled"]
+        assert lake_rows(tmp_path, f"ods.{name}_healthy") == source_rows(mariadb, f"{name}.healthy")
+    with Running(None, wanted, recopy=[f"{name}.spoiled"]) as running:
+        running.settled()
+        assert running.pipeline.progress.aside == {}
+    assert lake_rows(tmp_path, f"ods.{name}_spoiled") == source_rows(mariadb, f"{name}.spoiled")

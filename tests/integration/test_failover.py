@@ -22,7 +22,7 @@ from snowmelt.segments import list_segments
 from snowmelt.verify import TableOutcome, verify
 from tests.integration.dump import await_that
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
-from tests.integration.test_capture import WAIT_S, ask, execute, fill, now, options, split
+from tests.integration.server_log import WAIT_S, ask, execute, fill, now, options, split
 from tests.kit.servers import Fresh, Server
 
 Pair = tuple[Server, Server]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift, Unavailable
-from snowmelt.fluss.client import Claim, FetchFrom, FlussClient, HandedOut, OffsetKind
+from snowmelt.fluss.answers import Claim, FetchFrom, HandedOut, OffsetKind
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.rpc import NO_KV_SNAPSHOT, NO_TABLE, NO_TABLE_OR_BUCKET, Call, FlussConnection, GoneFromFluss
 from snowmelt.fluss.server import HOST, FlussServer, ServerProcess
 from snowmelt.model.fluss import Bucket

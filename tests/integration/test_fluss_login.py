@@ -16,8 +16,8 @@ from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.fluss.client import connect_coordinator
 from snowmelt.fluss.target import FlussTarget, Login
-from snowmelt.sinks.fluss import FlussSink
-from tests.integration.test_fluss_sink import Sink
+from snowmelt.sinks.fluss.sink import FlussSink
+from tests.integration.fluss_sink_table import Sink
 from tests.integration.tiering import RunningTiering, in_order, lake_rows
 from tests.kit.fluss_servers import PASSWORD, USER, SaslFluss
 

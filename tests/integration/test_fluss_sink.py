@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,103 +14,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from snowmelt import budgets
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedName
+from snowmelt.commit.records import StagedFor, StagedName
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift
-from snowmelt.fluss.client import Cluster, FlussClient
+from snowmelt.fluss.answers import Cluster
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.fluss.tables import NoLeader
 from snowmelt.fluss.target import FlussTarget
-from snowmelt.model.table import DELETE, INSERT, KIND, TableId
-from snowmelt.sinks import fluss as sink
-from snowmelt.sinks.fluss import FlussSink
+from snowmelt.model.table import INSERT, KIND, TableId
+from snowmelt.sinks.fluss import sink, writer
+from snowmelt.sinks.fluss.sink import FlussSink
+from tests.integration.fluss_sink_table import COLUMNS, Row, Sink, _numbers
 from tests.integration.running import Running, settings, source_rows
 from tests.integration.tiering import RunningTiering, in_order, lake_rows
 from tests.integration.tiering import settings as tiering_settings
 from tests.kit.fluss_servers import Tables
 from tests.kit.servers import Fresh
 from tests.kit.waiting import until
-
-COLUMNS = pa.schema([pa.field("id", pa.int32(), nullable=False), ("name", pa.string())])
-Row = tuple[int, str | None]
-"""Without a name it is a delete."""
-_numbers = itertools.count(1)
-
-
-class Sink:
-    """A table of Fluss, its state, and as many drivers as a test wants."""
-
-    def __init__(self, server: FlussServer, tables: Tables, state: Path) -> None:
-        self.server, self.tables, self.state = server, tables, state
-        self.path = TableId("sinks", f"t{next(_numbers)}")
-        self.target = str(self.path)
-
-    def driver(self) -> FlussSink:
-        return FlussSink(FlussTarget(self.server.bootstrap), str(self.state))
-
-    def made(self, columns: pa.Schema = COLUMNS, *, buckets: int = 2) -> FlussSink:
-        lake = self.driver()
-        lake.create(self.target, columns, [columns.names[0]], buckets=buckets)
-        return lake
-
-    def staged(self, lake: FlussSink, epoch: int, rows: list[Row]) -> Staged:
-        writer = lake.writer(self.target, str(StagedName(1, False, epoch, "a1", "")))
-        writer.write(self.batch(rows))
-        return writer.finish()
-
-    def batch(self, rows: list[Row]) -> pa.RecordBatch:
-        arrays = [
-            pa.array([row[0] for row in rows], pa.int32()),
-            pa.array([row[1] for row in rows], pa.string()),
-            pa.array([INSERT if row[1] is not None else DELETE for row in rows], pa.int8()),
-        ]
-        return pa.RecordBatch.from_arrays(arrays, ["id", "name", KIND])
-
-    def intent(self, lake: FlussSink, epoch: int, *staged: Staged, reshape: Reshape | None = None) -> tuple[Intent, Entry]:
-        state = lake.describe(self.target)
-        files = tuple(name for one in staged for name in one.files)
-        messages = (*lake.preface(self.target), *(message for one in staged for message in one.messages))
-        entry = Entry(
-            target=self.target,
-            uuid=state.identity,
-            buckets=state.buckets,
-            schema=state.schema,
-            new_schema=None,
-            base=state.progress,
-            empties=(),
-            files=files,
-            messages=messages,
-        )
-        if reshape is not None:
-            entry = replace(entry, new_schema=reshape.schema, shape=reshape.content)
-        return Intent(
-            epoch=epoch,
-            generation=1,
-            nonce="a1",
-            after=epoch - 1,
-            upto=epoch,
-            time_ms=None,
-            facts=(),
-            entries=(entry,),
-            sequence_max=2 * epoch,
-            segment=0,
-        ), entry
-
-    def bring(self, lake: FlussSink, epoch: int, *rows: Row) -> int:
-        return lake.commit(*self.intent(lake, epoch, self.staged(lake, epoch, list(rows))))
-
-    def names(self, *keys: int) -> list[str | None]:
-        """What the client that users have finds by these keys."""
-        found = self.tables.lookup(self.path, [{"id": key} for key in keys])
-        return [row and row["name"] for row in found]
-
-    def changes(self, ends: int) -> list[tuple[int, str]]:
-        """Its log: rows with their kinds of change."""
-        lake = self.driver()
-        logs = lake._repeated(lambda links: lake._ends(links, self.target, lake._described(self.target)))
-        assert sum(logs.values()) == ends
-        records = [record for _, record in self.tables.log(self.path, logs)]
-        return sorted((record.row["id"], record.change_type.short_string()) for record in records)
 
 
 @pytest.fixture
@@ -122,7 +43,7 @@ def table(fluss: FlussServer, fluss_tables: Tables, tmp_path: Path) -> Sink:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that a few rows are many batches."""
-    monkeypatch.setattr(sink, "RUN_BYTES_MAX", 60)
+    monkeypatch.setattr(writer, "RUN_BYTES_MAX", 60)
 
 
 class Died(BaseException):
@@ -158,7 +79,7 @@ def test_rows_and_deletes_arrive_by_key_in_their_order(table: Sink) -> None:
 
 def test_a_writer_that_stages_at_once_holds_nothing_and_keeps_the_order(table: Sink) -> None:
     lake = table.made()
-    writer = lake.writer(table.target, str(StagedName(1, False, 1, "a1", "")), at_once=True)
+    writer = lake.writer(table.target, str(StagedName(1, StagedFor.EPOCH, 1, "a1", "")), at_once=True)
     for number, rows in enumerate([[(1, "a"), (2, "b")], [(1, None), (2, "c")], [(1, "d")]], 1):
         writer.write(table.batch([*rows]))
         assert len(lake.staged(table.target)) == number
@@ -407,6 +328,9 @@ def test_a_table_of_another_kind_is_refused(table: Sink) -> None:
     table.path = table.tables.make(buckets=1, table__merge_engine="first_row")
     table.target = str(table.path)
     with pytest.raises(InvalidConfig, match="merge engine"):
+        table.driver().create(table.target, COLUMNS, ["id"], buckets=1)
+    # Of one that was ours it is one table's trouble.
+    with pytest.raises(SourceDrift, match="merge engine"):
         table.driver().describe(table.target)
     with pytest.raises(InvalidConfig, match=r"no form in Fluss: .*tags"):
         table.driver().create("sinks.lists", COLUMNS.append(pa.field("tags", pa.list_(pa.string()))), ["id"], buckets=1)
@@ -505,7 +429,7 @@ def test_a_database_reaches_the_lake_by_way_of_fluss_whoever_dies(
             tiering.wait_for(lambda name=name: lake_rows(fluss.warehouse, TableId(database, name)) == source_rows(server, f"shop.{name}"))
 
     # Fluss seems to have lost rows of one table: that one is set aside, and the others go on.
-    monkeypatch.setattr(sink, "_PAUSE_S_MAX", 0.05)
+    monkeypatch.setattr(budgets, "FLUSS_CALL", replace(budgets.FLUSS_CALL, longest_s=0.05))
     with Running(spark, wanted) as running:
         running.settled()
         lost = int(FlussSink(target, "/nowhere").describe(f"{database}.pairs").identity)

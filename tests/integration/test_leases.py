@@ -16,7 +16,7 @@ from snowmelt.fluss.rpc import GoneFromFluss
 from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import Acquire, Acquired, Listed, ListSnapshots
+from snowmelt.tiering.lease_steps import Acquire, Acquired, Listed, ListSnapshots
 from tests.kit.fluss_servers import FreshFluss, Tables
 from tests.kit.waiting import until
 

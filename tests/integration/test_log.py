@@ -13,7 +13,7 @@ import pytest
 from snowmelt.columnar.arena import Bytes
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.ddl import AlterColumns, CreateTable, DropTable, RenameTable, Rewrites, Truncate
-from snowmelt.databases.mysql.log.decode import Limits, LogItem, LogReader
+from snowmelt.databases.mysql.log.decode import LogItem, LogReader, LogServer
 from snowmelt.databases.mysql.log.events import FLAG_IGNORABLE, Event, MariaDbGtid, MySqlGtid
 from snowmelt.databases.mysql.read.bounds import plan_chunks
 from snowmelt.databases.mysql.read.reads import read_chunk, read_extent
@@ -22,6 +22,7 @@ from snowmelt.engine.log import reading as stored_log
 from snowmelt.errors import Corrupt, SourceDrift, TableStuck
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.relay.limits import Limits
 from snowmelt.relay.prefilter import PreFilter
 from tests.integration.logs import (
     Change,
@@ -1140,7 +1141,7 @@ class TestByHand:
     """What no server does on demand."""
 
     def read(self, log: streams.Log, *, start: int = 4, schemas: SchemaHistory[MySqlTable] | None = None) -> list[LogItem]:
-        reader = LogReader(flavour="mysql", version=(8, 0, 33), schemas=schemas or handmade_schemas())
+        reader = LogReader(server=LogServer("mysql", (8, 0, 33)), schemas=schemas or handmade_schemas())
         data = np.frombuffer(b"".join(log.stored), np.uint8)
         return list(reader.read(data, file=1, start=start, checksum_bytes=4 * log.checksummed))
 

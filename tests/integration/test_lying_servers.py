@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from snowmelt import preflight
+from snowmelt.budgets import RetryBudget
 from snowmelt.cli.main import main
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql import catalog, handshake
@@ -235,12 +236,13 @@ class TestWhatIsNoAnswer:
         assert time.monotonic() - started < 10
 
     def test_nor_may_the_answer_to_a_replica_trickle(self, tmp_path: Path) -> None:
+        once = RetryBudget(tries_max=1)
         started = time.monotonic()
         with (
             LyingServer(tells(honest, says_byte_by_byte(bytes(256)))) as server,
             pytest.raises(Unavailable, match=r"timed out|its time is over"),
         ):
-            Capture(options(server, connect_timeout_s=1.0), tmp_path, start="latest", server_id=4711, tries_max=1).run(threading.Event())
+            Capture(options(server, connect_timeout_s=1.0), tmp_path, start="latest", server_id=4711, budget=once).run(threading.Event())
         assert time.monotonic() - started < 10
 
 

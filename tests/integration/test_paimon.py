@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -25,10 +26,10 @@ import pytest
 
 from snowmelt.commit.cleaning import CleaningView, deletable
 from snowmelt.commit.publish import EpochInLake, judge
-from snowmelt.commit.records import StagedName
+from snowmelt.commit.records import StagedFor, StagedName
 from snowmelt.errors import BEGIN_ANEW, Fenced, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.sinks.paimon import references
 from snowmelt.sinks.paimon import sink as paimon
-from snowmelt.sinks.paimon import table as paimon_table
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.store.local import LocalStore
 from tests.integration.java_paimon import java_paimon
@@ -237,7 +238,7 @@ def test_staged_files_are_invisible_until_they_are_committed_and_named_as_asked(
         assert len(staged.files) == (2 if target == KEYED else 1)
         for name in staged.files:
             parsed = StagedName.parse(name)
-            assert (parsed.generation, parsed.chunk, parsed.number, parsed.nonce) == (1, False, 7, "a1")
+            assert (parsed.generation, parsed.waits_for, parsed.number, parsed.nonce) == (1, StagedFor.EPOCH, 7, "a1")
             assert str(parsed) == name
 
 
@@ -663,7 +664,7 @@ def test_files_that_are_gone_and_told_of_by_no_snapshot_are_an_error(lake: Paimo
     expire(lake, KEYED, 1, 2)
     lake.delete(KEYED, entry.files)
     assert read(lake, KEYED) == [(1, "second", 4)]
-    with pytest.raises(SourceDrift, match="can't be told"):
+    with pytest.raises(SourceDrift, match="it is not known whether"):
         lake.commit(intent, entry)
 
 
@@ -684,6 +685,14 @@ def test_an_epoch_is_told_though_others_compacted_its_files_and_expired_all_that
             bring(again, epoch, KEYED, (1, str(epoch), 2 * epoch))
         java.compact_and_expire(warehouse, KEYED)
     assert len(snapshots(again, KEYED)) <= paimon._HOLD_EVERY + 2
+
+
+def test_a_table_that_was_made_anew_is_held_from_its_first_epoch_on(lake: PaimonSink) -> None:
+    """What this process has held of the one before is no hold on it."""
+    bring(lake, 1, KEYED, LOW)
+    lake.remake(KEYED, SCHEMA, ["id"], buckets=2)
+    bring(lake, 2, KEYED, LOW)
+    assert [json.loads(path.read_text()) for path in (folder(lake, KEYED) / "consumer").iterdir()] == [{"nextSnapshot": 1}]
 
 
 @pytest.mark.parametrize("holder", ["tag", "older snapshot"])
@@ -764,7 +773,7 @@ def test_cleaning_takes_what_was_given_back_and_leaves_what_an_intent_may_name(l
     intent = intent_of(2, entry)
     open_epoch = stage(lake, KEYED, [(2, "three", 6)], number=3)
     older = stage(lake, KEYED, [(2, "older", 1)], number=9, chunk=True, generation=0)
-    standing = CleaningView(1, 2, 1, 3, {3}, set(entry.files))
+    standing = CleaningView(generation=1, epoch=2, intent_generation=1, jobs=3, under_way={3}, named=set(entry.files))
     # The intent is won and not yet committed: its files are named by nothing but it.
     assert _clean(lake, KEYED, standing) == {*given_back.files, *failed.files, *older.files}
     lake.commit(intent, entry)
@@ -787,7 +796,7 @@ def test_cleaning_leaves_what_only_a_tag_or_a_branch_refers_to(lake: PaimonSink,
         table.delete_tag("kept")
     compact(lake, PLAIN)
     expire(lake, PLAIN, 1)
-    assert _clean(lake, PLAIN, CleaningView(1, 1, 1, 0, set(), set())) == set()
+    assert _clean(lake, PLAIN, CleaningView(generation=1, epoch=1, intent_generation=1, jobs=0, under_way=set(), named=set())) == set()
     if holder == "tag":
         assert len(read_with(lake, PLAIN, {"scan.tag-name": "kept"})) == 1
 
@@ -797,22 +806,22 @@ def test_cleaning_takes_files_that_compaction_and_expiry_left_behind(lake: Paimo
     old = set(lake.staged(PLAIN))
     compact(lake, PLAIN)
     expire(lake, PLAIN, 1)
-    assert _clean(lake, PLAIN, CleaningView(1, 1, 1, 0, set(), set())) == old
+    assert _clean(lake, PLAIN, CleaningView(generation=1, epoch=1, intent_generation=1, jobs=0, under_way=set(), named=set())) == old
     assert read(lake, PLAIN) == [(1, "one", 2)]
 
 
 def test_a_snapshot_that_goes_while_references_are_read_is_no_error(lake: PaimonSink, monkeypatch: pytest.MonkeyPatch) -> None:
     for epoch in (1, 2, 3):
         bring(lake, epoch, PLAIN, (epoch, "x", epoch))
-    real = paimon_table._files
+    real = references.live_paths
 
-    def expiring(table: Any, snapshot: Any, *known: Any) -> set[str]:
+    def expiring(table: Any, snapshot: Any) -> set[str]:
         if snapshot.id == 1:
             expire(lake, PLAIN, 1)
             (folder(lake, PLAIN) / "manifest" / snapshot.base_manifest_list).unlink()
-        return real(table, snapshot, *known)
+        return real(table, snapshot)
 
-    monkeypatch.setattr(paimon_table, "_files", expiring)
+    monkeypatch.setattr(references, "live_paths", expiring)
     assert lake.referenced(PLAIN) == set(lake.staged(PLAIN))
 
 
@@ -884,9 +893,23 @@ def test_all_that_a_snapshot_names_is_durable_before_it_is_there(tmp_path: Path,
         assert before.index(str(root / "manifest")) > max(before.index(str(root / "manifest" / name)) for name in names)
         buckets = {str(path) for path in root.iterdir() if path.name.startswith("bucket-")}
         assert len(buckets) == (2 if target == KEYED else 1)
-        assert {*buckets, str(root)} <= set(before)
+        assert buckets <= set(before)
+        assert (str(root) in before) == (number == 1), "once, as the names of its folders stay"
         assert any("/.tmp/" in path for path in before)
         assert str(root / "snapshot") in after
+
+
+def test_a_bucket_that_a_later_epoch_makes_is_durable_before_its_snapshot(tmp_path: Path, steps: list[str]) -> None:
+    lake = make_tables(tmp_path)
+    root = folder(lake, KEYED)
+    entry = entry_of(lake, KEYED, stage(lake, KEYED, [(1, "x", 1)], number=1))
+    lake.commit(intent_of(1, entry), entry)
+    known = {path for path in root.iterdir() if path.name.startswith("bucket-")}
+    entry = entry_of(lake, KEYED, stage(lake, KEYED, [(key, "x", 2) for key in range(20)], number=2))
+    steps.clear()
+    lake.commit(intent_of(2, entry), entry)
+    assert {path for path in root.iterdir() if path.name.startswith("bucket-")} > known
+    assert str(root) in _before(steps, "link snapshot-2")
 
 
 def _before(steps: list[str], step: str) -> list[str]:
@@ -993,7 +1016,7 @@ def test_a_warehouse_that_cannot_be_written_is_a_setting_to_mend(somebody: Path)
     _as_nobody()
     lake = open_sink(warehouse)
     assert not lake.exists(KEYED)
-    with pytest.raises(InvalidConfig, match="does not let us in") as error:
+    with pytest.raises(InvalidConfig, match="refuses access") as error:
         make_tables(warehouse)
     _ours(error.value)
 
@@ -1012,7 +1035,7 @@ def test_a_table_that_cannot_be_written_is_a_setting_to_mend(somebody: Path, mod
         lambda: stage(lake, KEYED, [HIGH]),
         lambda: lake.delete(KEYED, entry.files),
     ):
-        with pytest.raises(InvalidConfig, match="does not let us in") as error:
+        with pytest.raises(InvalidConfig, match="refuses access") as error:
             call()
         _ours(error.value)
 
@@ -1147,14 +1170,14 @@ def test_a_table_of_a_foreign_layout_is_refused_before_anything_is_written(
     lake: PaimonSink, fields: pa.Schema, options: dict[str, Any]
 ) -> None:
     _foreign(lake, fields, **options)
-    for call in (
-        lambda: lake.writer(KEYED, "sm-1-e1-a1-"),
-        lambda: lake.describe(KEYED),
-        lambda: lake.create(KEYED, SCHEMA, options.get("keys", []), buckets=2),
-    ):
-        with pytest.raises(InvalidConfig) as error:
+    with pytest.raises(InvalidConfig, match="of another kind than ours") as refused:
+        lake.create(KEYED, SCHEMA, options.get("keys", []), buckets=2)
+    _ours(refused.value)
+    # Of a table that was ours another program has made it.
+    for call in (lambda: lake.writer(KEYED, "sm-1-e1-a1-"), lambda: lake.describe(KEYED)):
+        with pytest.raises(SourceDrift, match="of another kind") as changed:
             call()
-        _ours(error.value)
+        _ours(changed.value)
     assert not list(folder(lake, KEYED).glob("**/*.parquet"))
 
 

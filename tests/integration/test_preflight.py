@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 
 from snowmelt.credentials import Secret
-from snowmelt.databases.contract.findings import Finding, Level
-from snowmelt.databases.contract.patterns import match_tables
-from snowmelt.databases.mysql import preflight
+from snowmelt.databases.contract.findings import Finding, Level, TableFinding
+from snowmelt.databases.mysql import server_checks
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
-from snowmelt.databases.mysql.preflight import Cascades, Grants, PreflightOptions, inspect
+from snowmelt.databases.mysql.grants import Grants
+from snowmelt.databases.mysql.preflight import Cascades, PreflightOptions, inspect
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions, ZeroDates
 from snowmelt.engine.driver.state import Owner, State
 from snowmelt.errors import Unavailable
+from snowmelt.model.patterns import match_tables
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
-from snowmelt.relay.retention import Sealed
+from snowmelt.relay.retention import SegmentRecord
 from snowmelt.store.objects import open_store
 from tests.kit.servers import Fresh, Server
 
@@ -275,7 +276,7 @@ class TestTransport:
         assert not {"tls", "password-unverified"} & self.look(mysql8, monkeypatch, socket=str(mysql8.socket)).keys()
 
     def test_on_a_network_it_warns(self, mysql8: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(preflight, "_is_loopback", lambda host: host != "127.0.0.1")
+        monkeypatch.setattr(server_checks, "_is_loopback", lambda host: host != "127.0.0.1")
         found = self.look(mysql8, monkeypatch, allow_password_to_unverified_server=True)
         assert found["tls"].level is found["password-unverified"].level is Level.WARNING
 
@@ -283,7 +284,7 @@ class TestTransport:
         ("host", "here"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("10.1.2.3", False), ("db", False)]
     )
     def test_what_this_machine_is(self, host: str, here: bool) -> None:
-        assert preflight._is_loopback(host) is here
+        assert server_checks._is_loopback(host) is here
 
 
 class TestGrants:
@@ -458,6 +459,8 @@ class TestTables:
             ("labels", "error" if any_server.version < (8,) else "warning"): ["faces"],
         }
         assert sum(finding.code == "system-column" for finding in findings) == 3
+        alone = {finding.code for finding in findings if isinstance(finding, TableFinding)}
+        assert alone == {"engine-foreign", "merge", "system-column", "no-key"}, "what is of one table alone must not stop the others"
         as_text = PreflightOptions(types=TypeOptions(zero_dates=ZeroDates.STRING))
         assert "dated-key" not in look(session, f"{name}.dated", as_text)
 
@@ -467,6 +470,7 @@ class TestTables:
         table = MySqlTable(id=TableId("new", "t"), columns=columns, key=("id",))
         found = {finding.code: finding for finding in inspect(session_of(mariadb), [table])}
         assert found["column-type"].level is Level.ERROR
+        assert isinstance(found["column-type"], TableFinding)
         assert "xmltype" in found["column-type"].fact
 
     @pytest.mark.parametrize(
@@ -656,7 +660,9 @@ pipeline: {{name: test, state: state}}
         )
         state = State(open_store(tmp_path / "state"))
         state.bind(Owner("another", "server", "elsewhere"))
-        state.seal(Sealed(number=1, generation=1, name="a", begins=Position(1, 4), ends=Position(1, 4), first=0, cuts=()))
+        state.put_segment_record(
+            SegmentRecord(number=1, generation=1, name="a", begins=Position(1, 4), ends=Position(1, 4), first=0, cuts=())
+        )
 
         def told(password: str | None, **environment: str) -> str:
             for variable, value in environment.items():

@@ -36,7 +36,7 @@ def test_a_pipeline_in_a_program_and_its_tables_as_dataframes(fresh_mariadb: Fre
     assert last.rows == 3001
     assert set(last.phases.values()) == {"released"}
 
-    orders = snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.warehouse)
+    orders = snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.sink.warehouse)
     assert orders.where("total >= 700").count() == 201
     assert {"id", "total", "at", "_seq"} == set(orders.columns)
     (row,) = orders.where("id = 3").collect()
@@ -48,28 +48,28 @@ def test_a_pipeline_in_a_program_and_its_tables_as_dataframes(fresh_mariadb: Fre
     for progress in pipeline.run():
         if progress.rows >= 2990:
             break
-    assert snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.warehouse).count() == 10
+    assert snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.sink.warehouse).count() == 10
     # What was read before stays what it was.
     assert orders.count() == 3000
-    kinds = snowmelt.read(spark, "ods.events", warehouse=wanted.warehouse).select("_op", "what").collect()
+    kinds = snowmelt.read(spark, "ods.events", warehouse=wanted.sink.warehouse).select("_op", "what").collect()
     assert [tuple(kind) for kind in kinds] == [("read", "a")]
     # Columns that moved, came or went since the last row was written: each value stays under its name.
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("ALTER TABLE shop.orders MODIFY total DECIMAL(10,2) AFTER at, ADD COLUMN note VARCHAR(9) FIRST")
     pipeline.run_until_current()
-    altered = snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.warehouse)
+    altered = snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.sink.warehouse)
     (row,) = altered.where("id = 3").collect()
     assert (str(row.total), row["at"].microsecond, row.note) == ("0.75", 600_000, None)
-    first = snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.warehouse, snapshot=1)
+    first = snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.sink.warehouse, snapshot=1)
     assert first.columns == altered.columns
     with pytest.raises(InvalidConfig, match=r"no such lake table: ods\.order in"):
-        snowmelt.read(spark, "ods.order", warehouse=wanted.warehouse)
+        snowmelt.read(spark, "ods.order", warehouse=wanted.sink.warehouse)
     with pytest.raises(InvalidConfig, match=r"has no such snapshot: ods\.shop_orders: 4711"):
-        snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.warehouse, snapshot=4711)
+        snowmelt.read(spark, "ods.shop_orders", warehouse=wanted.sink.warehouse, snapshot=4711)
 
     import duckdb
 
-    table = PaimonSink(wanted.warehouse, user="reader").table("ods.shop_orders")
+    table = PaimonSink(wanted.sink.warehouse, user="reader").table("ods.shop_orders")
     builder = table.new_read_builder()
     rows = duckdb.from_arrow(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
     assert rows.aggregate("count(*), sum(id)").fetchall() == [(10, 55)]

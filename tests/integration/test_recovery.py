@@ -26,15 +26,20 @@ RECORD_BYTES = 8 * SEGMENT_BYTES
 LOGGED = Route("shop.events", "ods.events_log", Mode.CHANGELOG)
 
 
-def load(server: Server, chance: random.Random, *, first: int, records: int) -> int:
-    """Transactions of one to forty records, some rolled back; how many changes of shop.events they made."""
+def load(server: Server, chance: random.Random, *, first: int, records: int, large: bool) -> int:
+    """Transactions of one to forty records, or only of a few, some rolled back; how many changes of shop.events they made.
+
+    A large one fills an epoch, which is one range of several tasks. Small ones without their texts have several cuts in an epoch, which is
+    several ranges: a cut comes after a MiB that is stored, and texts are not stored.
+    """
     events = 0
     with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION binlog_annotate_row_events = %s", (large,))
         number = first
         while number < first + records:
             made = 0
             connection.begin()
-            for _ in range(chance.choice([1, 3, 40])):
+            for _ in range(chance.choice([1, 3, 40 if large else 5])):
                 table = chance.choice(["orders", "events"])
                 cursor.execute(f"INSERT INTO shop.{table} VALUES (%s, %s)", (number, chance.randbytes(RECORD_BYTES)))
                 made += table == "events"
@@ -74,9 +79,10 @@ def test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks(
 
     monkeypatch.setattr(Jobs, "submit", noted)
 
-    def check_tasks(number: int) -> None:
-        """The tasks of a log job share its log without gap or overlap, over as many tasks as the phase was told to have."""
-        asked = wanted[number].log_tasks
+    def check_tasks(number: int) -> tuple[int, int]:
+        """The tasks of a log job share its log without gap or overlap, over as many tasks as the phase was told to have. The most ranges
+        of a job, and the most tasks of a range."""
+        asked = wanted[number].pace.log_tasks
         assert asked is not None
         assert ran
         ranges = [sorted({(task.after, task.upto) for task in tasks}) for tasks in ran]
@@ -85,21 +91,22 @@ def test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks(
             for share in shares:
                 parts = [(task.part, task.parts) for task in tasks if (task.after, task.upto) == share]
                 assert sorted(parts) == [(part, len(parts)) for part in range(len(parts))]
-        # A transaction that is larger than a share is one range of several tasks, so there may be fewer ranges, and more tasks, than asked:
-        # a phase whose epochs are such transactions has one range in each.
+        # A transaction that is larger than a share is one range of several tasks, so there may be more tasks than asked for.
         assert max(map(len, ran)) >= asked if asked > 1 else {len(tasks) for tasks in ran} == {1}, (asked, ranges)
+        most = max(map(len, ranges)), max(task.parts for tasks in ran for task in tasks)
         ran.clear()
+        return most
 
     wanted = [
-        settings(server, tmp_path, routes=[LOGGED], epoch_bytes=3 << 20, log_tasks=count, limits=limits)
+        settings(server, tmp_path, routes=[LOGGED], epoch_bytes=6 << 20, log_tasks=count, limits=limits)
         for count in chance.sample(range(1, 5), 4)
     ]
     with Running(spark, wanted[0]) as running:
         running.settled()
     ran.clear()
-    changes = load(server, chance, first=0, records=350)
+    changes = load(server, chance, first=0, records=900, large=False)
 
-    def run_until(number: int, commits: int) -> None:
+    def run_until(number: int, commits: int) -> tuple[int, int]:
         """A phase: commits while log is in flight, before and after."""
         with Running(spark, wanted[number]) as running:
             running.wait_for(lambda: running.pipeline.progress.captured)
@@ -107,17 +114,19 @@ def test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks(
             running.wait_for(lambda: running.pipeline.progress.epoch >= before + commits)
         left = running.pipeline.progress
         assert left.captured > left.done_upto, "no log was in flight"
-        check_tasks(number)
+        return check_tasks(number)
 
-    run_until(1, commits=1)
-    run_until(2, commits=1)
-    changes += load(server, chance, first=10_000, records=150)
+    assert run_until(1, commits=1) == (1, 1)
+    ranges, _ = run_until(2, commits=1)
+    assert ranges == wanted[2].pace.log_tasks == 4, "no epoch was divided into a range for each task"
+    changes += load(server, chance, first=10_000, records=150, large=True)
     with Running(spark, wanted[3]) as running:
         running.wait_for(lambda: running.pipeline.progress.captured)
         before = running.pipeline.progress.epoch
         running.settled()
         assert running.pipeline.progress.epoch >= before + 5
-    check_tasks(3)
+    _, parts = check_tasks(3)
+    assert parts > 1, "no range was one of several tasks"
     assert lake_rows(tmp_path, "ods.shop_orders") == source_rows(server, "shop.orders")
     assert folded(tmp_path, "ods.events_log") == source_rows(server, "shop.events")
     assert len(history(tmp_path, "ods.events_log")) == changes

@@ -10,7 +10,7 @@ import pytest
 
 from snowmelt.engine.driver.routes import Mode, Route
 from tests.integration.running import Running, folded, held_reads, history, lake_rows, repeated, settings, source_rows
-from tests.integration.test_capture import execute
+from tests.integration.server_log import execute
 from tests.kit.servers import Fresh, Server
 
 ROWS = 2_000

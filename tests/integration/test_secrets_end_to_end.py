@@ -22,12 +22,12 @@ from typing import Any
 import pytest
 
 from snowmelt.engine.driver.signs import SIGN
-from snowmelt.engine.driver.state import DONE, INTENT, OWNER, SEALED, SHAPE, SUMMARY
+from snowmelt.engine.driver.state import DONE, INTENT, OWNER, SEGMENT_RECORD, SHAPE, SUMMARY
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED
 from snowmelt.segments import list_segments, read_segment
 from snowmelt.store.generations import GENERATION
 from snowmelt.store.records import RecordKind, unpack
-from tests.integration.test_connect import make_certificates
+from tests.kit.certificates import make_certificates
 from tests.kit.processes import Command, free_port
 from tests.kit.servers import Fresh, Server
 from tests.kit.waiting import until
@@ -40,7 +40,7 @@ KINDS: dict[str, RecordKind[Any]] = {
     "intent": INTENT,
     "done": DONE,
     "summary": SUMMARY,
-    "relay": SEALED,
+    "relay": SEGMENT_RECORD,
     "shape": SHAPE,
     "sign": SIGN,
 }

@@ -23,9 +23,10 @@ from snowmelt.databases.mysql.failover import find_place
 from snowmelt.databases.mysql.gtid import MariaDbGtidSet, MySqlGtidSet, of_words
 from snowmelt.databases.mysql.log.capture import capture_until
 from snowmelt.databases.mysql.log.statements import read_flagged_groups
-from snowmelt.databases.mysql.preflight import TESTED_VERSIONS, inspect
+from snowmelt.databases.mysql.preflight import inspect
 from snowmelt.databases.mysql.read.bounds import ESTIMATED_ROWS_MIN, Extent, plan_chunks
 from snowmelt.databases.mysql.read.reads import log_end
+from snowmelt.databases.mysql.server_checks import TESTED_VERSIONS
 from snowmelt.databases.mysql.verify.source import choose_hash
 from snowmelt.model.table import TableId
 from snowmelt.segments import list_segments
@@ -35,8 +36,8 @@ from tests.integration.logs import open_session, settings
 from tests.integration.pipeline_process import settings as settings_of_process
 from tests.integration.running import Running, folded, lake_rows, source_rows
 from tests.integration.running import settings as settings_of_pipeline
-from tests.integration.test_ddl import DIALOGUE, EVERY_TYPE, Follower
-from tests.integration.test_types import EVERYTHING, FAMILIES, Trial, check_rows
+from tests.integration.statements import DIALOGUE, EVERY_TYPE, Follower
+from tests.integration.typed_tables import EVERYTHING, FAMILIES, Trial, check_rows
 from tests.kit.servers import MATRIX, NotRun, Server, give_up, start_named
 
 Database = Callable[[Server], str]

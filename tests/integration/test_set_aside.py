@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from snowmelt import budgets
 from snowmelt.commit.records import Entry, Intent
-from snowmelt.engine.driver import retries
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.splitting import Splitter
 from snowmelt.engine.driver.state import State
@@ -23,8 +23,9 @@ from snowmelt.planning.facts import Reborn
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.status import read_status
 from tests.integration.running import Running, folded, lake_rows, settings, source_rows
-from tests.integration.test_capture import execute
+from tests.integration.server_log import execute
 from tests.kit.servers import Fresh, Server
+from tests.kit.sources import mysql_of
 
 TABLES = {
     "healthy": "id INT NOT NULL PRIMARY KEY, v INT",
@@ -327,7 +328,7 @@ def test_a_table_behind_an_alter_that_waits_for_a_transaction_is_waited_for_and_
         with Running(spark, settings(server, tmp_path)) as running:
             with monkeypatch.context() as patch:
                 # Whatever counts as a failure would end the driver, until the ALTER may end, which a read may well notice.
-                patch.setattr(retries, "FAILED_MAX", 1)
+                patch.setattr(budgets, "READS", replace(budgets.READS, tries_max=1))
                 running.wait_for(lambda: TableId("shop", "t") in running.driver.letting_go._holders.retries.waiting)
                 write(server, 1)
                 running.wait_for(lambda: lake_rows(tmp_path, "ods.shop_healthy") == source_rows(server, "shop.healthy"))
@@ -376,9 +377,10 @@ def test_a_table_that_the_user_may_not_read_any_more_is_set_aside(
         "GRANT SELECT ON shop.healthy TO melt@'127.0.0.1'",
         "GRANT SELECT, INSERT ON shop.t TO melt@'127.0.0.1'",
     )
-    monkeypatch.setattr(retries, "FAILED_MAX", 2)
+    monkeypatch.setattr(budgets, "READS", replace(budgets.READS, tries_max=2))
     wanted = settings(server, tmp_path)
-    wanted = replace(wanted, source=replace(wanted.source, options=replace(wanted.source.options, username="melt")))
+    source = mysql_of(wanted)
+    wanted = replace(wanted, source=replace(source, options=replace(source.options, username="melt")))
     look = Splitter._look
 
     def refused(splitter: Splitter, sought: Any, *more: Any) -> Any:

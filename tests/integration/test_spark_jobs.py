@@ -148,7 +148,7 @@ def test_a_task_that_does_not_see_the_drivers_store_says_so_before_it_does_anyth
             warehouse="",
             user="",
             source=nothing,
-            server=nothing,
+            identity=nothing,
             log=nothing,
         )
 

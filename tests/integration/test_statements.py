@@ -16,9 +16,8 @@ import pytest
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.ddl import CreateTable, DatabaseDefaults, Ignored, RowsAsText, SchemaChange, read_statement
-from snowmelt.databases.mysql.log import decode
 from snowmelt.databases.mysql.log.capture import capture_until, server_of
-from snowmelt.databases.mysql.log.decode import LogReader, SchemaChanged
+from snowmelt.databases.mysql.log.decode import LogReader, LogServer, SchemaChanged, following
 from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.log.statements import LoggedStatement, changes_of, read_flagged_groups
@@ -27,7 +26,7 @@ from snowmelt.errors import Corrupt
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 from snowmelt.segments import Segment, list_segments
-from tests.integration.test_ddl import DIALOGUE
+from tests.integration.statements import DIALOGUE
 from tests.kit.servers import Fresh, Server, log_end
 
 SERVER_ID = 4_000_100
@@ -142,9 +141,9 @@ def compare(server: Server, folder: Path, start: Position, captured: Callable[[T
     segments = list_segments(folder)
     schemas: SchemaHistory[MySqlTable] = SchemaHistory()
     who = server_of(segments[0])
-    reader = LogReader(flavour=who.flavour, version=who.version, schemas=schemas, captured=captured)
+    reader = LogReader(server=LogServer(who.flavour, who.version), schemas=schemas, captured=captured)
     decoded: list[tuple[int, int, int, str, tuple[SchemaChange, ...]]] = []
-    with mock.patch.object(decode, "read_statement", without_text_of_others):
+    with mock.patch.object(following, "read_statement", without_text_of_others):
         for segment in segments:
             for item in reader.read_segment(segment):
                 if isinstance(item, SchemaChanged):

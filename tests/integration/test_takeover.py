@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.pipeline import PipelineDriver
 from snowmelt.relay import takeover
 from tests.integration.dump import await_that
 from tests.integration.killed import Process
@@ -41,7 +41,7 @@ def test_a_driver_waits_for_one_that_is_paused_and_goes_on_when_that_one_ends(
             cursor.execute("INSERT INTO shop.orders VALUES (2, 2)")
             connection.commit()
             # An operator who ends the wait is heard while it lasts.
-            waiting = Pipeline(spark, settings(server.host, server.port, tmp_path))
+            waiting = PipelineDriver(spark, settings(server.host, server.port, tmp_path))
             asked = threading.Thread(target=waiting.run, args=[lambda _: False])
             asked.start()
             await_that(lambda: len(list((tmp_path / "state" / "generation").iterdir())) >= 2, seconds=60, told=lambda: "no generation")

@@ -18,15 +18,17 @@ import pytest
 from pypaimon import Schema as PaimonSchema
 
 import snowmelt
+from snowmelt import budgets
 from snowmelt.engine.tiering import round as round_module
 from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.engine.tiering.refusals import check_table
 from snowmelt.engine.tiering.round import RunningRound
-from snowmelt.engine.tiering.service import PAUSE_S, Tiering, check_ends
+from snowmelt.engine.tiering.service import Tiering, check_ends
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable
-from snowmelt.fluss.client import Claim, FlussClient, connect_coordinator
+from snowmelt.fluss.answers import Claim
+from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.formats.types import Root
 from snowmelt.fluss.rpc import Call, FlussConnection, GoneFromFluss
 from snowmelt.fluss.server import FlussServer, ServerProcess
@@ -34,11 +36,11 @@ from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import OFFSET, PaimonTieringSink
-from snowmelt.tiering.leases import LeasedSnapshot
+from snowmelt.tiering.lease_steps import LeasedSnapshot
 from snowmelt.tiering.rounds import RoundState
 from snowmelt.tiering.splits import SnapshotSplit
+from tests.integration.fluss_reading import Reading, all_types
 from tests.integration.java_paimon import JavaPaimon, java_paimon
-from tests.integration.test_fluss_reading import Reading, all_types
 from tests.integration.tiering import LAKE, RunningTiering, assert_others_read_it, in_order, lake_rows, lake_table, settings
 from tests.integration.unions import options, planned, union
 from tests.kit.fluss_bytes import seen, shown
@@ -202,6 +204,44 @@ def test_what_a_service_left_untold_is_told_as_readable_by_the_next(
     assert readable is not None
     assert readable.snapshot >= committed.snapshot
     assert sum(readable.offsets.values()) == 10
+
+
+def test_a_round_that_fluss_does_not_let_tell_gives_its_slot_to_other_tables_and_a_later_round_tells(
+    fresh_fluss: FreshFluss, spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = fresh_fluss()
+    tables = Tables(server)
+    untold, other = (tables.make(**LAKE) for _ in range(2))
+    tables.upsert(untold, [{"id": 1, "name": "x", "n": 1}])
+    commit = FlussClient.commit_lake_snapshot
+
+    def unheard(client: FlussClient, table: int, of: TableId, *rest: Any, **named: Any) -> None:
+        if of == untold:
+            raise Unavailable("as planned")
+        commit(client, table, of, *rest, **named)
+
+    monkeypatch.setattr(budgets, "TIERING_TELL", budgets.RetryBudget(tries_max=3))
+    with (
+        RunningTiering(spark, settings(server, rounds_at_once=1)) as running,
+        connect_coordinator(server.bootstrap).connection as connection,
+    ):
+        client = FlussClient(connection)
+        with monkeypatch.context() as patch:
+            patch.setattr(FlussClient, "commit_lake_snapshot", unheard)
+            running.wait_for(lambda: lake_rows(server.warehouse, untold))
+            tables.upsert(other, [{"id": 2, "name": "y", "n": 2}])
+            running.wait_for(lambda: client.lake_snapshot(other))
+            running.wait_for(lambda: any(end.path == untold for end in running.ends))
+        ended = next(end for end in running.ends if end.path == untold)
+        assert (ended.state, ended.rows, str(ended.error)) == (RoundState.FAILED, 1, "as planned")
+        running.wait_for(lambda: client.lake_snapshot(untold))
+        running.wait_for(lambda: running.finished(untold))
+    # Once in each round, and once in the round that told Fluss at last, if it had failed to at first.
+    told = [record for record in caplog.records if "could not be told" in record.message]
+    failed = sum(end.path == untold and end.state is RoundState.FAILED for end in running.ends)
+    assert failed <= len(told) <= failed + 1
+    assert lake_rows(server.warehouse, untold) == [{"id": 1, "name": "x", "n": 1}]
+    tables.close()
 
 
 class Writing:
@@ -448,7 +488,7 @@ def test_tables_that_fail_wait_before_each_round_are_not_at_work_all_at_once_and
     assert most == 1
     for path in paths:
         times = [moment for one, moment in began if one == path]
-        assert all(later - earlier >= PAUSE_S for earlier, later in itertools.pairwise(times))
+        assert all(later - earlier >= budgets.ROUND.first_s for earlier, later in itertools.pairwise(times))
     tables.close()
 
 

@@ -25,13 +25,14 @@ import pytest
 
 from snowmelt.engine.failpoints import LAKE_COMMITTED, OF_TIERING, SPLIT_READ, SPLITS_STAGED, of_executor
 from snowmelt.engine.tiering.listing import lake_known
-from snowmelt.fluss.client import Claim, FlussClient, OffsetKind, connect_coordinator
+from snowmelt.fluss.answers import Claim, OffsetKind
+from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.server import FlussServer, ServerProcess
 from snowmelt.fluss.tables import describe_table
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import BUCKET, OFFSET
+from tests.integration.fluss_reading import EDGES, PYFLUSS, all_types, written
 from tests.integration.killed import executors_of
-from tests.integration.test_fluss_reading import EDGES, PYFLUSS, all_types, written
 from tests.integration.tiering import LAKE, assert_others_read_it, lake_rows, lake_table
 from tests.integration.unions import planned, read
 from tests.kit import jvm

@@ -20,13 +20,15 @@ import pytest
 
 from snowmelt.engine.driver.signs import DriverActivity
 from snowmelt.engine.tiering import round as round_module
+from snowmelt.engine.tiering import split_job
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.round import RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.status import ShownLease, read_statuses
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, _LogRows, run_split
 from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable
-from snowmelt.fluss.client import Claim, FlussClient, HandedOut, HeartbeatAnswer, connect_coordinator
+from snowmelt.fluss.answers import Claim, HandedOut, HeartbeatAnswer
+from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.server import ServerProcess
 from snowmelt.fluss.tables import describe_table
@@ -100,7 +102,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_here(_: Any, tasks: Sequence[Any], run: Callable[[Any], Any]) -> list[Any]:
         return [_answer(run, task) for task in tasks]
 
-    monkeypatch.setattr(round_module, "run_on_spark", run_here)
+    monkeypatch.setattr(split_job, "run_on_spark", run_here)
 
 
 def _answer(run: Callable[[Any], Any], task: Any) -> Any:
@@ -220,10 +222,10 @@ def test_a_table_that_the_coordinator_takes_away_cancels_its_job_drops_its_lease
     handed: list[tuple[HandedOut, int]] = []
     begin = RunningTiering.service_class._begin
 
-    def noted(self: Any, pool: Any, leasing: Any, abandon: Any, table: HandedOut, epoch: int) -> None:
+    def noted(self: Any, pool: Any, host: Any, table: HandedOut, epoch: int) -> None:
         if table.path == path:
             handed.append((table, epoch))
-        begin(self, pool, leasing, abandon, table, epoch)
+        begin(self, pool, host, table, epoch)
 
     monkeypatch.setattr(RunningTiering.service_class, "_begin", noted)
     monkeypatch.setattr(round_module, "run_split", _only(path, gate.run(1)))

@@ -25,7 +25,7 @@ from snowmelt.fluss.server import FlussServer
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import OFFSETS, PaimonTieringSink
 from snowmelt.tiering.fence import Base
-from tests.integration.test_fluss_reading import Reading
+from tests.integration.fluss_reading import Reading
 from tests.integration.tiering import LAKE, RunningTiering, in_order, settings
 from tests.integration.unions import options, planned, read
 from tests.kit.fluss_servers import Tables

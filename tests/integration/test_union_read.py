@@ -20,7 +20,8 @@ from snowmelt.engine.union.holder import Hold, hold
 from snowmelt.engine.union.options import parse_options
 from snowmelt.engine.union.protection import LeasedRead, protected
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
-from snowmelt.fluss.client import FlussClient, OffsetKind
+from snowmelt.fluss.answers import OffsetKind
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.formats.types import Root
 from snowmelt.fluss.rpc import NO_TABLE_OR_BUCKET, Call, FlussConnection, GoneFromFluss
 from snowmelt.fluss.server import FlussServer
@@ -28,7 +29,7 @@ from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
 from snowmelt.sinks.paimon.tiering import PaimonTieringSink
-from tests.integration.test_fluss_reading import Reading, all_types
+from tests.integration.fluss_reading import Reading, all_types
 from tests.integration.tiering import LAKE, RunningTiering, in_order, settings
 from tests.integration.unions import options, planned, read, union
 from tests.kit.fluss_bytes import seen, shown

@@ -39,9 +39,9 @@ from snowmelt.verify import Difference, TableOutcome, TableVerdict, verify
 from snowmelt.verify.rounds import DifferenceKind
 from tests.integration.killed import ROWS, fill, under_load
 from tests.integration.logs import open_session
+from tests.integration.marked_reads import DURABLE, Observation, create, missing, observe
 from tests.integration.running import Running, settings
-from tests.integration.test_marks import DURABLE, Observation, create, missing, observe
-from tests.integration.test_types import FAMILIES, Typed
+from tests.integration.typed_tables import FAMILIES, Typed
 from tests.kit.servers import Fresh, Server
 
 FAR = 50_000_000

@@ -14,13 +14,13 @@ import pytest
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.connect import MySqlOptions, Session, Tls
 from snowmelt.databases.mysql.log.capture import capture_until
-from snowmelt.databases.mysql.log.decode import PreparedEvents
-from snowmelt.databases.mysql.log.details import details_of
+from snowmelt.databases.mysql.log.decode import HeldGroup
+from snowmelt.databases.mysql.log.details import details_of, details_of_own
 from snowmelt.databases.mysql.log.events import Xid
 from snowmelt.databases.mysql.log.statements import read_flagged_groups
 from snowmelt.databases.mysql.preflight import prepared_transactions
 from snowmelt.databases.mysql.read import shown
-from snowmelt.engine.driver.pipeline import Pipeline
+from snowmelt.engine.driver.pipeline import PipelineDriver
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
@@ -46,6 +46,7 @@ from tests.integration.logs import read as read_log
 from tests.integration.logs import settings as server_settings
 from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.kit.servers import NotRun, Server, give_up, start_named
+from tests.kit.waiting import until
 
 ROWS = 300
 TABLES = ("orders", "events")
@@ -68,14 +69,16 @@ class Shop:
         routes = [Route("shop.events", "ods.events", Mode.CHANGELOG), Route("shop.orders", "ods.orders")]
         return settings(self.server, self.folder, routes=routes, **{"rows_per_chunk": 100} | more)
 
-    def execute(self, *statements: str) -> None:
+    def execute(self, *statements: str) -> int:
+        """The number of the session, which ends."""
         with self.server.connect() as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
+            return int(connection.thread_id())
 
     def prepare(self, xid: str, number: int, tables: Iterable[str] = TABLES) -> None:
-        """One that changes a row, takes one away and brings one in each table; its session ends."""
-        self.execute(
+        """One that changes a row, takes one away and brings one in each table; its session is over."""
+        session = self.execute(
             "USE shop",
             f"XA START {xid}",
             *(f"UPDATE {table} SET v = 'xa {number}' WHERE id = {number}" for table in tables),
@@ -84,6 +87,12 @@ class Shop:
             f"XA END {xid}",
             f"XA PREPARE {xid}",
         )
+        # Until then a server does not know the transaction in another session.
+        until(lambda: not self.is_there(session))
+
+    def is_there(self, session: int) -> bool:
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            return cursor.execute("SELECT 1 FROM information_schema.processlist WHERE id = %s", (session,)) > 0
 
     def aside(self) -> list[int]:
         return aside.lying_aside(open_store(str(self.folder / "state")))
@@ -129,7 +138,7 @@ class BeforeTheCopy(Running):
         super().__init__(spark, wanted)
         self._acts = [act]
 
-    def _until(self, pipeline: Pipeline) -> bool:
+    def _until(self, pipeline: PipelineDriver) -> bool:
         # It is also asked while the pipeline starts, when there is no progress to tell of.
         while self._acts and pipeline.progress.time_ms is not None:
             self._acts.pop()()
@@ -167,7 +176,7 @@ def test_prepared_transactions_come_with_their_commit_around_a_copy_a_restart_an
     shop.execute("XA COMMIT 'g5','b',5", "XA ROLLBACK 'g6','b',6")
     shop.prepare("'g8','b',8", 8)
     # What a crash left behind that nobody needs is found by the next driver.
-    settle_record(open_store(str(shop.folder / "state")), numbered("held", 1), aside.ASIDE, aside.Aside("X'00',X'',1", 4, 4, ()))
+    settle_record(open_store(str(shop.folder / "state")), numbered("held", 1), aside.ASIDE, aside.Aside("X'00',X'',1", 4, "", ()))
     with Running(spark, shop.settings()) as running:
         running.settled()
         shop.check()
@@ -249,7 +258,8 @@ def test_tables_that_are_renamed_or_emptied_between_the_phases_are_copied_behind
 
 
 @pytest.mark.timeout(300)
-def test_a_commit_under_another_format_id_than_was_prepared_ends_nothing(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("commit", "rollback"), [(2, 7), (2**32 + 1, 2**33 + 1)])
+def test_a_commit_under_another_format_id_than_was_prepared_ends_nothing(spark: Any, tmp_path: Path, commit: int, rollback: int) -> None:
     """MySQL 5.7 takes and logs it, and its engine goes on waiting for the true name: the server lists that again when it was restarted."""
     try:
         server = start_named("mysql-5.7", tmp_path / "server")
@@ -263,12 +273,12 @@ def test_a_commit_under_another_format_id_than_was_prepared_ends_nothing(spark: 
             running.settled()
             shop.prepare("'g','b',1", 1)
             shop.prepare("'h','b',1", 2)
-            shop.execute("XA COMMIT 'g','b',2", "UPDATE shop.orders SET v = 'after' WHERE id = 50")
+            shop.execute(f"XA COMMIT 'g','b',{commit}", "UPDATE shop.orders SET v = 'after' WHERE id = 50")
             running.settled()
             shop.check()
         server.restart()
         with Running(spark, shop.settings()) as running:
-            shop.execute("XA ROLLBACK 'h','b',7", "UPDATE shop.orders SET v = 'again' WHERE id = 50")
+            shop.execute(f"XA ROLLBACK 'h','b',{rollback}", "UPDATE shop.orders SET v = 'again' WHERE id = 50")
             running.settled()
             assert shop.changes_of(1) == shop.changes_of(2) == Counter()
             shop.check()
@@ -449,9 +459,10 @@ def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
     asked: list[tuple[str, int]] = []
     take_back = partial(aside.take_back, store, group, PreFilter(4096), Limits())
 
-    def prepared(xid: Xid, position: Position) -> PreparedEvents | None:
+    def prepared(xid: Xid, position: Position) -> HeldGroup | None:
         asked.append((str(xid), position.offset))
-        return take_back()
+        events = take_back()
+        return HeldGroup(events.log, details_of_own(events.own).crc_length, events.begins, events.shares_segment, events.close)
 
     reader = reader_of(server, schemas_of(server, shop, start))
     reader.prepared = prepared
@@ -471,7 +482,7 @@ def test_both_phases_are_found_by_the_index_and_rows_come_from_what_lies_aside(
     store._objects[piece] = bytes(first.bytes)
     with pytest.raises(Corrupt, match="a piece of a prepared transaction is damaged"):
         take_back()
-    with pytest.raises(Corrupt, match="another transaction lies aside"):
+    with pytest.raises(Corrupt, match="another transaction is held aside"):
         aside.take_back(store, replace(group, xid=b), PreFilter(4096), Limits())
     for _ in range(2):
         aside.let_go_of(store, [group.number])

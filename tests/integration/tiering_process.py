@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from snowmelt.engine.tiering import round as round_module
+from snowmelt.engine.tiering import split_job
 from snowmelt.engine.tiering.service import Tiering
 from snowmelt.engine.tiering.settings import TieringSettings
-from snowmelt.fluss.client import HandedOut
+from snowmelt.fluss.answers import HandedOut
 from snowmelt.supervise.session import spark_session
 
 
@@ -28,14 +28,14 @@ def spark_or_none(master: str) -> Iterator[Any]:
     def here(_: Any, tasks: Sequence[Any], run: Callable[[Any], Any]) -> list[Any]:
         return [run(task) for task in tasks]
 
-    round_module.run_on_spark = here  # type: ignore[assignment]
+    split_job.run_on_spark = here  # type: ignore[assignment,attr-defined]
     yield None
 
 
 class Telling(Tiering):
-    def _begin(self, pool: Any, leasing: Any, abandon: Any, handed: HandedOut, epoch: int) -> None:
+    def _begin(self, pool: Any, host: Any, handed: HandedOut, epoch: int) -> None:
         print("handed", handed.table, epoch, handed.tiering_epoch, flush=True)
-        super()._begin(pool, leasing, abandon, handed, epoch)
+        super()._begin(pool, host, handed, epoch)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ def emits(rule: Rule, *, offset: int, adopted: bool, adopting: Adopting | None, 
     above what the read has of the later one.
     """
     if adopting is None:
-        return offset > rule.after and (rule.live or adopted)
+        return offset > rule.after and (rule.emits_all or adopted)
     if adopting.replaces:
         # The log lane goes on for a range that is read again, and what the read may lack comes once more: `_seq` makes
         # that harmless.

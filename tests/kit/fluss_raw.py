@@ -16,7 +16,8 @@ from typing import Any
 import google_crc32c
 
 from snowmelt.errors import Unavailable
-from snowmelt.fluss.client import FlussClient, OffsetKind
+from snowmelt.fluss.answers import OffsetKind
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.formats.types import FlussType, Schema
 from snowmelt.fluss.rpc import GoneFromFluss
 from snowmelt.fluss.server import HOST, FlussServer, ServerProcess
@@ -146,7 +147,13 @@ def kv_batch(rows: Iterable[tuple[bytes, bytes | None]], *, schema_id: int = 1) 
 def put(server: FlussServer, table: int, bucket: int, batch: bytes, partition: int | None = None) -> None:
     """Rows into a bucket, whether they belong there or not."""
     wanted = (b"" if partition is None else field(1, partition)) + field(2, bucket) + field(3, batch)
-    answer = call(server, ServerProcess.TABLET, PUT_KV, field(1, -1) + field(2, table) + field(3, 30_000) + field(5, wanted))
+
+    def ask() -> bytes | None:
+        answer = call(server, ServerProcess.TABLET, PUT_KV, field(1, -1) + field(2, table) + field(3, 30_000) + field(5, wanted))
+        # A tablet server hears of a new column a while after the coordinator has it.
+        return None if b"Invalid schema id" in answer else answer
+
+    answer = until(ask)
     # One bucket: its partition and number, which are no large numbers, and then an error's code or none.
     said = answer[2 if partition is None else 4 :]
     assert said[:1] == b"\x10", answer

@@ -19,7 +19,7 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
 from tests.integration.logs import table_map_body
 from tests.kit import streams
-from tests.unit.test_unpack import deflated, fragments, payload, plain_event
+from tests.kit.packed_events import deflated, fragments, payload, plain_event
 
 Flavour = Literal["mysql", "mariadb"]
 TABLES = tuple(TableId("d", name) for name in ("t0", "t1", "t2"))

@@ -13,7 +13,7 @@ from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.model.position import Position
 from snowmelt.relay import retention
-from snowmelt.relay.retention import Ending, Prepared, Relay, Sealed
+from snowmelt.relay.retention import Ending, Prepared, Relay, SegmentRecord
 from snowmelt.segments import Segment, SegmentCut, SegmentWriter
 
 LOG = LogFile("binlog", 1)
@@ -35,7 +35,7 @@ class LogFolder:
 
     def add(
         self, data: bytes | bytearray, start: int, cuts: Iterable[tuple[int, int]], phases: Iterable[Prepared | Ending] = ()
-    ) -> tuple[Segment, Sealed]:
+    ) -> tuple[Segment, SegmentRecord]:
         """The next segment, which begins at offset `start`. `cuts` are places in its data and in the log; the last is its end."""
         self._number += 1
         found = tuple(SegmentCut(at, offset, _TIME_S, "commit") for at, offset in cuts)
@@ -66,12 +66,12 @@ class LogFolder:
         self._writer.write(self._number, memoryview(data))
         self._writer.seal(made)
         marks = tuple(retention.Cut(self.relay.end + cut.offset - start, _TIME_S) for cut in found)
-        sealed = self.relay.decide_seal(1, f"log/{made.index_path.name}", made.start, made.end, marks, (), phases)
+        sealed = self.relay.decide_record(1, f"log/{made.index_path.name}", made.start, made.end, marks, (), phases)
         self.relay.apply(sealed)
         return made, sealed
 
 
 def _place(server: Server, *, state: Path) -> TaskContext:
     return TaskContext(
-        generation=1, nonce="n", state=state, warehouse="", user="", source=MySql(), server=server, log=LOG
+        generation=1, nonce="n", state=state, warehouse="", user="", source=MySql(), identity=server.identity, log=str(LOG)
     )  # fmt: skip

@@ -48,14 +48,13 @@ def prose_of(markdown: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def faults_in(lines: Iterable[tuple[int, str]], *, wide_rows: bool = False) -> Iterator[str]:
-    """Lines that are too wide, and words of the list, also where a line's end parts a phrase. `wide_rows`: a table's row may have any
-    width, because it lists names of tests."""
+def faults_in(lines: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """Lines that are too wide, and words of the list, also where a line's end parts a phrase."""
     before = ""
     for number, line in lines:
         width_max = ROW_WIDTH_MAX if line.startswith("|") else WIDTH_MAX
         # A name or an address that is longer than a line can't be wrapped.
-        if len(line) > width_max and " " in line.strip() and not (wide_rows and line.startswith("|")):
+        if len(line) > width_max and " " in line.strip():
             yield f"line {number}: {len(line)} columns, at most {width_max}"
         text = _QUOTED.sub(lambda found: " " * len(found[0]), line).strip()
         joined = f"{before} {text}" if before and text else text

@@ -14,19 +14,22 @@ Exit codes: 0 all were killed, 1 some survived or are broken, 2 wrong use.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import importlib.util
 import json
 import os
 import queue
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +38,16 @@ from typing import Final, NoReturn
 from tests.mutants import Lane, Mutant
 from tests.mutants.listed import MUTANTS
 from tests.mutants.rows import PAGE, UNPROVEN, seed_rows
-from tests.mutants.verdicts import End, Ran, Verdict, judge, not_fit
+from tests.mutants.simulated import SEEDS, simulated
+from tests.mutants.verdicts import End, Ran, Verdict, judge, judge_seeds, not_fit
 
 ROOT: Final = Path(__file__).parents[2]
 COPIED: Final = ("src", "tests", "scripts", "docs", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "pyproject.toml", "uv.lock", "run")
 AT_ONCE: Final = 2
 MINUTES_MAX: Final = {Lane.PURE: 5, Lane.SHELL: 15}
 """For the tests of one mutant. Pytest's own limit is five minutes a test."""
+SIM_MINUTES_MAX: Final = 60
+"""For the seeds of one mutant."""
 
 
 def fail(why: str) -> NoReturn:
@@ -69,18 +75,43 @@ class Copy:
         options = ["--noconftest"] if lane is Lane.PURE else []
         if mutant is None:
             return self._pytest(tests, options, self._environment(), minutes_max)
-        path = self._folder / "src/snowmelt" / mutant.file
-        text = path.read_text(encoding="utf-8")
         try:
-            mutated = mutant.apply(text)
-        except ValueError as error:
-            return Ran(None, str(error))
-        try:
-            self._write(path, mutated)
-            with tempfile.TemporaryDirectory(prefix="mutant-kernels-") as kernels:
+            with self._made(mutant) as text, tempfile.TemporaryDirectory(prefix="mutant-kernels-") as kernels:
                 # Compiled kernels of a mutant must be no other's, and those of the source are good for all that change none.
                 more = {"NUMBA_CACHE_DIR": kernels} if "@njit(" in text else {}
                 return self._pytest(tests, ["-x", *options], self._environment() | more, minutes_max)
+        except ValueError as error:
+            return Ran(None, str(error))
+
+    def simulate(self, mutant: Mutant | None, seeds: int, *, minutes_max: float) -> tuple[Verdict, str]:
+        """Whether the simulated world notices a mutant, and what it says."""
+        command = [sys.executable, "-m", "tests.sim", "--seeds", str(seeds), "--until-one-fails"]
+        try:
+            with contextlib.nullcontext() if mutant is None else self._made(mutant):
+                ran = subprocess.run(
+                    command,
+                    check=False,
+                    cwd=self._folder,
+                    env=self._environment(),
+                    capture_output=True,
+                    text=True,
+                    timeout=minutes_max * 60,
+                )
+        except ValueError as error:
+            return Verdict.BROKEN, str(error)
+        except subprocess.TimeoutExpired:
+            return Verdict.BROKEN, f"its seeds did not end within {minutes_max:g} minutes"
+        return judge_seeds(ran.returncode, ran.stdout, ran.stderr)
+
+    @contextlib.contextmanager
+    def _made(self, mutant: Mutant) -> Iterator[str]:
+        """The copy with a mutant; its file as it was. ValueError: the list is not in step with the source."""
+        path = self._folder / "src/snowmelt" / mutant.file
+        text = path.read_text(encoding="utf-8")
+        mutated = mutant.apply(text)
+        try:
+            self._write(path, mutated)
+            yield text
         finally:
             self._write(path, text)
 
@@ -204,6 +235,14 @@ def chosen(lane: str | None, only: str | None) -> list[Mutant]:
     return [mutant for mutant in mutants if mutant.id in names]
 
 
+def sampled(mutants: Sequence[Mutant], count: int) -> list[Mutant]:
+    """Some mutants, in the order of the list. The source decides which: another source has another sample, the same one the same."""
+    paths = sorted(path for path in (ROOT / "src/snowmelt").rglob("*.py") if "__pycache__" not in path.parts)
+    seed = zlib.crc32(b"".join(path.read_bytes() for path in paths))
+    places = random.Random(seed).sample(range(len(mutants)), min(count, len(mutants)))
+    return [mutants[place] for place in sorted(places)]
+
+
 def show(mutants: Sequence[Mutant]) -> None:
     for mutant in mutants:
         print(f"{mutant.id:5} {mutant.seed:6}{mutant.lane.value:6} {mutant.statement}")
@@ -220,13 +259,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./run mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lane", choices=[lane.value for lane in Lane], help="pure: needs neither server nor Spark; shell: the rest")
     parser.add_argument("--only", metavar="ID[,ID]", help="these mutants alone")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many of them, which the source decides; ./run test does this with 20")
     parser.add_argument("--list", action="store_true", help="show the mutants and their tests, and run nothing")
     parser.add_argument(
         "--rows", action="store_true", help="show what the seeds say, row by row of the map, with the mutants that prove it"
     )
+    parser.add_argument("--sim", action="store_true", help="let the simulated world find the mutants that it should, instead of the tests")
+    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"with --sim: how many each lives through at most ({SEEDS})")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help=f"how many run at the same time ({AT_ONCE})")
     arguments = parser.parse_args()
     mutants = chosen(arguments.lane, arguments.only)
+    if arguments.sample is not None:
+        if arguments.sample < 1:
+            parser.error("--sample is at least 1")
+        mutants = sampled(mutants, arguments.sample)
     if arguments.rows:
         show_rows()
         return 0
@@ -242,6 +288,8 @@ def main() -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             fail("another run uses .cache/mutants; wait for its end")
+        if arguments.sim:
+            return simulate_all(folder, mutants if arguments.only or arguments.sample else simulated(mutants), arguments.seeds)
         return run_all(folder, mutants, arguments.at_once)
 
 
@@ -273,12 +321,32 @@ def run_all(folder: Path, mutants: Sequence[Mutant], at_once: int) -> int:
             for run in runs:
                 run.cancel()
             raise
+    return summed_up(counts, len(mutants), began)
+
+
+def simulate_all(folder: Path, mutants: Sequence[Mutant], seeds: int) -> int:
+    """One mutant after the other: the simulated world has as many processes as there are cores."""
+    began = time.monotonic()
+    copy = Copy(folder / "sim")
+    verdict, why = copy.simulate(None, 100, minutes_max=SIM_MINUTES_MAX)
+    if verdict is not Verdict.SURVIVED:
+        fail(f"seeds fail without a mutant: {why}")
+    counts: Counter[Verdict] = Counter()
+    for mutant in mutants:
+        at = time.monotonic()
+        verdict, why = copy.simulate(mutant, seeds, minutes_max=SIM_MINUTES_MAX)
+        counts[verdict] += 1
+        print(f"{mutant.id:5} {verdict.value:9}{time.monotonic() - at:6.1f} s  {why or mutant.statement}", flush=True)
+    return summed_up(counts, len(mutants), began)
+
+
+def summed_up(counts: Counter[Verdict], count: int, began: float) -> int:
     minutes = (time.monotonic() - began) / 60
     print(
-        f"{len(mutants)} mutants, {counts[Verdict.KILLED]} killed, {counts[Verdict.SURVIVED]} survived, "
+        f"{count} mutants, {counts[Verdict.KILLED]} killed, {counts[Verdict.SURVIVED]} survived, "
         f"{counts[Verdict.BROKEN]} broken, {minutes:.1f} minutes"
     )
-    return 0 if counts[Verdict.KILLED] == len(mutants) else 1
+    return 0 if counts[Verdict.KILLED] == count else 1
 
 
 if __name__ == "__main__":

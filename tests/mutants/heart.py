@@ -39,7 +39,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="heart",
         statement="a record whose hash is wrong is read",
         file="store/records.py",
-        old="    if header.sha256 != _seal(header.kind, header.version, body):\n",
+        old="    if header.sha256 != _digest(header.kind, header.version, body):\n",
         new="    if not header.sha256:\n",
         tests=("unit/test_store_records.py::test_no_damage_makes_another_value",),
     ),
@@ -157,7 +157,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="heart",
         statement="a table that the epoch sets aside is still written",
         file="planning/epochs.py",
-        old="        rules[aside.incarnation.table] = Rule(incarnation=aside.incarnation, after=after, live=False)\n    return EpochPlan",
+        old="        rules[aside.incarnation.table] = Rule(incarnation=aside.incarnation, after=after, emits_all=False)\n"
+        "    return EpochPlan",
         new="    return EpochPlan",
         tests=(
             "unit/test_planning.py::TestSetAside::test_an_epoch_that_sets_a_table_aside_emits_nothing_of_it_and_everything_of_the_others",
@@ -177,8 +178,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="heart",
         statement="a row that a chunk read wins over a change that came later",
         file="model/sequence.py",
-        old="    return 2 * visible + 1\n",
-        new="    return 2 * visible + 3\n",
+        old="    return SequenceNumber(2 * visible + 1)\n",
+        new="    return SequenceNumber(2 * visible + 3)\n",
         tests=(
             "unit/test_planning.py::TestAdoption::test_a_chunk_row_loses_against_every_change_behind_the_visible_cut_and_wins_over_all_before_it",
         ),
@@ -205,9 +206,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         id="M129",
         seed="heart",
         statement="a column that the log lacks is brought to the lake as NULL",
-        file="engine/tasks/rows.py",
-        old="    if ABSENT in item.rows.schema.names:\n",
-        new="    if not item.rows.schema.names:\n",
+        file="databases/mysql/changes.py",
+        old='_PARTIAL if ABSENT in item.rows.schema.names else ""',
+        new='""',
         tests=("unit/test_engine_rows.py::test_a_partial_row_stops_its_table",),
     ),
 )

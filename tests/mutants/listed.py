@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants import Mutant, commit, ground, heart, leases, recovery, release
+from tests.mutants import Mutant, commit, ground, heart, leases, maintenance, notices, recovery, release, truth, upkeep
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *release.MUTANTS,
     *commit.MUTANTS,
+    *maintenance.MUTANTS,
+    *notices.MUTANTS,
     *recovery.MUTANTS,
     *leases.MUTANTS,
     *heart.MUTANTS,
+    *truth.MUTANTS,
     *ground.MUTANTS,
+    *upkeep.MUTANTS,
 )

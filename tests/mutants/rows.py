@@ -1,7 +1,7 @@
-"""The rows of docs/protocol_map.md that state what a seed says, and the mutants that prove each of them.
+"""The rules of docs/protocol_map.md that a seed states, and the mutants that prove each of them.
 
-A mutant proves a row if it changes a file that one of the row's symbols or guards is in, and if the test that must notice is one that the
-row names. So a row can't rest on a mutant of something else, nor on a test that its own story does not name.
+A mutant proves a rule if it changes a file that one of the rule's symbols or guards is in, and if the test that must notice is one that
+the rule names. So a rule can't rest on a mutant of something else, nor on a test that its own story does not name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tests.kit.rules import KEEPING, read_rules
 from tests.mutants import Mutant
 
 ROOT: Final = Path(__file__).parents[2]
@@ -22,31 +23,28 @@ PAGE: Final = ROOT / "docs/protocol_map.md"
 
 UNPROVEN: Final = {
     # Release of snapshot metadata
-    "The reader signals that it has assembled its metadata": "nothing is assembled",
-    "The format of the state stays as it is": "there is no older state",
-    "A split that was shipped inline reports a sentinel that is always accepted": "no report is exempt",
-    "Its second implementation repeats the pattern and the leak": "there is one implementation",
-    "No early limit: the container is killed where an error would have told": "there is no limit",
-    "an inline split still releases after a bump": "no report is exempt",
+    "The reader signals that it has assembled its metadata.": "nothing is assembled",
+    "The format of the state stays as it is.": "there is no older state",
+    "A split that was shipped inline reports a sentinel that is always accepted.": "no report is exempt",
+    "The second implementation there repeats the pattern and the leak.": "there is one implementation",
+    "No early limit exists: the container is killed where an error would have helped.": "there is no limit",
+    "An inline split still releases after a bump.": "no report is exempt",
     # Commit by one coordinator
-    "A writer waits in its checkpoint for the coordinator's answer (remark: a bottleneck)": "no task waits",
-    "File info is durable in the writers' state, by checkpoint": "writers have no state",
-    "Two systems of state that must agree (the first draft there)": "there is one store",
-    "Writers are told of the commit, to drop what they kept": "writers have no state",
-    "A writer that fails over sends what it restored once more": "writers have no state",
-    "If that made a new snapshot, one more fail-over": "nothing is planned before the roll-forward",
-    "A restored commit user": "the user is the pipeline's name",
-    "Scope: append tables without fixed buckets; paths with shuffle, index or compaction stay as they were": "there is one path",
-    "Test: request and acknowledgement": "no acknowledgement exists",
+    "A writer waits in its checkpoint for the coordinator's answer (remark: a bottleneck).": "no task waits",
+    "File info is durable in the writers' state, by checkpoint.": "writers have no state",
+    "Two systems of state must agree (the first draft there).": "there is one store",
+    "Writers learn of the commit, to drop what they kept.": "writers have no state",
+    "A writer that fails over sends what it restored once more.": "writers have no state",
+    "If that made a new snapshot, one more failover follows.": "nothing is planned before the roll-forward",
+    "The commit user is restored.": "the user is the pipeline's name",
+    "The scope is append tables without fixed buckets.": "there is one path",
+    "Test: request and acknowledgement.": "no acknowledgement exists",
     # Lease of KV snapshots
-    "Changes to the failover of readers (remark: why?), time-outs of tests, English in messages, versions of a serializer": (
-        "no reader comes back, and nothing is serialized"
-    ),
+    "The pull request has other parts.": "no reader comes back, and nothing is serialized",
 }
-"""Rows that no mutant can prove, because there is no guard to remove, by their statement."""
+"""Rules that no mutant can prove, because there is no guard to remove, by their statement."""
 
 _SEEDS: Final = re.compile(r"\(seeds? ")
-_QUOTED: Final = re.compile(r"`([^`\n]+)`")
 _SYMBOL: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -70,29 +68,15 @@ class Row:
 
 
 def seed_rows(page: str) -> list[Row]:
-    """The rows of all tables in sections whose title names a seed."""
+    """The rules of all sections whose title names a seed."""
     rows = []
-    of_seed = False
-    for number, line in enumerate(page.splitlines(), start=1):
-        if line.startswith("## "):
-            of_seed = _SEEDS.search(line) is not None
-        cells = [cell.strip() for cell in line.split("|")[1:-1]] if line.startswith("|") else []
-        if not of_seed or not cells or set(cells[0]) <= {"-"} or cells[-1] == "test":
+    for rule in read_rules(page):
+        if _SEEDS.search(rule.section) is None:
             continue
-        symbols = [quoted for cell in cells[1:-1] for quoted in _QUOTED.findall(cell) if _SYMBOL.fullmatch(quoted)]
-        rows.append(Row(number, cells[0], tuple(symbols), frozenset(_tests_of(cells[-1]))))
+        symbols = [quoted for quoted in rule.quoted(*KEEPING) if _SYMBOL.fullmatch(quoted)]
+        tests = [f"{file}::{name}" if name else file for file, name in rule.tests()]
+        rows.append(Row(rule.line, rule.statement, tuple(symbols), frozenset(tests)))
     return rows
-
-
-def _tests_of(cell: str) -> Iterator[str]:
-    file = ""
-    for quoted in _QUOTED.findall(cell):
-        if "::" in quoted:
-            first, *_, name = quoted.split("::")
-            file = file if first == "…" else first
-            yield f"{file}::{name}"
-        elif quoted.endswith(".py"):
-            yield quoted
 
 
 def _names_of(test: str) -> set[str]:

@@ -71,3 +71,13 @@ def _is_of(found: str, test: str) -> bool:
 
 def first_line(said: str) -> str:
     return said.strip().partition("\n")[0][:160]
+
+
+def judge_seeds(code: int, said: str, errors: str) -> tuple[Verdict, str]:
+    """What a run of the simulated world says of the mutant in it."""
+    if code == 0:
+        return Verdict.SURVIVED, ""
+    if code == 1 and (seeds := [line for line in said.splitlines() if line.startswith("seed ")]):
+        return Verdict.KILLED, seeds[0]
+    last = [line for line in errors.splitlines() if line.strip()][-1:]
+    return Verdict.BROKEN, f"the simulated world ended with {code}: {''.join(last)}"

@@ -51,7 +51,7 @@ def test_a_stream_cut_anywhere_gives_the_logs_bytes_and_cut_points(
         assert framer["segment_crc"] == zlib.crc32(taken.stored)
 
 
-GROUPS = {
+GROUPS: dict[str, list[bytes | int]] = {
     "rows": [framing.TABLE_MAP],
     "savepoint": [framing.TABLE_MAP, b"SAVEPOINT `s`", framing.TABLE_MAP, b"ROLLBACK TO `s`"],
     "created from rows": [b"CREATE TABLE t (a INT)", framing.TABLE_MAP],

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from snowmelt.databases.mysql.log.decode import Limits, LogItem, LogReader
+from snowmelt.databases.mysql.log.decode import LogItem, LogReader, LogServer
 from snowmelt.databases.mysql.log.events import Event, read_gtid
 from snowmelt.databases.mysql.log.scan import Places, Stop, Walk
 from snowmelt.databases.mysql.log.unpack import unpack
@@ -22,6 +22,7 @@ from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory
+from snowmelt.relay.limits import Limits
 from snowmelt.segments import Segment
 from tests.fuzz import decoder, mutate
 from tests.fuzz.corpus import Piece, load_pieces, spans
@@ -72,7 +73,7 @@ def read(piece: Piece, data: bytes, *, end: int | None = None, limits: Limits | 
     schemas: SchemaHistory[MySqlTable] = SchemaHistory()
     for table in piece.tables:
         schemas.put(table.id, Position(0, 0), table)
-    reader = LogReader(flavour=piece.flavour, version=piece.version, schemas=schemas, limits=limits or Limits())
+    reader = LogReader(server=LogServer(piece.flavour, piece.version), schemas=schemas, limits=limits or Limits())
     array = np.frombuffer(bytearray(data), np.uint8)
     return list(reader.read(array, file=1, start=piece.start, end=end, checksum_bytes=piece.checksum_bytes))
 
@@ -180,7 +181,7 @@ def test_row_events_shorter_than_any_real_one_have_room_in_the_walk() -> None:
     events += [event(30, table, next_position=0, checksummed=False)] * 20_000
     events += [event(16, bytes(8), next_position=0, checksummed=False)]
     walk = walk_over(b"".join(events))
-    assert walk.go_on() is Stop.END
+    assert walk.advance() is Stop.END
     assert len(walk.row_at) >= 20_000
 
 
@@ -195,14 +196,14 @@ def test_rows_of_a_group_that_is_a_single_statement_never_get_its_end() -> None:
         event(2, query_body(b"DROP TABLE x"), next_position=0, checksummed=False),
     ]
     walk = walk_over(b"".join(events))
-    assert walk.go_on() is Stop.NO_GROUP
+    assert walk.advance() is Stop.NO_GROUP
 
 
 def test_xa_prepare_without_a_group_is_refused() -> None:
     # It once held back, and gave out again, the transactions before it.
     body = struct.pack("<BiII", 0, 1, 1, 1) + b"ab"
     walk = walk_over(event(38, body, next_position=0, checksummed=False))
-    assert walk.go_on() is Stop.NO_GROUP
+    assert walk.advance() is Stop.NO_GROUP
 
 
 @pytest.mark.parametrize("name", ["XA COMMIT X'abc',X'',1", "XA COMMIT X'ab',X'',1" + "0" * 5000, "XA COMMIT ", "XA ROLLBACK X'"])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from snowmelt.commit.cleaning import CleaningView, Leftovers, deletable
+from snowmelt.commit.cleaning import CleaningView, Leftovers, RewritesUnderWay, deletable
 from snowmelt.commit.coordinator import (
     STAGES,
     CommitTables,
@@ -37,7 +37,7 @@ from snowmelt.commit.coordinator import (
 )
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import EpochInLake, Files, LastCommit, PublishEpoch, View, judge, judge_schema
-from snowmelt.commit.records import Done, Entry, Intent, Staged, StagedName
+from snowmelt.commit.records import Done, Entry, Intent, Staged, StagedFor, StagedName
 from snowmelt.commit.summary import Summary, restore, summarise
 from snowmelt.commit.watermarks import advance, lowest
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SourceDrift
@@ -474,10 +474,17 @@ def test_drivers_commit_every_epoch_once_whatever_is_lost() -> None:
 
 # ---- cleaning
 
-names = st.builds(StagedName, st.integers(1, 4), st.booleans(), st.integers(1, 6), st.sampled_from(["a", "b"]), st.just("f"))
+names = st.builds(StagedName, st.integers(1, 4), st.sampled_from(StagedFor), st.integers(1, 6), st.sampled_from(["a", "b"]), st.just("f"))
 standings = st.builds(
-    lambda generation, epoch, before, named, jobs, under_way: CleaningView(
-        generation, epoch, min(before, generation), jobs, {job for job in under_way if job <= jobs}, {str(name) for name in named}
+    lambda generation, epoch, before, named, jobs, under_way, table: CleaningView(
+        generation=generation,
+        epoch=epoch,
+        intent_generation=min(before, generation),
+        jobs=jobs,
+        under_way={job for job in under_way if job <= jobs},
+        named={str(name) for name in named},
+        rewrites=RewritesUnderWay(jobs, {job for job in under_way if job <= jobs}),
+        table_generation=min(table, generation),
     ),
     st.integers(1, 4),
     st.integers(0, 6),
@@ -485,18 +492,22 @@ standings = st.builds(
     st.sets(names, max_size=4),
     st.integers(0, 6),
     st.sets(st.integers(1, 6)),
+    st.integers(0, 4),
 )
 
 
 @given(names, standings)
 def test_a_file_goes_only_when_no_later_intent_can_name_it(name: StagedName, standing: CleaningView) -> None:
     """Who may still write an intent: this driver, and older ones as long as the newest intent is not of a newer driver than they are.
-    What may it name: files of its own next epoch, and of reads that are under way."""
+    What may it name: files of its own next epoch, and of reads that are under way. A rewrite is published by this driver while it is under
+    way, and by an older one as long as none that is newer than that has committed to the table."""
     assert StagedName.parse(str(name)) == name
     writers = {g for g in range(standing.intent_generation, standing.generation + 1) if g} | {standing.generation}
     mine = name.generation == standing.generation
-    if not name.chunk:
+    if name.waits_for is StagedFor.EPOCH:
         can_be_named = name.number > standing.epoch
+    elif name.waits_for is StagedFor.REWRITE and not mine:
+        can_be_named = name.generation >= standing.table_generation
     elif mine:
         can_be_named = name.number in standing.under_way or name.number > standing.jobs
     else:
@@ -516,6 +527,8 @@ def test_what_may_go_may_go_for_ever(name: StagedName, standing: CleaningView, o
         jobs=standing.jobs + 1,
         named={*standing.named, str(other)},
         under_way={*standing.under_way, standing.jobs + 1},
+        rewrites=RewritesUnderWay(standing.rewrites.newest + 1, {*standing.rewrites.jobs, standing.rewrites.newest + 1}),
+        table_generation=standing.generation,
     )
     assert deletable(name, later)
 

@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import Acquire, Answer, Drop, LeaseBook, NoAnswer, Step
+from snowmelt.tiering.lease_steps import Acquire, Answer, Drop, NoAnswer, Step
+from snowmelt.tiering.leases import LeaseBook
 from tests.sim.coordinator import Coordinator
 
 DURATION_MS = 600

@@ -34,7 +34,8 @@ from snowmelt.planning.facts import (
     Truncated,
 )
 from snowmelt.planning.tables import Table, TablePhase, Tables
-from snowmelt.relay.retention import Cut, Effect, Relay, Sealed, TableStatement, take_over
+from snowmelt.relay.restored import take_over
+from snowmelt.relay.retention import Cut, Effect, Relay, SegmentRecord, TableStatement
 from tests.kit.emitting import emits
 
 KEYED = TableId("shop", "orders")
@@ -106,7 +107,7 @@ class PlanningMachine(RuleBasedStateMachine):
         self.schemas = {KEYED: 1, APPENDED: 1}
         self.there = {KEYED, APPENDED}
         self.relay = Relay()
-        self.chain: list[Sealed] = []
+        self.chain: list[SegmentRecord] = []
         self.tables = Tables()
         self.durable: list[tuple[Durable | Covered, int]] = []
         self.lake = Lake()
@@ -226,7 +227,7 @@ class PlanningMachine(RuleBasedStateMachine):
         self.captured += len(taken)
         told = tuple(TableStatement(one.offset, one.table, one.effect, one.schema) for one in taken if one.effect is not None)
         cuts = tuple(Cut(one.offset, one.number) for one in taken)
-        sealed = self.relay.decide_seal(self.generation, f"s{self.captured}", begins, self.place(self.captured), cuts, told)
+        sealed = self.relay.decide_record(self.generation, f"s{self.captured}", begins, self.place(self.captured), cuts, told)
         self.relay.apply(sealed)
         self.chain.append(sealed)
 
@@ -283,7 +284,17 @@ class PlanningMachine(RuleBasedStateMachine):
             if offset is None:
                 still.append(waiting)
                 continue
-            report = Reported(launch.incarnation, launch.ordinal, launch.job, nonce, offset, exact, schema, (nonce,), extent)
+            report = Reported(
+                incarnation=launch.incarnation,
+                ordinal=launch.ordinal,
+                job=launch.job,
+                nonce=nonce,
+                high=offset,
+                exact=exact,
+                schema=schema,
+                files=(nonce,),
+                extent=extent,
+            )
             for fact in self.tables.decide_report(report):
                 self.tables.apply(fact)
         self.waiting = still

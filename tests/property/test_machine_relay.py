@@ -14,7 +14,8 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import choose_end, visible_cut
 from snowmelt.planning.tables import Tables
-from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, TableStatement, needs_before, take_over
+from snowmelt.relay.restored import needs_before, take_over
+from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, SegmentRecord, TableStatement
 from snowmelt.store.codec import decode, encode
 
 XIDS = ["a", "b", "c"]
@@ -38,7 +39,7 @@ class RelayMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.relay = Relay()
-        self.chain: list[Sealed] = []
+        self.chain: list[SegmentRecord] = []
         """Every record that was ever put."""
         self.gone: set[int] = set()
         """Numbers of those that were deleted from the store."""
@@ -85,12 +86,12 @@ class RelayMachine(RuleBasedStateMachine):
         of = {cuts[index].offset: (table, effect) for index, table, effect in statements if index < len(sizes)}
         told = tuple(TableStatement(offset, table, effect, 7) for offset, (table, effect) in sorted(of.items()))
         acts = self.act([cut.offset for cut in cuts[: len(sizes)]], phases)
-        sealed = self.relay.decide_seal(self.generation, f"s{len(self.chain)}", begins, ends, tuple(cuts), told, acts)
+        sealed = self.relay.decide_record(self.generation, f"s{len(self.chain)}", begins, ends, tuple(cuts), told, acts)
         assert {group.xid: group for group in sealed.prepared} == self.prepared
         assert {group for group in self.prepared.values() if group.offset > sealed.first} == set(sealed.put_aside)
         self.aside |= {group.number for group in sealed.put_aside}
         assert (sealed.number, sealed.first, sealed.last) == (len(self.chain) + 1, self.end, offset + tail)
-        assert decode(Sealed, encode(sealed)) == sealed
+        assert decode(SegmentRecord, encode(sealed)) == sealed
         self.relay.apply(sealed)
         self.chain.append(sealed)
         self.at = ends
@@ -116,13 +117,13 @@ class RelayMachine(RuleBasedStateMachine):
         xid = next(xid for xid in XIDS if xid not in self.prepared)
         ends = replace(self.at, offset=self.at.offset + 1)
         ending = Ending(xid, self.end + 1, True)
-        refuses(self.relay, lambda: self.relay.decide_seal(1, "x", self.at, ends, (), (), [ending]), SourceDrift)
+        refuses(self.relay, lambda: self.relay.decide_record(1, "x", self.at, ends, (), (), [ending]), SourceDrift)
 
     @precondition(lambda self: self.prepared)
     @rule(data=st.data())
     def a_record_that_forgets_what_is_prepared_is_refused(self, data: st.DataObject) -> None:
         ends = replace(self.at, offset=self.at.offset + 1)
-        right = self.relay.decide_seal(1, "x", self.at, ends, (Cut(self.end + 1, 1),))
+        right = self.relay.decide_record(1, "x", self.at, ends, (Cut(self.end + 1, 1),))
         group = data.draw(st.sampled_from(right.prepared))
         less = tuple(one for one in right.prepared if one != group)
         strange = replace(group, xid="from nowhere")
@@ -262,7 +263,7 @@ class RelayMachine(RuleBasedStateMachine):
     # ---- what always holds
 
     @property
-    def held(self) -> list[Sealed]:
+    def held(self) -> list[SegmentRecord]:
         return [sealed for sealed in self.chain if sealed.number not in self.gone]
 
     @invariant()

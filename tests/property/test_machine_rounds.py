@@ -10,9 +10,7 @@ from snowmelt.errors import SourceDrift
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.tiering.fence import KnownToFluss, LakeView, Tiered
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.rounds import (
-    ENDS,
-    SILENCE_MS_MAX,
+from snowmelt.tiering.round_steps import (
     Absent,
     BucketRead,
     CheckTable,
@@ -35,7 +33,6 @@ from snowmelt.tiering.rounds import (
     Prepare,
     ReadSplits,
     Report,
-    Round,
     RoundReported,
     SnapshotsLeased,
     SplitsRead,
@@ -45,6 +42,7 @@ from snowmelt.tiering.rounds import (
     Told,
     Unclear,
 )
+from snowmelt.tiering.rounds import ENDS, SILENCE_MS_MAX, Round
 from snowmelt.tiering.splits import BucketLog, Budget, LogSplit, SnapshotSplit
 
 TABLE, SCHEMA = 5, 1
@@ -117,7 +115,7 @@ class Rounds(RuleBasedStateMachine):
                 known = draw(st.sampled_from([*[KnownToFluss(3, BEFORE.ends)] * 4, None, KnownToFluss(2, {})]))
                 return Looked(LAKE, BEFORE, known)
             case Tell():
-                return Told(draw(st.booleans()))
+                return draw(st.sampled_from([Told(True), Told(False), Failed()]))
             case ListBuckets():
                 copy = draw(st.sampled_from([None, KvSnapshot(B, 1, 20)]))
                 return LogsListed(

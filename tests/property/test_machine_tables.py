@@ -322,7 +322,16 @@ class TablesMachine(RuleBasedStateMachine):
     def reports(self, name: TableId, off: int, ordinal: int, older: int) -> None:
         model = self.here(name, off)
         job, reported = (model.running.get(ordinal) if model else None) or (self.jobs, True)
-        report = Reported(self.incarnation(name, off), ordinal, job + older, "n", self.log, True, 1, ())
+        report = Reported(
+            incarnation=self.incarnation(name, off),
+            ordinal=ordinal,
+            job=job + older,
+            nonce="n",
+            high=self.log,
+            exact=True,
+            schema=1,
+            files=(),
+        )
         decided = self.tables.decide_report(report)
         assert decided == ([report] if not reported and older == 0 else [])
         for fact in decided:

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.databases.contract.keys import pack_integer
+from snowmelt.databases.contract.stretches import SegmentSlice
 from snowmelt.databases.mysql.connect import Server
-from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, SegmentSlice
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, LogServer
 from snowmelt.engine.log.prepared import put_aside, take_back
 from snowmelt.engine.log.reading import Filtered, StoredLog
 from snowmelt.engine.log.storage import segments_of
@@ -66,7 +67,7 @@ class InFlight:
             after=after,
             upto=upto,
             segments=tuple(self.relay.covering(after, upto)),
-            rules={table: Rule(incarnation=Incarnation(table, 1), after=covered, live=True) for table in TABLES},
+            rules={table: Rule(incarnation=Incarnation(table, 1), after=covered, emits_all=True) for table in TABLES},
             marks={},
             tables={table: Sourced(shape(table), table.name, keyed=False) for table in TABLES},
             committed=tuple(self.relay.committed(after, upto)),
@@ -203,7 +204,7 @@ def test_transactions_of_many_segments_keep_their_names(tmp_path: Path, flavour:
         given = {row.position: row.gtid for row in held.history.rows}
         large = {at for at in given if sum(len(row.value) for row in held.history.rows if row.position == at) > PREFILTER_BYTES_MIN}
         opened = segments_of(held.place.state)
-        reader = LogReader(flavour=held.history.flavour, version=(10, 11, 0), schemas=schemas(), limits=least)
+        reader = LogReader(server=LogServer(held.history.flavour, (10, 11, 0)), schemas=schemas(), limits=least)
         for sealed in held.relay.covering(0, held.relay.end):
             segment, read = opened(sealed.name)
             part = SegmentSlice(0, segment.start.offset, None, segment.end.offset)
@@ -292,9 +293,11 @@ def test_what_is_covered_is_dropped_though_a_chunk_needs_older_log(tmp_path: Pat
     for table in TABLES:
         made = Incarnation(table, 1)
         extent = KeyEnds(pack_integer(ids[0]), pack_integer(ids[-1]))
-        read = Reported(made, ordinal=2, job=1, nonce="n", high=0, exact=True, schema=1, files=(), extent=extent)
+        read = Reported(incarnation=made, ordinal=2, job=1, nonce="n", high=0, exact=True, schema=1, files=(), extent=extent)
         span = Span(pack_integer(low), pack_integer(high))
-        rules[table] = Rule(incarnation=made, after=covered, live=True, adopting=(Adopting(read, visible=0, span=span, replaces=False),))
+        rules[table] = Rule(
+            incarnation=made, after=covered, emits_all=True, adopting=(Adopting(read, visible=0, span=span, replaces=False),)
+        )
     sourced = {table: Sourced(shape(table), table.name, keyed=True) for table in TABLES}
     found = [
         row for _, batch in kept_rows(held.place, replace(task, rules=rules, tables=sourced)) for row in batch.column("id").to_pylist()

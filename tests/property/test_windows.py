@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from snowmelt.columnar.arena import Bytes
-from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogItem, LogReader, SchemaChanged
+from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogItem, LogReader, LogServer, SchemaChanged
 from snowmelt.databases.mysql.log.events import Event
 from snowmelt.databases.mysql.log.scan import Places, Stop, Walk
 from snowmelt.databases.mysql.types.columns import MySqlTable
@@ -29,7 +29,7 @@ from tests.fuzz.corpus import Piece, load_pieces
 from tests.integration.logs import changes, handmade_schemas, table_map_body, write_rows_body
 from tests.kit import streams
 from tests.kit.histories import History, Row, schemas
-from tests.unit.test_unpack import compressed_rows, deflated, fragments, payload
+from tests.kit.packed_events import compressed_rows, deflated, fragments, payload
 
 PIECES = {piece.name: piece for piece in load_pieces()}
 LEAST = 19
@@ -96,7 +96,7 @@ def read(piece: Piece, window_bytes: int, data: bytes | None = None, limits: Lim
     schemas: SchemaHistory[MySqlTable] = SchemaHistory()
     for table in piece.tables:
         schemas.put(table.id, Position(0, 0), table)
-    reader = LogReader(flavour=piece.flavour, version=piece.version, schemas=schemas, limits=limits or Limits())
+    reader = LogReader(server=LogServer(piece.flavour, piece.version), schemas=schemas, limits=limits or Limits())
     log = Recycled(piece.data if data is None else data, window_bytes=window_bytes)
     told = tell(reader.read_log(log, file=1, start=piece.start, end=piece.end, checksum_bytes=piece.checksum_bytes))
     told.held = len(reader.held)
@@ -137,7 +137,7 @@ def rows_of(items: Iterable[LogItem]) -> list[Row]:
 
 
 def read_history(history: History, window_bytes: int, limits: Limits | None = None) -> list[Row]:
-    reader = LogReader(flavour=history.flavour, version=(12, 3, 1), schemas=schemas(), limits=limits or Limits())
+    reader = LogReader(server=LogServer(history.flavour, (12, 3, 1)), schemas=schemas(), limits=limits or Limits())
     log = Recycled(history.data, window_bytes=window_bytes)
     return rows_of(reader.read_log(log, file=1, start=4, end=history.end, checksum_bytes=history.checksum_bytes))
 
@@ -192,7 +192,7 @@ def test_rows_that_nobody_wants_change_nothing_of_the_others_through_any_window(
         window = int(LEAST * 2 ** chance.uniform(0, 11))
         small = Limits(assembly_bytes=chance.choice([16, 1000, 16 << 20]), rows_per_batch=chance.choice([2, 65_536]))
         reader = LogReader(
-            flavour=history.flavour, version=(12, 3, 1), schemas=schemas(), limits=small, captured=lambda table: table.name != foreign
+            server=LogServer(history.flavour, (12, 3, 1)), schemas=schemas(), limits=small, captured=lambda table: table.name != foreign
         )
         reader.low = lambda table: upto if table.name == covered else 0
         log = Recycled(history.data, window_bytes=window)
@@ -234,7 +234,7 @@ def one_transaction(events: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def ids(data: bytes, window_bytes: int) -> list[int]:
-    reader = LogReader(flavour="mariadb", version=(12, 3, 1), schemas=handmade_schemas())
+    reader = LogReader(server=LogServer("mariadb", (12, 3, 1)), schemas=handmade_schemas())
     log = Recycled(data, window_bytes=window_bytes)
     return [change.values["id"] for change in changes(reader.read_log(log, file=1, start=4, checksum_bytes=0))]
 
@@ -284,7 +284,7 @@ def test_a_window_is_not_left_while_its_rows_are_not_handed_out() -> None:
     walk = Walk(window_bytes=1 << 20, position=4)
     data = one_transaction([(Event.TABLE_MAP, table_map_body(9)), (Event.WRITE_ROWS_V1, write_rows_body(9, [1]))])
     walk.enter(np.frombuffer(data, np.uint8), checksum_bytes=0, places=Places.EXACT)
-    assert walk.go_on() is Stop.END
+    assert walk.advance() is Stop.END
     with pytest.raises(InvariantBroken, match="a window is left while rows of it are not handed out"):
         walk.leave()
 
@@ -318,7 +318,7 @@ def test_a_transaction_that_ends_otherwise_than_it_was_found_to_is_refused(kinds
         log.add(Event.WRITE_ROWS_V1, write_rows_body(9, range(first, first + 100), last=False))
     log.add(Event.QUERY, streams.query_body(b"ROLLBACK"))
     data = b"".join(log.stored)
-    reader = LogReader(flavour="mariadb", version=(12, 3, 1), schemas=handmade_schemas())
+    reader = LogReader(server=LogServer("mariadb", (12, 3, 1)), schemas=handmade_schemas())
     assert not list(reader.read_log(Recycled(data, window_bytes=1000), file=1, start=4, checksum_bytes=0))
     with pytest.raises(Corrupt, match=f"a transaction ends otherwise than it was found to: {fate}"):
         list(reader.read_log(Changing(data, window_bytes=1000, kinds=kinds), file=1, start=4, checksum_bytes=0))
@@ -341,8 +341,7 @@ class TestUnwanted:
         self, data: bytes, *, checksum_bytes: int = 4, flavour: Any = "mariadb", log: type[Recycled] = NeverWhole, low: int = 0
     ) -> list[int]:
         reader = LogReader(
-            flavour=flavour,
-            version=(12, 3, 1),
+            server=LogServer(flavour, (12, 3, 1)),
             schemas=handmade_schemas(),
             limits=self.LIMITS,
             captured=lambda table: table.name == "t",

@@ -6,6 +6,7 @@ import argparse
 import multiprocessing
 import os
 import sys
+import traceback
 from collections import Counter
 
 from rich.console import Console
@@ -36,6 +37,10 @@ def told(world: World, tell: bool) -> str | None:
         said = None
     except Violation as violation:
         said = str(violation)
+    except Exception as error:
+        # A machine that fails in a way of its own is no better than one that an oracle does not like.
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {error} ({at.filename.rpartition('/')[2]}:{at.lineno})"
     if world.told is not None:
         print(world.profile, *world.told, f"trace {world.trace:08x}", sep="\n")
     return said
@@ -60,6 +65,7 @@ def main() -> int:
     parser.add_argument(
         "--bug", choices=sorted(BUGS), metavar="NAME", help="plant this bug first, an oracle should find it; one of: " + "; ".join(BUGS)
     )
+    parser.add_argument("--until-one-fails", action="store_true", help="end with the first seed that fails")
     parser.add_argument("--trace", action="store_true", help="tell what happens in the first seed, and no more than that one")
     arguments = parser.parse_args()
     if arguments.trace:
@@ -81,6 +87,8 @@ def main() -> int:
                 failed += 1
                 again = f"./run sim --seeds 1 --from {seed}" + (f" --bug '{arguments.bug}'" if arguments.bug else "")
                 print(f"seed {seed}: {said}\n  again: {again}", flush=True)
+            if failed and arguments.until_one_fails:
+                return 1
     happened = ", ".join(f"{counts[name]} {name}" for name in sorted(counts))
     print(f"{arguments.seeds} seeds from {arguments.first}: {failed} failed; {happened}")
     return 1 if failed else 0

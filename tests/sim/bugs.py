@@ -5,19 +5,22 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
-from snowmelt.commit import cleaning, publish
+from snowmelt.commit import cleaning, listeners, notices, publish
 from snowmelt.commit.cleaning import CleaningView
 from snowmelt.commit.coordinator import Coordinator, Stage
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Entry, Intent, StagedName
-from snowmelt.driving import boot, committing, entries, letting_go
-from snowmelt.driving.committing import WinIntent
+from snowmelt.commit.listeners import Reached
+from snowmelt.commit.notices import ListenerProgress, Notice
+from snowmelt.commit.records import Entry, Intent, StagedFor, StagedName
+from snowmelt.driving import boot, committing, entries, letting_go, listening, loading, sharing
+from snowmelt.driving.committing import CommitEntries, TellListeners, WinIntent
+from snowmelt.driving.sharing import LogShare
 from snowmelt.driving.steps import NewestGeneration, Request
 from snowmelt.driving.steps import Steps as Moved
 from snowmelt.errors import Fenced, OutcomeUnknown, Unavailable
@@ -27,12 +30,15 @@ from snowmelt.planning import epochs as planning
 from snowmelt.planning.epochs import Adopting, EpochPlan, Rule
 from snowmelt.planning.facts import Adopted, Durable, GivenBack, Reported
 from snowmelt.planning.tables import Copy, Reading, Table, TablePhase, Tables
+from snowmelt.relay import retention
 from snowmelt.relay.retention import Prepared, Relay
 from snowmelt.relay.takeover import Waiting
 from tests.kit.emitting import emits
-from tests.sim import tasks
+from tests.sim import lanes, tasks
+from tests.sim.database import Change
 from tests.sim.driver import Driver
-from tests.sim.store import Steps
+from tests.sim.noticing import HOOK, Caller
+from tests.sim.store import Steps, move
 from tests.sim.tasks import Job
 from tests.sim.world import World
 
@@ -100,6 +106,54 @@ class HoldsNothing(Driver):
         yield
 
 
+class SharesByRows(Driver):
+    """Of a transaction that several tasks have each writes some rows, whatever their keys are."""
+
+    def is_mine(self, share: LogShare, change: Change, number: int) -> bool:
+        return number % share.parts == share.part
+
+
+class WritesAll(Driver):
+    """Each task of a transaction that several have writes all of it."""
+
+    def is_mine(self, share: LogShare, change: Change, number: int) -> bool:
+        return True
+
+
+class JudgesByTheOldKey(Driver):
+    """An UPDATE of the key is judged as one change, by the chunk where its row was."""
+
+    def judged_by(self, change: Change) -> int:
+        return change.key if change.came_from is None else change.came_from
+
+
+class TellsOnce(Driver):
+    """Who rolls an older driver's intent forward takes it that the listeners were told."""
+
+    def act(self, request: Request[Any]) -> Steps[Any]:
+        if isinstance(request, TellListeners) and request.step.intent.generation < self.generation:
+            yield
+            return request.step.state
+        return (yield from super().act(request))
+
+
+class CleansWhileOpen(Driver):
+    """Staged files are judged before the open intent is committed, and its files are not named.
+
+    The steps have a guard against each of the two: they judge once an epoch is done, and they name the files of an intent that is
+    open. One of them is enough, so that a bug takes both away.
+    """
+
+    def act(self, request: Request[Any]) -> Steps[Any]:
+        if isinstance(request, CommitEntries):
+            assert self.machines is not None
+            standing = yield from move(letting_go.stand(self.machines), self.act)
+            unnamed = replace(standing, named=frozenset())
+            for work in request.works:
+                self.world.spawn(None, move(letting_go.sweep(work.entry.target, unnamed), self.act_in_lake), "sweep")
+        return (yield from super().act(request))
+
+
 def end_of_the_log(relay: Relay, shown: Position) -> int | None:
     return relay.cut_at_or_below(relay.end)
 
@@ -112,12 +166,12 @@ def statements_share(tables: Tables, relay: Relay, after: int, bytes_max: int) -
 
 def chunk_files_go(name: StagedName, standing: CleaningView) -> bool:
     """A chunk's files are judged like an epoch's: an intent exists that does not name them."""
-    return str(name) not in standing.named and (name.chunk or name.number <= standing.epoch)
+    return str(name) not in standing.named and (name.waits_for is StagedFor.CHUNK or name.number <= standing.epoch)
 
 
 def open_files_go(name: StagedName, standing: CleaningView) -> bool:
     """What an older driver staged for the epoch that is open goes when a newer one takes over."""
-    if not name.chunk and name.generation < standing.generation:
+    if name.waits_for is StagedFor.EPOCH and name.generation < standing.generation:
         return str(name) not in standing.named and name.number <= standing.epoch + 1
     return deletable(name, standing)
 
@@ -305,6 +359,31 @@ def lives_on(table: Table) -> bool:
 LIVE = Table.live.__get__
 
 
+def rests_while_read_again(table: Table) -> bool:
+    return LIVE(table) and (table.copy is None or not table.copy.replaces)
+
+
+def emits_behind_the_read(rule: Rule, *, offset: int, adopting: Adopting | None, **others: Any) -> bool:
+    if adopting is not None and adopting.replaces:
+        return offset > adopting.visible
+    return emits(rule, offset=offset, adopting=adopting, **others)
+
+
+def reached_before(ledger: Ledger, committed: Mapping[str, int]) -> dict[str, Reached]:
+    return REACHED(ledger, {})
+
+
+REACHED = Ledger.decide_reached
+
+
+def taken_when_given(caller: Caller, notice: Notice) -> dict[str, ListenerProgress]:
+    GIVE(caller, notice)
+    return {HOOK: ListenerProgress(notice.epoch)}
+
+
+GIVE = Caller.give
+
+
 def asks_the_mark(rule: Rule, *, keyed: bool, **others: Any) -> bool:
     return emits(rule, keyed=False, **others)
 
@@ -318,14 +397,18 @@ def rewritten(function: Callable[..., Any], old: str, new: str) -> Callable[...,
     return names[function.__name__]  # type: ignore[no-any-return]
 
 
-def planted(owner: Any, name: str, old: str, new: str) -> Bug:
-    return Bug(patches=((owner, name, rewritten(getattr(owner, name), old, new)),))
+def planted(owner: Any, name: str, old: str, new: str, *, user: Any = None) -> Bug:
+    """`user`: the module that imports the function by its name, where that is not its own."""
+    return Bug(rewrites=((user or owner, name, getattr(owner, name), old, new),))
 
 
 @dataclass(frozen=True)
 class Bug:
     driver: type[Driver] = Driver
     patches: tuple[tuple[Any, str, Any], ...] = field(default=())
+    rewrites: tuple[tuple[Any, str, Callable[..., Any], str, str], ...] = field(default=())
+    """Functions with one text of their source in place of another. Looked up when the bug is planted, so that a mutant of the same line
+    is no reason why this file can't be loaded."""
     hint: int = 0
     """A seed near which it was seen: the search begins there."""
 
@@ -334,6 +417,8 @@ class Bug:
         with ExitStack() as stack:
             for owner, name, value in self.patches:
                 stack.enter_context(mock.patch.object(owner, name, value))
+            for owner, name, function, old, new in self.rewrites:
+                stack.enter_context(mock.patch.object(owner, name, rewritten(function, old, new)))
             yield self.driver
 
 
@@ -377,13 +462,22 @@ BUGS = {
     "table set aside forgotten at a restart": Bug(patches=((boot, "load", load_and_forget),)),
     "generation not re-read after a won intent": Bug(TrustsItsGeneration),
     # Not asked for, but found or feared while the machines were written.
-    "generation not re-read after a start": Bug(StartsUnasked, hint=2209),
-    "chunk adopted across a statement": Bug(patches=((planning, "judge_reading", statements_pass),), hint=69),
+    "generation not re-read after a start": Bug(StartsUnasked),
+    "chunk adopted across a statement": Bug(patches=((planning, "judge_reading", statements_pass),)),
     "snapshots published without a hold on them": Bug(HoldsNothing),
     "takeover given up while the older driver is paused": Bug(GivesUpWaiting),
     # In the order of steps that ships (`snowmelt.driving`).
     "boot: the state is loaded before the generation is taken": planted(
         boot, "boot", "    ledger = yield from load()\n", "    ledger = before\n"
+    ),
+    "boot: the chain is taken over without the record that the newest intent ends in": planted(
+        loading, "take_over_log", "needs_before(chain, ledger.upto)", "False", user=boot
+    ),
+    "boot: a chain that has nothing after the newest intent's record is taken for empty": planted(
+        loading, "take_over_log", "if ledger.segment and needs_before", "if ledger.segment and chain and needs_before", user=boot
+    ),
+    "entries: a table that is set aside gets the columns of its source": planted(
+        entries, "targets_of", "if fact.incarnation.table in untouched:", "if False:"
     ),
     "entries: a table that is made anew is not emptied": planted(entries, "_begin_anew", "if one.keyed and holds:", "if False:"),
     "entries: a table that is truncated is not emptied": planted(
@@ -393,6 +487,44 @@ BUGS = {
     "commit: a job is offered of which something is missing": planted(
         committing, "offer", "    if refused is not None:\n        return refused\n", ""
     ),
+    "listeners: not told of an epoch that is rolled forward": Bug(TellsOnce),
+    "listeners: a tag that could not be made is forgotten": planted(listening, "_tag", ".difference(made)", ".difference(step.reached)"),
+    "listeners: their state is thrown away": planted(
+        committing,
+        "step",
+        "ListenersRan((yield from TellListeners(listeners)))",
+        'ListenersRan((yield from TellListeners(listeners)) and "")',
+    ),
+    "listeners: a driver that begins does not look what is owed": planted(
+        listening, "remind", "    if ledger.open is None:", "    if False:"
+    ),
+    "listeners: what was given counts as taken": Bug(patches=((Caller, "give", taken_when_given),)),
+    "listeners: the notice of an epoch that brings nothing is not kept": planted(
+        notices, "decide_notice", "return decide_reminder(before, reached)", "return None", user=listening
+    ),
+    "listeners: an hour has its tag before it is over": planted(
+        listeners, "decide_tags", "end = table.watermark_ms -", "end = length + table.watermark_ms -", user=listening
+    ),
+    "listeners: a tag names the snapshot before the epoch's": Bug(patches=((Ledger, "decide_reached", reached_before),)),
+    # Of what a database and its log really do.
+    "large transaction: rows of a key are written by several tasks": Bug(SharesByRows),
+    "large transaction: every task writes all of it": Bug(WritesAll),
+    "large transaction: tasks are told of parts that no task has": planted(
+        sharing, "shares_of", "for part in range(parts)]", "for part in range(1)]"
+    ),
+    "log job: what the epochs before have passed is not read again": planted(
+        sharing, "divide", "[LogWork(share, again) for share in", "[LogWork(share, {}) for share in", user=lanes
+    ),
+    "log job: nobody writes that a change table was emptied": planted(
+        sharing, "divide", "[LogWork(first.share, first.rules, emptied)]", "[first]", user=lanes
+    ),
+    "prepared transaction: its tables were replaced before its COMMIT, and keep its rows": Bug(
+        patches=((retention, "_moved", lambda group, statements, before: group),)
+    ),
+    "key change: judged by the old key alone": Bug(JudgesByTheOldKey),
+    "table read again: nothing is emitted meanwhile": Bug(patches=((Table, "live", property(rests_while_read_again)),)),
+    "table read again: what comes before its reads is not emitted": Bug(patches=((tasks, "emits", emits_behind_the_read),), hint=400),
+    "table read again: its reads win over what is later": Bug(patches=((sequence, "of_chunk", lambda visible: 2 * visible + 41),)),
     "let go: before the done record": planted(
         committing,
         "step",
@@ -400,10 +532,12 @@ BUGS = {
         "            yield from let_go(machines, leftovers)\n            machine.apply(DonePut(",
     ),
     "let go: of log that a chunk's read needs": planted(letting_go, "let_go_of_log", "        needed.append(visible)\n", "        pass\n"),
+    "let go: of log that a job reads": planted(letting_go, "let_go_of_log", "[*(yield from AskUnderWay()).reads_from]", "[]"),
     "let go: records up to the newest summary": planted(letting_go, "sum_up", "number + 2 - SUMMARIES_KEPT", "number + 1"),
     "cleaning: a sweep does not ask what the lake refers to": planted(
         letting_go, "sweep", "standing.named | (yield from ListReferenced(target))", "standing.named"
     ),
+    "cleaning: files are judged while their intent is open, which is not asked for their names": Bug(CleansWhileOpen),
     "cleaning: a chunk under way is not": planted(
         letting_go, "stand", "{reading.launch.job for reading in ledger.tables.readings()}", "set()"
     ),

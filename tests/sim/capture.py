@@ -32,7 +32,7 @@ class Capturing(Lanes):
         world, store, rng = self.world, self.world.store, self.world.rng
         while True:
             yield
-            taken = world.database_after(self.captured, rng.randint(1, 5))
+            taken = world.database_after(self.captured, 1 + int(rng.random() * 5))
             begins = ends = world.db.end
             last = self.captured
             if taken:
@@ -46,10 +46,9 @@ class Capturing(Lanes):
             for transaction in taken:
                 offset += transaction.bytes
                 if transaction.prepares:
-                    size = transaction.bytes
-                    phases.append(
-                        Prepared(xid=f"x{transaction.number}", era=ends.era, begins=offset - size, offset=offset, at=0, bytes=size)
-                    )
+                    size, tables = transaction.bytes, tuple(sorted({change.table for change in transaction.prepares}))
+                    xid, begins_at = f"x{transaction.number}", offset - size
+                    phases.append(Prepared(xid=xid, era=ends.era, begins=begins_at, offset=offset, at=0, bytes=size, tables=tables))
                 elif transaction.decides is not None:
                     phases.append(Ending(f"x{transaction.decides}", offset, transaction.committed))
                 rows.append((offset, transaction, world.db.places[transaction.number][1]))
@@ -58,7 +57,8 @@ class Capturing(Lanes):
             if not taken:
                 cuts.append(Cut(offset, world.db.log[-1].stamp_ms))
             name = f"{self.generation}-{world.nonce()}"
-            sealed = self.relay.decide_seal(self.generation, name, begins, ends, tuple(cuts), tuple(statements), phases)
+            sealed = self.relay.decide_record(self.generation, name, begins, ends, tuple(cuts), tuple(statements), phases)
+            world.counts["prepared and moved"] += sum(len(one.group.moved) for one in sealed.decided if one.committed)
             world.segment_numbers[name] = sealed.number
             yield from store.put_data(name, (last, tuple(rows)))
             for group in sealed.put_aside:

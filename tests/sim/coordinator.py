@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFiles
-from snowmelt.tiering.leases import (
+from snowmelt.tiering.lease_steps import (
     Acquire,
     Acquired,
     Answer,

@@ -11,6 +11,8 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Effect
 
+STEP_MS = 60_000
+"""How far the database's clock goes with each step of the world."""
 Value = int | None
 """None: the row is gone."""
 
@@ -20,6 +22,8 @@ class Change:
     table: TableId
     key: int
     value: Value
+    came_from: int | None = None
+    """The key that the row had before. That it left there is a change of its own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +47,8 @@ class Transaction:
     def stamp_ms(self) -> int:
         """The time that the log gives it: when its last statement began, or what a session set, which may lie in the future."""
         if self.number % 11 == 7:
-            return self.time_ms + 1_000_000
-        return self.time_ms - self.number * 7919 % 97 if self.number % 3 == 0 else self.time_ms
+            return self.time_ms + 10**10
+        return self.time_ms - self.number * 7919 % 97 * STEP_MS if self.number % 3 == 0 else self.time_ms
 
     def effects(self, table: TableId) -> list[Effect]:
         return [effect for name, effect, _ in self.statements if name == table]
@@ -68,6 +72,12 @@ class Database:
     tables: list[TableId]
     keys: int
     in_order: bool
+    large: Random | None = None
+    """Of worlds where some transactions are larger than what a task reads, change a row more than once, and change keys."""
+    keeps_locks: bool = True
+    """Whether statements wait for what is prepared. MySQL 5.7 keeps no locks for it across a restart."""
+    renames: bool = True
+    """A table may be renamed away and another into its name."""
     log: list[Transaction] = field(default_factory=list)
     places: dict[int, tuple[Position, Position]] = field(default_factory=dict)
     """Where each transaction begins and ends in the log of the server that is the primary now."""
@@ -107,19 +117,33 @@ class Database:
         self.number += 1
         changes: list[Change] = []
         table = rng.choice(self.tables)
-        for _ in range(1 if rng.random() < 0.6 else rng.randint(2, 3)):
+        count, size, values = 1 if rng.random() < 0.6 else rng.randint(2, 3), rng.randint(1, 4), [self.number]
+        if self.large is not None and self.large.random() < 0.1:
+            count, size = self.large.randint(4, 12), self.large.randint(10, 60)
+            values = [self.number * 1000 + index for index in range(count)]
+        for index in range(count):
             key = rng.randrange(self.keys)
             if (table, key) in locked or table in blocked:
                 continue
-            locked.add((table, key))
-            changes.append(Change(table, key, None if rng.random() < 0.35 else self.number))
+            value = None if rng.random() < 0.35 else values[index % len(values)]
+            changes.append(Change(table, key, value))
+            if self.large is not None and value is not None and self.large.random() < 0.3:
+                self.move(changes, locked)
             if rng.random() < 0.4:
                 table = rng.choice(self.tables)
+        locked.update((change.table, change.key) for change in changes)
         if prepare and changes:
-            self.prepared.append(Transaction(self.number, time_ms, rng.randint(1, 4), prepares=tuple(changes)))
+            self.prepared.append(Transaction(self.number, time_ms, size, prepares=tuple(changes)))
             self._log(self.prepared[-1])
         else:
-            self._log(Transaction(self.number, time_ms, rng.randint(1, 4), tuple(changes)))
+            self._log(Transaction(self.number, time_ms, size, tuple(changes)))
+
+    def move(self, changes: list[Change], locked: set[tuple[TableId, int]]) -> None:
+        """An UPDATE of the key: the row that was just written gets another one, which may be another chunk's."""
+        assert self.large is not None
+        row, key = changes[-1], self.large.randrange(self.keys)
+        if key != row.key and (row.table, key) not in locked:
+            changes += [Change(row.table, row.key, None), Change(row.table, key, row.value, row.key)]
 
     def decide(self, time_ms: int) -> None:
         """The second phase of one that is prepared. Its keys were locked until now, and stay so until this is visible."""
@@ -127,15 +151,25 @@ class Database:
             first = self.prepared.pop(self.rng.randrange(len(self.prepared)))
             committed = self.rng.random() < 0.7
             self.number += 1
-            changes = first.prepares if committed else ()
+            changes = self.what_is_left(first) if committed else ()
             self._log(Transaction(self.number, time_ms, 1, changes, decides=first.number, committed=committed))
+
+    def what_is_left(self, first: Transaction) -> tuple[Change, ...]:
+        """What a transaction changes by its COMMIT. Of a table that a statement replaced or emptied meanwhile the server may have kept its
+        rows or not. The log does not say so, and has all of them."""
+        since = [one for one in self.log if one.number > first.number]
+        moved = {name for one in since for name, effect, _ in one.statements if effect is not Effect.BREAKS}
+        kept = [change for change in first.prepares if change.table not in moved]
+        kept += [change for change in first.prepares if change.table in moved - self.gone and self.rng.random() < 0.5]
+        return tuple(kept)
 
     def state(self, effect: Effect, time_ms: int, chosen: list[TableId] | None = None) -> None:
         """A statement on a table: it waits for whoever writes there, as the locks of a real one make it."""
         if chosen is None:
             chosen = self.rng.sample(self.tables, 2 if len(self.tables) > 1 and self.rng.random() < 0.2 else 1)
         busy = {name for t in self.hidden for name, _, _ in t.statements} | {change.table for t in self.hidden for change in t.changes}
-        busy |= {change.table for t in self.prepared for change in t.prepares}
+        if self.keeps_locks:
+            busy |= {change.table for t in self.prepared for change in t.prepares}
         chosen = [table for table in chosen if table not in busy and (effect is Effect.MAKES) == (table in self.gone)]
         if not chosen:
             return
@@ -145,7 +179,7 @@ class Database:
             self.schemas[table] += effect is Effect.RESHAPES
             (self.gone.add if effect is Effect.DROPS else self.gone.discard)(table)
             statements.append((table, effect, self.schemas[table]))
-            if effect is Effect.DROPS and self.rng.random() < 0.3:
+            if effect is Effect.DROPS and self.renames and self.rng.random() < 0.3:
                 # Renamed away, and another into its name, by one statement.
                 self.gone.discard(table)
                 statements.append((table, Effect.MAKES, self.schemas[table]))
@@ -204,7 +238,7 @@ def rows_of(table: TableId, transactions) -> dict[int, int]:  # type: ignore[no-
     """The rows of a table after these transactions, in the order of the log."""
     rows: dict[int, int] = {}
     for transaction in transactions:
-        for effect in transaction.effects(table):
+        for effect in transaction.effects(table) if transaction.statements else ():
             if effect is Effect.REWRITES:
                 rows.update(dict.fromkeys(rows.keys() & set(transaction.silent), transaction.number))
             elif effect is Effect.BREAKS:

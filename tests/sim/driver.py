@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from snowmelt.commit import publish
-from snowmelt.commit.coordinator import Coordinator, TableCommitted
+from snowmelt.commit.listeners import Period
 from snowmelt.commit.publish import LastCommit
-from snowmelt.commit.records import Entry, Intent, Reshape, Staged
-from snowmelt.driving import boot, committing, letting_go
+from snowmelt.commit.records import Reshape, Staged
+from snowmelt.driving import boot, committing, letting_go, listening
 from snowmelt.driving.boot import CheckTargets, FindStart, Inspect, MakeHead, TakeGeneration
-from snowmelt.driving.committing import CommitEntry, Learn, StagedJob, TellListeners, WinIntent
+from snowmelt.driving.committing import CommitEntries, Learn, StagedJob, TellListeners, WinIntent
 from snowmelt.driving.entries import Describe, LogReport, TargetNow, TargetWork
 from snowmelt.driving.letting_go import (
     AskUnderWay,
@@ -29,14 +29,17 @@ from snowmelt.driving.letting_go import (
     SweepFiles,
     SweepSegments,
 )
+from snowmelt.driving.listening import MakeTags, Notify
 from snowmelt.driving.steps import DONES, Get, Newest, NewestGeneration, Put, Request, Trim, UnderWay
-from snowmelt.errors import Fenced, InvariantBroken, OutcomeUnknown, SourceDrift, Unavailable
+from snowmelt.errors import Fenced, InvariantBroken
 from snowmelt.planning.asides import Requests, Troubles
 from snowmelt.planning.tables import TablePhase
 from snowmelt.relay import takeover
 from snowmelt.relay.takeover import Waiting
-from tests.sim.capture import Capturing
-from tests.sim.lake import LakeTable
+from tests.sim.commits import Commits
+from tests.sim.lake import LakeTable, Violation
+from tests.sim.metadata import Metadata
+from tests.sim.noticing import HOOK, Caller
 from tests.sim.store import Steps, move
 from tests.sim.tasks import Job, aside
 
@@ -44,11 +47,13 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 
-class Driver(Capturing):
+class Driver(Commits):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.dead = False
         self.paused_until = 0
+        self.metadata = Metadata(world)
+        self.caller = Caller(self)
 
     # ---- what steps ask for
 
@@ -76,6 +81,7 @@ class Driver(Capturing):
                     yield from self.take_folder()
                 return self.generation
             case FindStart(relay):
+                self.loaded_as = world.generation
                 if relay.newest is not None:
                     self.captured, _ = yield from self.read_data(relay.newest.name)
             case CheckTargets(ledger):
@@ -83,17 +89,21 @@ class Driver(Capturing):
                     marker = yield from world.faulty.read(lake.newest_commit)
                     found = None if marker is None else LastCommit(*marker, 0)
                     publish.check_start(target, found, epoch=ledger.epoch, identity=ledger.identity)
-            case Describe(target, work):
-                return (yield from self.describe(target, work))
+            case Describe(works):
+                found = {}
+                for target in world.rng.sample(sorted(works), len(works)):
+                    found[target] = yield from self.describe(target, works[target])
+                return found
             case WinIntent(intent):
                 return (yield from store.put_if_absent("intent", intent.epoch, intent))
-            case CommitEntry(intent, entry):
-                if world.rng.random() < 0.1:
-                    # A try that hangs, is given up on, and comes to its end whenever it likes.
-                    world.spawn(self, self.commit_late(self.coordinator, intent, entry), "late commit")
-                return (yield from self.commit_table(intent, entry))
+            case CommitEntries(intent, works):
+                return (yield from self.commit_entries(intent, [work.entry for work in works]))
             case TellListeners(step):
-                return (yield from world.tell_listeners(step.intent))
+                return (yield from move(listening.hear(Period.HOUR, (HOOK,), step), self.act))
+            case Notify(notice):
+                return self.caller.give(notice)
+            case MakeTags(owed):
+                return (yield from world.tags.make(owed, self.ledger.epoch))
             case AskUnderWay():
                 jobs = [self.job if self.busy else None, self.staged]
                 return UnderWay([job.plan.low for job in jobs if job is not None], self.jobs)
@@ -110,17 +120,19 @@ class Driver(Capturing):
                     # By a thread, which may be late and may outlive the driver.
                     world.spawn(None, self.discard(target, staged.files), "discard")
             case SweepFiles(standing):
-                for lake in world.lakes.values():
-                    if world.rng.random() < 0.3:
-                        # In a task, which may be late and may outlive the driver.
-                        world.spawn(None, move(letting_go.sweep(lake.name, standing), self.act_in_lake), "sweep")
+                world.sweep(self, standing)
             case IsTimeToSumUp():
-                return world.rng.random() < world.profile.trim
+                self.metadata.time_to_sum_up |= (due := world.rng.random() < world.profile.trim)
+                return due
             case SweepSegments(relay, done):
                 for name, number in list(world.segment_numbers.items()):
                     if name in store.data and relay.leftover(number, name, done):
                         yield from store.delete_data(name)
-            case MakeHead() | Learn() | Forget():
+            case Learn(intent):
+                self.metadata.check_learnt(self.ledger, intent, self.generation)
+            case Forget():
+                self.metadata.check_done(self.ledger)
+            case MakeHead():
                 return None
             case _:
                 raise AssertionError(f"nothing is known of {request}")
@@ -156,10 +168,13 @@ class Driver(Capturing):
         world = self.world
         self.machines = yield from move(boot.boot(), self.act)
         assert self.machines is not None
+        if self.loaded_as > self.generation:
+            raise Violation(f"driver {self.generation} begins, and {self.loaded_as} had begun before its records were loaded")
         self.troubles = Troubles(self.ledger.tables)
         if world.rng.random() < world.profile.ask:
             self.requests = Requests(table.incarnation.table for table in self.ledger.tables if table.phase is TablePhase.SET_ASIDE)
         yield from self.tidy()
+        yield from move(listening.remind(self.ledger, (HOOK,)), self.act)
         world.spawn(self, self.capture(), "capture")
         world.spawn(self, self.plan(), "plan")
         world.spawn(self, self.commit(), "commit")
@@ -210,18 +225,31 @@ class Driver(Capturing):
         assert self.machines is not None
         while True:
             yield
+            yield from self.make_room()
             if (yield from move(committing.step(self.machines, self.leftovers), self.act)):
                 continue
             if self.staged is not None and self.relay.newest is not None:
                 yield from self.offer(self.staged)
                 self.staged = None
 
+    def make_room(self) -> Steps[None]:
+        """The log's disk is full: a read is given back that too much of it is held for, at any moment, and nothing waits for an epoch."""
+        full = self.world.full
+        if full is not None and full.random() < 0.2:
+            assert self.machines is not None
+            for reading in list(self.ledger.tables.readings())[:1]:
+                self.give_back(reading.launch, "the relay is full")
+            yield from move(letting_go.let_go_of_log(self.machines), self.act)
+            yield from self.act(SweepFiles((yield from move(letting_go.stand(self.machines), self.act))))
+
     def offer(self, job: Job) -> Steps[bool]:
         assert self.machines is not None
         reports = [LogReport(message, {}) for message in job.messages]
         staged = StagedJob(job.plan, job.writers, reports)
-        offering = committing.offer(self.machines, staged, self.files_of, nonce=self.world.nonce(), now_ms=self.world.clock)
-        return not (yield from move(offering, self.act))
+        offering = committing.offer(self.machines, staged, self.files_of, nonce=self.world.nonce(), now_ms=self.world.time_ms)
+        refused = yield from move(offering, self.act)
+        self.hope()
+        return not refused
 
     def files_of(self, nonce: str) -> Staged:
         """What the read of a nonce left behind."""
@@ -230,43 +258,3 @@ class Driver(Capturing):
             if report.nonce == nonce:
                 return Staged(report.files, (), 0)
         raise InvariantBroken("a read is adopted that nobody reported")
-
-    def commit_late(self, machine: Coordinator, intent: Intent, entry: Entry) -> Steps[None]:
-        for _ in range(self.world.rng.randint(0, 30)):
-            yield
-        try:
-            snapshot = yield from self.commit_table(intent, entry)
-        except (Fenced, SourceDrift):
-            return
-        machine.apply(TableCommitted(intent.epoch, entry.target, snapshot))
-
-    def commit_table(self, intent: Intent, entry: Entry) -> Steps[int]:
-        world, lake = self.world, self.world.lakes[entry.target]
-        while True:
-            view = yield from world.faulty.read(lambda: lake.view(entry.base, entry.files))
-            verdict = publish.judge(intent, entry, view)
-            if isinstance(verdict, publish.EpochInLake):
-                snapshot = verdict.snapshot
-                break
-            try:
-                yield from self.hold(entry)
-                if (yield from self.publish(intent, entry, verdict.on)):
-                    snapshot = verdict.on + 1
-                    break
-            except (Unavailable, OutcomeUnknown):
-                continue
-        while publish.judge_schema(entry, *(yield from world.faulty.read(lambda: (lake.schema, lake.shape)))):
-            try:
-                yield from world.faulty.call(lambda: lake.alter(entry.schema, entry.new_schema or 0, entry.shape))
-            except (Unavailable, OutcomeUnknown):
-                continue
-        return snapshot
-
-    def hold(self, entry: Entry) -> Steps[None]:
-        """Others do not expire what tells whether the entry is there."""
-        lake = self.world.lakes[entry.target]
-        yield from self.world.faulty.call(lambda: lake.hold(entry.base + 1))
-
-    def publish(self, intent: Intent, entry: Entry, on: int) -> Steps[bool]:
-        world = self.world
-        return (yield from world.faulty.call(lambda: world.publish(self.generation, intent, entry, on)))

@@ -56,6 +56,7 @@ class LakeTable:
     """Every file that exists, staged or referenced."""
     snapshots: dict[int, Snapshot] = field(default_factory=lambda: {0: Snapshot(0, False, None, ())})
     newest: int = 0
+    tags: dict[str, Snapshot] = field(default_factory=dict)
     rude_expiry: bool = False
     """Somebody expired what our consumer holds."""
     held_from: int | None = None
@@ -101,6 +102,14 @@ class LakeTable:
         self.snapshots[self.newest] = Snapshot(self.newest, True, marker, parts + added)
         return True
 
+    def tag(self, name: str, number: int, identity: str) -> bool:
+        """Give a snapshot a name, which keeps its files. False: there is none of that number and identity."""
+        snapshot = self.snapshots.get(number)
+        if snapshot is None or snapshot.marker is None or snapshot.marker[1] != identity:
+            return False
+        self.tags.setdefault(name, snapshot)
+        return True
+
     def alter(self, before: int, after: int, shape: bytes) -> bool:
         """Exclusive as well."""
         if self.schema != before:
@@ -141,16 +150,14 @@ class LakeTable:
         else:
             keep.update(number for number in self.snapshots if self.held_from is not None and number >= self.held_from)
         dropped = [number for number in self.snapshots if number not in keep]
-        referenced = {part.name for number in keep for part in self.snapshots[number].parts}
-        for number in dropped:
-            for part in self.snapshots.pop(number).parts:
-                if part.name not in referenced:
-                    self.storage.pop(part.name, None)
+        gone = {part.name for number in dropped for part in self.snapshots.pop(number).parts}
+        for name in gone - self.referenced():
+            self.storage.pop(name, None)
 
     # ---- reading
 
     def referenced(self) -> set[str]:
-        return {part.name for snapshot in self.snapshots.values() for part in snapshot.parts}
+        return {part.name for snapshot in (*self.snapshots.values(), *self.tags.values()) for part in snapshot.parts}
 
     def read(self) -> tuple[Part, ...]:
         parts = self.snapshots[self.newest].parts

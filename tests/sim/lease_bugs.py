@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from snowmelt.tiering.leases import (
-    Acquire,
-    Acquired,
-    Answer,
-    Confirmed,
-    Drop,
-    LeaseBook,
-    LeasePhase,
-    LeaseTrigger,
-    Listed,
-    NoAnswer,
-    Refused,
-    Step,
-    _Lease,
-)
+from snowmelt.tiering.lease_steps import Acquire, Acquired, Answer, Confirmed, Drop, Listed, NoAnswer, Refused, Step
+from snowmelt.tiering.leases import LeaseBook, LeasePhase, LeaseTrigger, _Lease
 from tests.sim.leasing import DURATION_MS
 
 

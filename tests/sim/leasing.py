@@ -17,7 +17,8 @@ from random import Random
 
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import Acquire, Answer, LeaseBook, ListSnapshots, NoAnswer, ReadFiles, Step
+from snowmelt.tiering.lease_steps import Acquire, Answer, ListSnapshots, NoAnswer, ReadFiles, Step
+from snowmelt.tiering.leases import LeaseBook
 from tests.sim.coordinator import Coordinator
 from tests.sim.lake import Violation
 

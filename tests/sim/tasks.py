@@ -3,20 +3,21 @@ and may outlive it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from snowmelt.commit.checks import Message, StagedFile
 from snowmelt.commit.cleaning import Leftovers
-from snowmelt.commit.records import Staged, StagedName
-from snowmelt.driving.entries import Emptied
+from snowmelt.commit.records import Staged, StagedFor, StagedName
+from snowmelt.driving.sharing import LogShare, LogWork
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import Adopting, EpochPlan, Rule, Span
 from snowmelt.planning.facts import OUTSIDE, KeyEnds, Launched
-from snowmelt.relay.retention import Decided
+from snowmelt.relay.retention import Decided, Effect
 from tests.kit.emitting import emits
 from tests.sim.database import Change, Read, Transaction
 from tests.sim.lake import Row
@@ -38,9 +39,10 @@ def packed(key: int) -> bytes:
 class Job:
     """One run of an epoch's log job. Its tasks answer here, whether anybody still listens or not."""
 
-    def __init__(self, plan: EpochPlan, writers: int) -> None:
+    def __init__(self, plan: EpochPlan) -> None:
         self.plan = plan
-        self.writers = writers
+        self.writers = 0
+        """How many tasks it has."""
         self.messages: list[Message] = []
         self.failed = False
         self.stuck: TableId | None = None
@@ -66,6 +68,9 @@ class Tasks:
         covered = opened[1]
         statements = world.emptied_by(table)
         yield
+        if world.profile.statements and rng.random() < world.profile.spite:
+            # The shape is looked up after the snapshot opened, and changes right then.
+            db.state(Effect.RESHAPES, world.time_ms, [table])
         schema = db.schemas[table]
         shown = world.emptied_by(table)
         failed = db.era != opened[0] or db.era != launch.era or shown != statements or rng.random() < world.profile.task_failure
@@ -88,35 +93,30 @@ class Tasks:
             world.reads[nonce] = read
             if rows:
                 target = world.target_of(table)
-                name = str(StagedName(self.generation, True, launch.job, nonce, target))
+                name = str(StagedName(self.generation, StagedFor.CHUNK, launch.job, nonce, target))
                 kept = tuple(Row((str(table), key), sequence.of_chunk(launch.visible), value, f"r{nonce}") for key, value in rows.items())
                 world.lakes[target].storage[name] = kept
                 files = (name,)
         yield
+        if rng.random() < 0.1:
+            # It is slow to answer.
+            for _ in range(rng.randint(1, 60)):
+                yield
         if files:
             self.leftovers.reported(world.target_of(table), Staged(files, (), 0))
         for _ in range(2 if rng.random() < 0.1 else 1):
             self.inbox.append((launch, nonce, high, read, extent if launch.ordinal == OUTSIDE else None, files))
             yield
 
-    def log_task(
-        self,
-        job: Job,
-        writer: int,
-        after: int,
-        upto: int,
-        names: list[str],
-        rules: dict[TableId, Rule],
-        committed: dict[int, Decided],
-        emptied: tuple[Emptied, ...],
-    ) -> Steps[None]:
+    def log_task(self, job: Job, writer: int, work: LogWork, names: list[str], committed: dict[int, Decided]) -> Steps[None]:
         world, rng, plan = self.world, self.world.rng, job.plan
+        share, rules = work.share, work.rules
         yield
         runs = 2 if rng.random() < world.profile.task_failure else 1
         for run in range(runs):
             nonce = world.nonce()
             rows: dict[str, list[Row]] = {}
-            for one in emptied:
+            for one in work.emptied:
                 row = Row((str(one.table), -1), sequence.of_change(one.at), None, f"emptied {one.at}")
                 rows.setdefault(one.target, []).append(row)
             for name in names:
@@ -127,7 +127,7 @@ class Tasks:
                     job.failed = True
                     return
                 for offset, transaction, position in data[1]:
-                    if not after < offset <= upto:
+                    if not share.after < offset <= share.upto:
                         continue
                     changes: tuple[Change, ...] | None = transaction.changes
                     if transaction.committed:
@@ -137,26 +137,38 @@ class Tasks:
                             world.missing_segment(self, aside(committed[offset].group.number))
                         job.failed = True
                         return
-                    self.emit(replace(transaction, changes=changes), offset, position, rules, rows)
+                    self.emit(replace(transaction, changes=changes), offset, position, work, rows)
             yield
             files = []
             for target, kept in rows.items():
                 lake = world.lakes[target]
-                name = str(StagedName(self.generation, False, plan.epoch, nonce, target))
+                name = str(StagedName(self.generation, StagedFor.EPOCH, plan.epoch, nonce, target))
                 lake.storage[name] = tuple({row.key: row for row in kept}.values()) if lake.keyed else tuple(kept)
-                files.append(StagedFile(target, name, after))
+                files.append(StagedFile(target, name, share.after))
                 yield
             if run + 1 < runs:
+                if rng.random() < 0.5:
+                    world.spawn(None, self.answer_late(job, self.answer(job, writer, files)), "late answer")
                 continue
             if rng.random() < world.profile.task_failure:
                 job.failed = True
                 return
-            emitting = sorted(name for name, rule in rules.items() if rule.live or rule.adopted or rule.adopting)
+            emitting = sorted(name for name, rule in rules.items() if rule.emits_all or rule.adopted or rule.adopting)
             if emitting and rng.random() < world.profile.stuck * 0.1:
                 job.stuck, job.failed = rng.choice(emitting), True
                 return
             yield
-            job.messages.append(Message(generation=self.generation, epoch=plan.epoch, writer=writer, files=tuple(files)))
+            job.messages.append(self.answer(job, writer, files))
+
+    def answer(self, job: Job, writer: int, files: list[StagedFile]) -> Message:
+        return Message(generation=self.generation, epoch=job.plan.epoch, writer=writer, files=tuple(files))
+
+    def answer_late(self, job: Job, message: Message) -> Steps[None]:
+        """The answer of a task that was run again. Its job may have another by then, or be over, and the next epoch's be under way."""
+        for _ in range(self.world.rng.randint(0, 40)):
+            yield
+        if self.job is not None and (self.job is job or self.job.plan.epoch != job.plan.epoch):
+            self.job.messages.append(message)
 
     def take_back(self, decided: Decided, rows: tuple[tuple[int, Transaction, Position], ...]) -> tuple[Change, ...] | None:
         """What a prepared transaction changes: from where it lies aside, or from the segment that has both of its phases."""
@@ -164,21 +176,33 @@ class Tasks:
             return self.world.store.data.get(aside(decided.group.number))
         return next(one.prepares for at, one, _ in rows if at == decided.group.offset)
 
-    def emit(
-        self, transaction: Transaction, offset: int, position: Position, rules: dict[TableId, Rule], rows: dict[str, list[Row]]
-    ) -> None:
+    def emit(self, transaction: Transaction, offset: int, position: Position, work: LogWork, rows: dict[str, list[Row]]) -> None:
         world = self.world
+        numbers: Counter[TableId] = Counter()
         for change in transaction.changes:
-            rule = rules.get(change.table)
-            if rule is None:
+            numbers[change.table] += 1
+            rule = work.rules.get(change.table)
+            if rule is None or not self.is_mine(work.share, change, numbers[change.table]):
                 continue
-            adopting = next((one for one in rule.adopting if world.within(change.key, one.span, rule.extent or one.reading.extent)), None)
-            adopted = self.adopted(change.key, rule)
+            key = self.judged_by(change)
+            adopting = next((one for one in rule.adopting if world.within(key, one.span, rule.extent or one.reading.extent)), None)
+            adopted = self.adopted(key, rule)
             covered = self.covered(transaction.number, position)
             keyed = world.lakes[world.target_of(change.table)].keyed
             if emits(rule, offset=offset, adopted=adopted, adopting=adopting, keyed=keyed, covered=covered):
                 row = Row((str(change.table), change.key), sequence.of_change(offset), change.value, f"t{transaction.number}")
                 rows.setdefault(world.target_of(change.table), []).append(row)
+
+    def is_mine(self, share: LogShare, change: Change, number: int) -> bool:
+        """Whether this task writes a row of a transaction that several tasks have: all rows of a key are one task's. `number`: of the row
+        among those of its table, which is enough where each row is one of its own."""
+        if not self.world.lakes[self.world.target_of(change.table)].keyed:
+            return number // 2 % share.parts == share.part
+        return change.key % share.parts == share.part
+
+    def judged_by(self, change: Change) -> int:
+        """The key that says to which chunk a change belongs. An UPDATE of the key is two changes, each with a key of its own."""
+        return change.key
 
     def covered(self, number: int, position: Position) -> Callable[[Adopting], bool]:
         """What the read's mark says of a transaction. A position says it only of the log that it is a position of."""

@@ -7,9 +7,12 @@ from functools import cache
 
 import pytest
 
+from snowmelt.commit.publish import Files, View, judge
+from snowmelt.commit.records import Entry, Intent
+from snowmelt.errors import SourceDrift
 from tests.sim.bugs import BUGS
 from tests.sim.lake import Violation
-from tests.sim.world import World, live
+from tests.sim.world import Actor, World, live
 
 SEEDS = 1000
 SEEDS_MAX = 10_000
@@ -56,5 +59,18 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 def test_every_danger_comes_up() -> None:
     """A world in which nothing happens proves nothing."""
     happened = sum((what_happens(seed) for seed in range(200)), start=Counter())
-    for what in ("Adopted", "Reborn", "Truncated", "Recopied", "Reshaped", "Gone", "SetAside", "back", "fenced", "publish", "put aside"):
+    facts = ("Adopted", "Reborn", "Truncated", "Recopied", "Reshaped", "Gone", "SetAside")
+    for what in (*facts, "back", "fenced", "publish", "put aside", "tables at once", "notice again", "attempts", "foreign deeds"):
         assert happened[what] >= 5, (what, happened)
+
+
+def test_a_pipeline_that_stops_because_others_expired_what_it_holds_is_no_violation() -> None:
+    world = World(0)
+    next(iter(world.lakes.values())).rude_expiry = True
+    entry = Entry(target="a", uuid="u", buckets=1, schema=0, new_schema=None, base=0, empties=(), files=("f",))
+    intent = Intent(epoch=1, generation=1, nonce="n", after=0, upto=1, time_ms=None, facts=(), entries=(entry,), sequence_max=1, segment=1)
+    view = View(uuid="u", buckets=1, schema=0, sequence_field=True, snapshot=3, marker=None, whole=False, files=Files.MISSING)
+    with pytest.raises(SourceDrift) as stopped:
+        judge(intent, entry, view)
+    world.on_stop(Actor(None, "commit", iter(())), stopped.value)  # type: ignore[arg-type]
+    assert world.stopped == str(stopped.value)

@@ -12,30 +12,38 @@ rules of their own.
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from snowmelt.commit.cleaning import CleaningView
 from snowmelt.commit.coordinator import Stage
-from snowmelt.commit.records import Done, Entry, Intent, StagedName
+from snowmelt.commit.publish import NOT_KNOWN
+from snowmelt.commit.records import Done, Entry, Intent, StagedFor, StagedName
 from snowmelt.driving import letting_go
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SnowmeltError, SourceDrift
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import Span
-from snowmelt.planning.facts import OUTSIDE, Adopted, Found, Gone, KeyEnds, Reborn, Recopied, SetAside, Split, Truncated
+from snowmelt.planning.facts import OUTSIDE, Adopted, Found, Gone, KeyEnds, Reborn, Recopied, Reshaped, SetAside, Split, Truncated
 from snowmelt.planning.tables import TablePhase
-from snowmelt.relay.retention import Effect, Relay, Sealed
-from tests.sim.database import Database, Read, Transaction, rows_of
+from snowmelt.relay.retention import Effect, Relay, SegmentRecord
+from tests.sim.attempts import Attempts
+from tests.sim.database import STEP_MS, Database, Read, Transaction, rows_of
 from tests.sim.driver import Driver
+from tests.sim.foreign import Foreign
 from tests.sim.lake import LakeTable, Violation
+from tests.sim.listening import Tags
+from tests.sim.noticing import Hook
+from tests.sim.shared import Shared
 from tests.sim.store import Faulty, Steps, Store, T, move
 
 A, B, C, D = (TableId("db", name) for name in "abcd")
 TARGETS = {A: "a", B: "b", C: "c", D: "d"}
-"""A lake table has one source. `c` is append-only."""
+"""`c` is append-only. A lake table has one source, but in some worlds (`World.shared`)."""
+BEGIN_MS = 1_800_000_000_000
 QUIET_STEPS_MAX = 30_000
 PAUSES = (20, 100, 400)
 """Of a driver, in steps, each of which is a second to it: some outlast every time-out."""
@@ -130,8 +138,14 @@ class Truth:
     gone: bool = False
     recopying: bool = False
     """Its rows were rewritten, and not all of them were read again."""
+    begun: int = 0
+    """Where this incarnation began, or its last copy."""
+    adopted_in: int = 0
+    """The last epoch that adopted a chunk."""
+    high: int = 0
+    """Up to where the log the adopted reads show something of it."""
     read_again: set[int] = field(default_factory=set)
-    aside: list[tuple[Any, ...]] | None = None
+    aside: tuple[bytes, list[tuple[Any, ...]]] | None = None
     """What the lake had of it when it was set aside, and has to have until it comes back."""
 
 
@@ -147,6 +161,8 @@ class World:
         self.seed = seed
         self.rng = rng = Random(seed)
         self.profile = draw(rng)
+        self.shared = Shared.some(self)
+        self.targets = TARGETS if self.shared is None else TARGETS | {B: "a"}
         self.driver = driver
         self.clock = 0
         self.trace = 0
@@ -156,8 +172,14 @@ class World:
         self.faulty = Faulty(rng, self.profile.faults, self.late)
         self.store = Store(self.faulty, self.won)
         self.db = Database(rng, list(self.profile.tables), self.profile.keys, self.profile.marks == "positions")
+        chance = Random(f"large {seed}")
+        self.db.large = chance if chance.random() < 0.4 else None
+        self.share_bytes_min = chance.choice((1, 4, 20))
+        """Less than this of the log is not worth a task of its own."""
+        self.db.keeps_locks = chance.random() < 0.6
         self.db.begin()
-        self.lakes = {name: LakeTable(name, name != "c", rng) for name in sorted({TARGETS[table] for table in self.profile.tables})}
+        self.db.renames = self.shared is None
+        self.lakes = {name: LakeTable(name, name != "c", rng) for name in sorted({self.targets[table] for table in self.profile.tables})}
         self.actors: list[Actor] = []
         self.drivers: list[Driver] = []
         # Of a chance of its own, so that each seed's other dangers stay what they are.
@@ -170,8 +192,22 @@ class World:
         self.maintained = chance if chance.random() < 0.2 else None
         """Others compact and expire right behind some publishes, and every driver dies there."""
         chance = Random(f"ripe {seed}")
-        self.ripe = chance if chance.random() < 0.2 else None
+        self.ripe = chance if chance.random() < 0.2 and self.shared is None else None
         """Every table is live before anything bad happens, and changed as a whole now and then: in a hostile world few become live."""
+        chance = Random(f"full {seed}")
+        self.full = chance if chance.random() < 0.3 else None
+        """The log's disk is full now and then."""
+        self.early = Random(f"early {seed}").random() < 0.2 and C not in self.profile.tables
+        """Reads are adopted that show more than the epoch's end, of a keyed table, whose log makes good for it later. Release is the
+        second guard: it waits for the log."""
+        self.eager = Random(f"eager {seed}").random() < 0.3 and self.profile.statements == 0.0 and self.full is None
+        """Epochs are planned from an intent that is asked for. What was planned from one that lost is the second guard's to drop."""
+        if self.early:
+            # The log lags, and little keeps chunks from being read while it does.
+            rare = {"task_failure": 0.0, "give_back": 0.0, "stuck": 0.0, "statements": 0.0}
+            self.profile = replace(self.profile, epoch_bytes=1, trim=0.9, running_max=6, show=0.2, **rare)
+        self.attempts = Attempts.some(self)
+        self.foreign = Foreign.some(self)
         self.nonces = 0
         self.reads: dict[str, Read] = {}
         self.segment_numbers: dict[str, int] = {}
@@ -187,9 +223,12 @@ class World:
         self.dones: dict[int, Done] = {}
         self.truths: dict[TableId, Truth] = {}
         self.published: dict[tuple[str, int], str] = {}
-        self.heard: set[int] = set()
+        self.tags = Tags(self)
+        self.hook = Hook(self)
         self.watermarks: dict[str, int] = {}
         self.claimed: dict[int, dict[str, int]] = {}
+        self.asked: set[tuple[int, TableId]] = set()
+        """Requests that were heard, by generation and table."""
         self.counts: Counter[str] = Counter()
 
     # ---- running
@@ -197,14 +236,14 @@ class World:
     def run(self) -> None:
         """Live through the seed. An oracle that is not content raises `Violation`."""
         self.start_driver()
-        profile, rng = self.profile, self.rng
+        profile, rng, full = self.profile, self.rng, self.full
         if self.ripe is not None:
             for _ in range(2 * self.db.keys):
-                self.db.write(self.clock)
+                self.db.write(self.time_ms)
                 self.db.show()
             self.calm_down()
             self.come_to_rest()
-            self.profile, self.faulty.rate = profile, profile.faults
+            self.profile, self.faulty.rate, self.full = profile, profile.faults, full
         for _ in range(profile.steps):
             if self.stopped:
                 return
@@ -216,13 +255,13 @@ class World:
                 self.happen(rng.random())
         self.calm_down()
         # Half of the worlds end with somebody who asks for all that is set aside; in the others it stays so.
-        self.profile = replace(self.profile, ask=rng.choice((0.0, 1.0)))
+        self.profile = replace(self.profile, ask=0.0 if self.shared is not None else rng.choice((0.0, 1.0)))
         for driver in self.drivers:
             driver.paused_until = 0
         self.end_quietly()
 
     def calm_down(self) -> None:
-        self.faulty.rate = 0.0
+        self.faulty.rate, self.full = 0.0, None
         self.profile = replace(
             self.profile, task_failure=0.0, give_back=0.0, spite=0.0, stuck=0.0, exclude=0.0, epoch_bytes=1000, running_max=6
         )
@@ -230,16 +269,20 @@ class World:
     def happen(self, chance: float) -> None:
         profile, rng, db = self.profile, self.rng, self.db
         if chance < 0.25:
-            db.write(self.clock, prepare=rng.random() < profile.two_phases)
+            db.write(self.time_ms, prepare=rng.random() < profile.two_phases)
         if rng.random() < profile.two_phases * 0.2:
-            db.decide(self.clock)
+            db.decide(self.time_ms)
         if chance < profile.show * 4:
             db.show()
         if rng.random() < profile.statements:
             others = (Effect.EMPTIES, Effect.EMPTIES, Effect.REWRITES, Effect.RESHAPES, Effect.DROPS, Effect.MAKES, Effect.MAKES)
-            db.state(Effect.BREAKS if rng.random() < profile.breaks else rng.choice(others), self.clock)
+            db.state(Effect.BREAKS if rng.random() < profile.breaks else rng.choice(others), self.time_ms)
         if self.ripe is not None and self.ripe.random() < 0.01:
             self.change_one_that_is_live()
+        if self.shared is not None:
+            self.shared.happen()
+        if self.attempts is not None:
+            self.attempts.happen()
         if rng.random() < 0.01:
             db.rotate()
         if rng.random() < profile.fail_over:
@@ -261,7 +304,7 @@ class World:
         ready = [actor for actor in self.actors if actor.driver is None or actor.driver.paused_until <= self.clock]
         if ready:
             actor = self.rng.choice(ready)
-            for _ in range(self.rng.randint(1, self.profile.burst)):
+            for _ in range(1 + int(self.rng.random() * self.profile.burst)):
                 if not self.step(actor) or (actor.driver is not None and (actor.driver.dead or actor.driver.paused_until > self.clock)):
                     break
 
@@ -273,6 +316,9 @@ class World:
         except StopIteration:
             self.actors.remove(actor)
         except Fenced as error:
+            if self.foreign is not None and self.foreign.expects(error):
+                self.stopped = str(error)
+                return False
             self.say(f"fenced {actor.driver and actor.driver.generation}")
             if actor.driver is not None and actor.driver.generation == self.generation:
                 # Every older one is fenced, too, and ends as soon as it goes on.
@@ -287,10 +333,14 @@ class World:
 
     def on_stop(self, actor: Actor, error: SnowmeltError) -> None:
         driver = actor.driver
-        if driver is not None and driver.generation < self.generation:
+        if self.foreign is not None and self.foreign.expects(error):
+            self.stopped = str(error)
+        elif driver is not None and driver.generation < self.generation:
+            if "does not have what the store says" in error.fact:
+                raise Violation(f"a driver that a newer one has passed is told of a store that was restored: {error}") from error
             # A stale driver may find things gone; it is about to be told.
             self.end(actor)
-        elif any(lake.rude_expiry for lake in self.lakes.values()) and "can't be told" in error.fact:
+        elif any(lake.rude_expiry for lake in self.lakes.values()) and error.fact == NOT_KNOWN:
             self.counts["stopped by foreign expiry"] += 1
             self.stopped = str(error)
         else:
@@ -337,6 +387,15 @@ class World:
         if self.rng.random() < 0.5:
             lake.expire(ours, rude=self.rude)
 
+    def sweep(self, driver: Driver, standing: CleaningView) -> None:
+        """Clean, in tasks, which may be late and outlive the driver. Out of spite older drivers go on just then, and this one does not."""
+        for lake in self.lakes.values():
+            if self.full is not None or self.rng.random() < 0.3:
+                self.spawn(None, move(letting_go.sweep(lake.name, standing), driver.act_in_lake), "sweep")
+        if driver.generation == self.generation and len(self.drivers) > 1 and self.rng.random() < 5 * self.profile.spite:
+            for other in self.drivers:
+                other.paused_until = self.clock + self.rng.choice(PAUSES[:2]) if other is driver else 0
+
     def change_one_that_is_live(self) -> None:
         """A table that is live is truncated or rewritten, as soon as all who write have committed."""
         assert self.ripe is not None
@@ -345,12 +404,12 @@ class World:
         if live:
             while self.db.hidden:
                 self.db.show()
-            self.db.state(self.ripe.choice((Effect.EMPTIES, Effect.REWRITES)), self.clock, [self.ripe.choice(live)])
+            self.db.state(self.ripe.choice((Effect.EMPTIES, Effect.REWRITES)), self.time_ms, [self.ripe.choice(live)])
 
     def end_quietly(self) -> None:
         """Nothing bad happens any more; all must come to its end."""
         while self.db.prepared:
-            self.db.decide(self.clock)
+            self.db.decide(self.time_ms)
         while self.db.hidden:
             self.db.show()
         for act in self.late:
@@ -358,9 +417,12 @@ class World:
         self.late.clear()
         if not self.drivers or self.profile.ask or self.rng.random() < 0.5:
             self.start_driver()
+        self.hook.away = Random(f"hook {self.seed}").random() < 0.2
         self.come_to_rest()
         if not self.stopped:
             self.check_end()
+            if self.foreign is not None:
+                self.foreign.happen()
 
     def come_to_rest(self) -> None:
         for step in range(QUIET_STEPS_MAX):
@@ -401,6 +463,11 @@ class World:
 
     # ---- for those who live here
 
+    @property
+    def time_ms(self) -> int:
+        """By the database's clock."""
+        return BEGIN_MS + self.clock * STEP_MS
+
     def say(self, text: str) -> None:
         self.trace = zlib.crc32(text.encode(), self.trace)
         if self.told is not None:
@@ -411,7 +478,7 @@ class World:
         return f"n{self.nonces}"
 
     def target_of(self, table: TableId) -> str:
-        return TARGETS[table]
+        return self.targets[table]
 
     def within(self, key: int, span: Span | None, extent: KeyEnds | None) -> bool:
         """Whether a key lies in a span, or, for None, outside of the extent."""
@@ -455,13 +522,8 @@ class World:
     def emptied_by(self, table: TableId) -> list[int]:
         """The visible statements that a read of a table may not straddle."""
         db = self.db
-        return [t.number for t in db.log if t.number in db.visible and any(one is not Effect.RESHAPES for one in t.effects(table))]
-
-    def tell_listeners(self, intent: Intent) -> Steps[str]:
-        yield
-        self.heard.add(intent.epoch)
-        yield
-        return f"heard {intent.epoch}"
+        stated = (t for t in db.log if t.statements and t.number in db.visible)
+        return [t.number for t in stated if any(one is not Effect.RESHAPES for one in t.effects(table))]
 
     def missing_segment(self, driver: Driver, name: str) -> None:
         if driver.generation == self.generation and not driver.dead:
@@ -481,6 +543,8 @@ class World:
             raise Violation(f"{entry.target}: epoch {intent.epoch} is published twice")
         self.published[entry.target, intent.epoch] = intent.identity
         self.check_table(entry.target, intent.upto)
+        if self.foreign is not None:
+            self.foreign.at_publish(entry)
         if self.maintained is not None and not self.rude and self.maintained.random() < 0.3:
             lake.compact(False, f"compact-{self.nonce()}")
             for _ in range(3):
@@ -498,21 +562,25 @@ class World:
                 driver.paused_until = self.clock + self.rng.choice(PAUSES)
             self.start_driver()
         match record:
-            case Sealed():
+            case SegmentRecord():
                 self.counts["put aside"] += len(record.put_aside)
                 self.check_sealed(record)
             case Intent():
                 self.say(f"intent {number} of {record.identity} ({record.after}, {record.upto}]")
                 if number not in self.intents:
                     self.fold(record)
+                if self.foreign is not None:
+                    self.foreign.at_intent(record)
             case Done():
                 self.say(f"done {number}")
+                if self.foreign is not None:
+                    self.foreign.at_done(record, self.store)
                 if number not in self.dones:
                     self.check_done(record)
             case str() if kind == "generation":
                 self.generation = number
 
-    def check_sealed(self, sealed: Sealed) -> None:
+    def check_sealed(self, sealed: SegmentRecord) -> None:
         if sealed.number in self.sealed:
             # Trimmed, and put again by a driver that does not know yet: nobody reads it.
             return
@@ -535,18 +603,27 @@ class World:
         if intent.epoch > 1 and (before is None or before.upto != intent.after or before.epoch not in self.dones):
             raise Violation(f"intent {intent.epoch} does not follow")
         self.intents[intent.epoch] = intent
+        for entry in intent.entries:
+            self.check_order(entry)
         keys = range(self.db.keys)
         for fact in intent.facts:
             table = fact.incarnation.table
             if not isinstance(fact, Found) and table not in self.truths:
                 raise Violation(f"intent {intent.epoch} speaks of {table}, which is not there")
             self.counts[type(fact).__name__] += 1
+            if isinstance(fact, Reborn | Truncated | Recopied | Gone):
+                self.check_begins(fact, intent)
             match fact:
                 case Found(incarnation, at=at):
-                    self.truths[table] = Truth(incarnation.number, past=self.past(table, at, found=True))
+                    self.truths[table] = Truth(incarnation.number, past=self.past(table, at, found=True), begun=at)
+                case Reshaped(_, at) if self.truths[table].aside is None:
+                    after = self.log[bisect_right(self.offsets, at) : bisect_right(self.offsets, intent.upto)]
+                    if any(change.table == table for _, transaction in after for change in transaction.changes):
+                        raise Violation(f"epoch {intent.epoch} has rows of {table} after a change of their shape")
                 case Reborn(incarnation, at):
+                    self.check_asked(fact, intent)
                     self.counts["back"] += self.truths[table].aside is not None
-                    self.truths[table] = Truth(incarnation.number, since=at, past=self.past(table, at))
+                    self.truths[table] = Truth(incarnation.number, since=at, past=self.past(table, at), begun=at)
                 case Truncated(_, at):
                     truth = self.truths[table]
                     truth.past = self.past(table, at)
@@ -554,27 +631,31 @@ class World:
                 case Gone(_, at):
                     truth = self.truths[table]
                     truth.gone, truth.since = True, at
-                case Recopied():
+                case Recopied(_, at):
                     truth = self.truths[table]
+                    truth.begun, truth.adopted_in, truth.high = at, 0, 0
                     truth.extent, truth.uppers, truth.recopying, truth.read_again = None, [], True, set()
                 case SetAside():
                     self.truths[table].aside = self.held(table)
                 case Split(_, _, uppers):
                     self.truths[table].uppers.extend(int.from_bytes(upper, "big") for upper in uppers)
-                case Adopted(incarnation=_, ordinal=ordinal, nonce=nonce, visible=_, high=_, extent=extent):
-                    self.adopt(self.truths[table], ordinal, nonce, extent)
+                case Adopted(ordinal=ordinal, nonce=nonce, high=high, extent=extent):
+                    truth = self.truths[table]
+                    truth.adopted_in, truth.high = intent.epoch, max(truth.high, high)
+                    self.check_read(fact, intent)
+                    self.adopt(truth, ordinal, nonce, extent)
                 case _:
                     pass
 
-    def held(self, table: TableId) -> list[tuple[Any, ...]]:
-        """What a reader of the lake gets of a table."""
-        lake = self.lakes[TARGETS[table]]
+    def held(self, table: TableId) -> tuple[bytes, list[tuple[Any, ...]]]:
+        """What a reader of the lake gets of a table: its columns and its rows."""
+        lake = self.lakes[self.targets[table]]
         rows = lake.merged().values() if lake.keyed else lake.rows()
-        return sorted((row.key, row.sequence, row.origin) for row in rows if row.key[0] == str(table))
+        return lake.shape, sorted((row.key, row.sequence, row.origin) for row in rows if row.key[0] == str(table))
 
     def past(self, table: TableId, at: int, *, found: bool = False) -> Counter[tuple[int, int | None, str]]:
         """What a change table keeps of a table that is emptied, or made anew, at an offset."""
-        lake = self.lakes[TARGETS[table]]
+        lake = self.lakes[self.targets[table]]
         if lake.keyed:
             return Counter()
         past = self.appended(table)
@@ -584,7 +665,40 @@ class World:
         return past
 
     def appended(self, table: TableId) -> Counter[tuple[int, int | None, str]]:
-        return Counter((row.key[1], row.value, row.origin) for row in self.lakes[TARGETS[table]].rows() if row.key[0] == str(table))
+        return Counter((row.key[1], row.value, row.origin) for row in self.lakes[self.targets[table]].rows() if row.key[0] == str(table))
+
+    def check_begins(self, fact: Reborn | Truncated | Recopied | Gone, intent: Intent) -> None:
+        """A statement about a whole table comes before all rows of it: those of before it are another epoch's."""
+        table = fact.incarnation.table
+        before = self.log[bisect_right(self.offsets, intent.after) : bisect_left(self.offsets, fact.at)]
+        if any(change.table == table for _, transaction in before for change in transaction.changes):
+            raise Violation(f"epoch {intent.epoch} has rows of {table} before the statement at {fact.at}")
+
+    def check_asked(self, fact: Reborn, intent: Intent) -> None:
+        """What a driver was asked for once it does once."""
+        if fact.asked and (asked := (intent.generation, fact.incarnation.table)) in self.asked:
+            raise Violation(f"{fact.incarnation} is made again for a request that was heard: {asked}")
+        if fact.asked:
+            self.asked.add((intent.generation, fact.incarnation.table))
+
+    def check_order(self, entry: Entry) -> None:
+        """Files of chunks come first, then those of the log in its order."""
+        stored = self.lakes[entry.target].storage
+        files = [(StagedName.parse(name).waits_for is not StagedFor.CHUNK, stored.get(name, ())) for name in entry.files]
+        firsts = [(log, min((row.sequence for row in rows), default=0) if log else 0) for log, rows in files]
+        if firsts != sorted(firsts):
+            raise Violation(f"{entry.target}: files are not in the order of the log: {entry.files}")
+
+    def check_read(self, fact: Adopted, intent: Intent) -> None:
+        """What an epoch adopts was read in one shape and of one table, and of it all that the lane drops is known."""
+        table, read = fact.incarnation.table, self.reads[fact.nonce]
+        if read.schema != self.as_of(table, intent.upto)[1]:
+            raise Violation(f"epoch {intent.epoch} adopts a read of {table} in shape {read.schema}")
+        low, high = bisect_right(self.offsets, fact.visible), bisect_right(self.offsets, intent.upto)
+        if any(transaction.effects(table) for _, transaction in self.log[low:high]):
+            raise Violation(f"epoch {intent.epoch} adopts a read of {table} over a statement")
+        if not self.lakes[self.targets[table]].keyed and not read.contains <= read.covered:
+            raise Violation(f"epoch {intent.epoch} appends a read of {table} that has more than it says")
 
     def adopt(self, truth: Truth, ordinal: int, nonce: str, extent: KeyEnds | None) -> None:
         if truth.aside is not None:
@@ -611,11 +725,13 @@ class World:
         lake = self.lakes[target]
         end = bisect_right(self.offsets, upto)
         for table, truth in self.truths.items():
-            if TARGETS[table] != target or truth.gone:
+            if self.targets[table] != target or truth.gone:
                 continue
             if truth.aside is not None:
                 if self.held(table) != truth.aside:
                     raise Violation(f"{table} is set aside, and at {upto} the lake has {self.held(table)}, no longer {truth.aside}")
+                continue
+            if self.early and upto < truth.high:
                 continue
             if lake.keyed:
                 rows = rows_of(table, (transaction for _, transaction in self.log[:end]))
@@ -656,10 +772,10 @@ class World:
             if entry.new_schema is not None and self.lakes[entry.target].schema < entry.new_schema:
                 raise Violation(f"epoch {done.epoch} is done and {entry.target} has not its schema")
             rows = (row for name in entry.files for row in self.lakes[entry.target].storage.get(name, ()))
-            if any(row.sequence > intent.sequence_max for row in rows):
+            if not self.early and any(row.sequence > intent.sequence_max for row in rows):
                 raise Violation(f"epoch {done.epoch} holds greater sequences than it says")
-        if done.epoch not in self.heard or done.listeners != f"heard {done.epoch}":
-            raise Violation(f"epoch {done.epoch} is done and a listener does not know")
+        self.tags.check_done(done)
+        self.hook.check_done(done)
         for target, time_ms in self.claimed[done.epoch].items():
             before = self.watermarks.get(target)
             if before is not None and time_ms < before:
@@ -667,6 +783,10 @@ class World:
             if before is None or time_ms > before:
                 self.check_watermark(target, time_ms, intent)
             self.check_complete(target)
+        for target in self.watermarks.keys() - self.claimed[done.epoch].keys():
+            sources = [one for table, one in self.truths.items() if self.targets[table] == target and not one.gone]
+            if sources and all(one.aside is not None or (len(one.adopted) == self.db.keys and not one.recopying) for one in sources):
+                raise Violation(f"{target} has lost its watermark although it has all of each source")
         self.watermarks = dict(self.claimed[done.epoch])
 
     def claim_watermarks(self, epoch: int, watermarks: dict[str, int]) -> None:
@@ -676,7 +796,7 @@ class World:
 
     def check_watermark(self, target: str, time_ms: int, intent: Intent) -> None:
         """Where it moved, every source of the table is in the lake up to then."""
-        if any(truth.aside is not None and TARGETS[table] == target and not truth.gone for table, truth in self.truths.items()):
+        if any(truth.aside is not None and self.targets[table] == target and not truth.gone for table, truth in self.truths.items()):
             raise Violation(f"the watermark of {target} moved though a source is set aside")
         if intent.time_ms is None or time_ms > intent.time_ms:
             raise Violation(f"the watermark of {target} is ahead of the log")
@@ -688,7 +808,7 @@ class World:
     def check_complete(self, target: str) -> None:
         """A lake table that has a watermark has all of each source."""
         for table, truth in self.truths.items():
-            counts = TARGETS[table] == target and not truth.gone and truth.aside is None
+            counts = self.targets[table] == target and not truth.gone and truth.aside is None
             if counts and len(truth.adopted) < self.db.keys:
                 raise Violation(f"{target} has a watermark and not all of {table}")
 
@@ -698,14 +818,14 @@ class World:
             self.check_table(target, self.offsets[-1] if self.offsets else 0)
         for table in self.db.tables:
             aside = table in self.truths and self.truths[table].aside is not None
-            if table not in self.db.gone and self.lakes[TARGETS[table]].keyed and not aside:
+            if table not in self.db.gone and self.lakes[self.targets[table]].keyed and not aside:
                 live = self.db.rows(table, self.db.visible)
-                got = {key: row.value for (source, key), row in self.lakes[TARGETS[table]].merged().items() if source == str(table)}
+                got = {key: row.value for (source, key), row in self.lakes[self.targets[table]].merged().items() if source == str(table)}
                 if got != live:
                     raise Violation(f"{table} in the end: the lake has {got}, the database {live}")
-                if self.lakes[TARGETS[table]].shape != f"shape {self.db.schemas[table]}".encode():
+                if self.lakes[self.targets[table]].shape != f"shape {self.db.schemas[table]}".encode():
                     raise Violation(
-                        f"{table} in the end: the lake has {self.lakes[TARGETS[table]].shape!r}, the database {self.db.schemas[table]}"
+                        f"{table} in the end: the lake has {self.lakes[self.targets[table]].shape!r}, the database {self.db.schemas[table]}"
                     )
         newest = self.newest_driver()
         if newest is not None:
@@ -716,7 +836,19 @@ class World:
             for target in self.lakes:
                 finish(move(letting_go.sweep(target, standing), newest.act_in_lake))
             self.check_leftovers(newest)
+            self.end_calls(newest)
+        self.hook.check_end()
+        self.tags.check_end()
         self.counts["epochs"] += len(self.intents)
+
+    def end_calls(self, newest: Driver) -> None:
+        """Notices come to their end, by another driver if none could be given by this one."""
+        if self.hook.away:
+            self.hook.away = False
+            self.drop(newest)
+            newest = self.driver(self)
+            finish(newest.boot())
+        finish(newest.caller.work())
 
     def check_leftovers(self, driver: Driver) -> None:
         """What is not in use was let go of: files, segments, metadata."""
@@ -724,20 +856,24 @@ class World:
         aside = [name for name in self.store.data if name.startswith("held-")]
         if aside:
             raise Violation(f"prepared transactions are left over: {aside}")
-        left = [name for name in self.store.data if name not in held and self.segment_numbers[name] != driver.ledger.done_segment]
+        # Which data the record has that the newest intent names is known only where the record is held.
+        unknown = {driver.ledger.done_segment} - {segment.number for segment in driver.relay.segments}
+        left = [name for name in self.store.data if name not in held and self.segment_numbers[name] not in unknown]
         if left:
             raise Violation(f"segments are left over: {left}")
         if any(segment.last < driver.ledger.done_upto for segment in driver.relay.segments):
             raise Violation("the relay holds what a done epoch has passed")
         last = self.intents[driver.ledger.epoch].time_ms if driver.ledger.epoch in self.intents else None
-        resting = {TARGETS[table] for table, truth in self.truths.items() if truth.aside is not None}
-        for target in {TARGETS[table] for table in self.db.tables if table not in self.db.gone} - resting:
+        resting = {self.targets[table] for table, truth in self.truths.items() if truth.aside is not None}
+        for target in {self.targets[table] for table in self.db.tables if table not in self.db.gone} - resting:
             if last is not None and self.watermarks.get(target, -1) < last:
                 raise Violation(f"the watermark of {target} stands still")
         for lake in self.lakes.values():
-            # What a driver staged whose intent is still the newest could yet be named by it.
+            # What a driver staged may be named by an intent of it as long as no newer driver has won one.
             over = [name for name in lake.storage if name.startswith("sm-") and name not in lake.referenced()]
-            staged = [name for name in over if StagedName.parse(name).generation != driver.ledger.generation]
+            own = {driver.generation}.difference({driver.ledger.generation})
+            wrote = {name: StagedName.parse(name).generation for name in over}
+            staged = [name for name in over if wrote[name] < driver.ledger.generation or wrote[name] in own]
             if staged:
                 raise Violation(f"{lake.name}: staged files are left over: {staged}")
         numbers = {segment.number for segment in driver.relay.segments} | {driver.ledger.done_segment}

@@ -9,10 +9,11 @@ from typing import Any
 from unittest import mock
 
 from snowmelt.model.fluss import Bucket
-from snowmelt.tiering import fence, rounds
+from snowmelt.tiering import fence, round_steps, rounds
 from snowmelt.tiering.fence import Base, KnownToFluss, LakeView, PublishRound, RoundInLake, Start, Tiered, Untold
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.rounds import BucketRead, CommitPrepared, Look, Looked, Outcome, Round, RoundState, RoundTrigger, Step, Told
+from snowmelt.tiering.round_steps import BucketRead, CommitPrepared, Failed, Look, Looked, Outcome, Step, Told
+from snowmelt.tiering.rounds import Round, RoundState, RoundTrigger
 from tests.sim.store import Steps
 from tests.sim_tiering.service import Running, Service
 
@@ -104,15 +105,15 @@ class JudgesOnce(Service):
 class KeepsNothing(Service):
     """Fluss is not told what to keep."""
 
-    def tell(self, running: Running, tiered: Tiered, keep_from: int | None) -> Steps[Told]:
+    def tell(self, running: Running, tiered: Tiered, keep_from: int | None) -> Steps[Told | Failed]:
         return (yield from super().tell(running, tiered, None))
 
 
 class LeavesFiles(Service):
     def perform(self, running: Running, step: Step) -> Steps[Outcome]:
-        if isinstance(step, rounds.Clean):
+        if isinstance(step, round_steps.Clean):
             yield
-            return rounds.Cleaned()
+            return round_steps.Cleaned()
         return (yield from super().perform(running, step))
 
 

@@ -11,8 +11,7 @@ from snowmelt.model.fluss import Bucket
 from snowmelt.tiering import fence
 from snowmelt.tiering.fence import KnownToFluss, Tiered
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.rounds import (
-    ENDS,
+from snowmelt.tiering.round_steps import (
     Absent,
     BucketRead,
     CheckTable,
@@ -35,9 +34,7 @@ from snowmelt.tiering.rounds import (
     Prepare,
     ReadSplits,
     Report,
-    Round,
     RoundReported,
-    RoundState,
     SnapshotsLeased,
     SplitsRead,
     Step,
@@ -46,6 +43,7 @@ from snowmelt.tiering.rounds import (
     Told,
     Unclear,
 )
+from snowmelt.tiering.rounds import ENDS, Round, RoundState
 from snowmelt.tiering.splits import Budget, LogSplit, SnapshotSplit, Split
 from tests.sim.lake import Violation
 from tests.sim.store import Steps
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
 
 BEAT_MS = 25_000
 ROUNDS_MAX = 2
+TELLINGS_MAX = 2
 
 
 @dataclass(slots=True)
@@ -70,6 +69,7 @@ class Running:
     restarts: int
     staged: set[str] = field(default_factory=set)
     unclear: bool = False
+    untold: int = 0
     reporting: bool = False
     """It is not renewed any more."""
 
@@ -176,13 +176,13 @@ class Service:
             case Tell(tiered, _, keep_from):
                 return (yield from self.tell(running, tiered, keep_from))
             case Clean(messages):
-                lake = world.lakes_by_identity[running_identity(messages)] if messages else None
+                written = world.lakes_by_identity[running_identity(messages)] if messages else None
                 for message in messages:
                     yield
                     name = message.decode()
-                    assert lake is not None
-                    if name not in lake.referenced():
-                        lake.storage.pop(name, None)
+                    assert written is not None
+                    if name not in written.referenced():
+                        written.storage.pop(name, None)
                 return Cleaned()
             case Report(finished, more):
                 return (yield from self.report(running, finished, more))
@@ -255,12 +255,16 @@ class Service:
                 running.unclear = True
                 return Unclear()
 
-    def tell(self, running: Running, tiered: Tiered, keep_from: int | None) -> Steps[Told]:
+    def tell(self, running: Running, tiered: Tiered, keep_from: int | None) -> Steps[Told | Failed]:
         world = self.world
         try:
             yield from world.faulty.call(lambda: world.fluss.tell(running.round.table_id, tiered, keep_from))
         except (Unavailable, OutcomeUnknown):
-            return Told(False)
+            running.untold += 1
+            if running.untold < TELLINGS_MAX:
+                return Told(False)
+            world.counts["Left untold"] += running.round.state is RoundState.NEWEST
+            return Failed()
         except Refused:
             # There is no such table any more, and nobody to be told.
             return Told(True)

@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from snowmelt.databases.contract.capture import CaptureLimits
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.gtid import MySqlGtidSet, of_words, words_of
 from snowmelt.databases.mysql.log import framing
-from snowmelt.databases.mysql.log.capture import _Log, _Writer
+from snowmelt.databases.mysql.log.capture.starting import StreamStart
+from snowmelt.databases.mysql.log.capture.streaming import LogStream
+from snowmelt.databases.mysql.log.capture.writing import DurableWriter
 from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.log.statements import read_flagged_groups
@@ -38,25 +41,19 @@ def captured(
     size: int = -1,
     scan: bool = False,
     located: Callable[[Position], None] | None = None,
-) -> Iterator[_Log]:
+) -> Iterator[LogStream]:
     """What `Capture.run` has between two connections; sealed and durable when the block ends.
 
     `size` is what the server says of its file when the stream leaves it, by itself where it ends.
     """
     folder.mkdir(exist_ok=True)
-    writer = _Writer(folder, 3, BUFFER_BYTES, queue.SimpleQueue[Segment]().put)
+    writer = DurableWriter(folder, 3, BUFFER_BYTES, queue.SimpleQueue[Segment]().put)
     writer.start()
     try:
-        log = _Log(
+        log = LogStream(
             writer,
-            folder,
-            SERVER,
-            LogFile("binlog", 1),
-            after.end if after else Position(1, start),
-            segment_bytes=segment_bytes,
-            seal_s=3600,
-            after=after,
-            scan=scan,
+            StreamStart(SERVER, LogFile("binlog", 1), after.end if after else Position(1, start), scan, after),
+            CaptureLimits(segment_bytes=segment_bytes, seal_ms=3_600_000),
             located=located,
             file_bytes=lambda _: size if size >= 0 else log.progress[1],
         )
@@ -66,7 +63,7 @@ def captured(
         writer.finish()
 
 
-def send(log: _Log, wire: bytes) -> None:
+def send(log: LogStream, wire: bytes) -> None:
     """What a connection does with the bytes of a server."""
     source = np.zeros(BUFFER_BYTES, np.uint8)
     held = 0

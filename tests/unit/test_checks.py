@@ -34,7 +34,7 @@ def reading(nonce: str = "read") -> Tables:
     for fact in (
         Found(ORDERS, "ods.orders", True, 1),
         Launched(ORDERS, OUTSIDE, 1, 10, 0),
-        Reported(ORDERS, OUTSIDE, 1, nonce, 20, True, 1, ()),
+        Reported(incarnation=ORDERS, ordinal=OUTSIDE, job=1, nonce=nonce, high=20, exact=True, schema=1, files=()),
     ):
         tables.apply(fact)
     return tables

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from snowmelt.commit.cleaning import CleaningView, Leftovers, deletable, sweep_due
-from snowmelt.commit.records import Entry, Intent, Staged, StagedName
+from snowmelt.commit.cleaning import CleaningView, Leftovers, RewritesUnderWay, deletable, sweep_due
+from snowmelt.commit.records import Entry, Intent, Staged, StagedFor, StagedName, generation_of
 
 STANDING = CleaningView(generation=5, epoch=7, intent_generation=5, named=frozenset(), jobs=20, under_way=frozenset({18, 20}))
 
 
 def log(epoch: int, generation: int = 5) -> StagedName:
-    return StagedName(generation, False, epoch, "n", "f")
+    return StagedName(generation, StagedFor.EPOCH, epoch, "n", "f")
 
 
 def chunk(job: int, generation: int = 5) -> StagedName:
-    return StagedName(generation, True, job, "n", "f")
+    return StagedName(generation, StagedFor.CHUNK, job, "n", "f")
 
 
 def naming(*names: StagedName) -> CleaningView:
     return replace(STANDING, named={str(name) for name in names})
+
+
+def rewrite(job: int, generation: int = 5) -> StagedName:
+    return StagedName(generation, StagedFor.REWRITE, job, "n", "f")
 
 
 class TestOfTheLog:
@@ -41,7 +45,7 @@ class TestOfTheLog:
         assert not deletable(log(6, generation=2), naming(log(6, generation=2)))
 
     def test_another_try_of_an_epoch_that_was_won_goes(self) -> None:
-        lost = StagedName(5, False, 7, "lost", "f")
+        lost = StagedName(5, StagedFor.EPOCH, 7, "lost", "f")
         assert deletable(lost, naming(log(7)))
 
 
@@ -77,6 +81,38 @@ class TestOfChunks:
         assert not deletable(chunk(1, generation=9), STANDING)
 
 
+class TestOfRewrites:
+    """No intent names their files: the driver that launched one publishes it."""
+
+    STANDING = replace(STANDING, rewrites=RewritesUnderWay(20, frozenset({18, 20})), table_generation=5)
+
+    def test_what_waits_to_be_published_stays_and_what_is_over_goes(self) -> None:
+        assert not deletable(rewrite(18), self.STANDING)
+        assert deletable(rewrite(19), self.STANDING)
+
+    def test_a_rewrite_that_this_driver_has_not_launched_is_not_judged(self) -> None:
+        """Also one of `snowmelt maintain`, whose numbers are above those of any driver."""
+        assert not deletable(rewrite(21), self.STANDING)
+
+    def test_what_an_older_driver_rewrote_stays_until_a_newer_one_has_committed_to_the_table(self) -> None:
+        """Until then its publish may still win, and the table would name files that are gone."""
+        started = replace(self.STANDING, generation=6, table_generation=5)
+        assert not deletable(rewrite(19, generation=5), started)
+        assert deletable(rewrite(19, generation=4), started)
+        assert deletable(rewrite(19, generation=5), replace(started, table_generation=6))
+
+    def test_nothing_is_proven_of_a_table_that_has_no_commit_of_ours(self) -> None:
+        assert not deletable(rewrite(19, generation=1), replace(self.STANDING, table_generation=0))
+
+    def test_an_intent_of_a_newer_driver_for_other_tables_proves_nothing(self) -> None:
+        won = replace(self.STANDING, generation=6, intent_generation=6, epoch=99, table_generation=5)
+        assert not deletable(rewrite(19, generation=5), won)
+
+
+def test_an_intent_tells_its_driver() -> None:
+    assert (generation_of("12-ab"), generation_of("")) == (12, 0)
+
+
 def files(*names: StagedName) -> Staged:
     return Staged(tuple(str(name) for name in names), (b"m",), 1)
 
@@ -93,9 +129,9 @@ def intent(epoch: int, *names: StagedName) -> Intent:
 class TestWhatTasksReported:
     def test_what_a_won_intent_names_is_never_left_over(self) -> None:
         leftovers = Leftovers()
-        leftovers.reported("ods.t", files(log(7), StagedName(5, False, 7, "n", "g")))
+        leftovers.reported("ods.t", files(log(7), StagedName(5, StagedFor.EPOCH, 7, "n", "g")))
         leftovers.reported("ods.t", files(chunk(19)))
-        leftovers.won(intent(7, chunk(19), log(7), StagedName(5, False, 7, "n", "g")))
+        leftovers.won(intent(7, chunk(19), log(7), StagedName(5, StagedFor.EPOCH, 7, "n", "g")))
         assert leftovers.take(STANDING) == []
 
     def test_what_was_dropped_goes_once_its_number_says_so_and_is_given_out_once(self) -> None:
@@ -104,7 +140,7 @@ class TestWhatTasksReported:
         for one in (refused, given_back, waiting):
             leftovers.reported("ods.t", one)
         assert leftovers.take(STANDING) == [("ods.t", given_back)]
-        leftovers.won(intent(8, StagedName(5, False, 8, "again", "f")))
+        leftovers.won(intent(8, StagedName(5, StagedFor.EPOCH, 8, "again", "f")))
         assert leftovers.take(replace(STANDING, epoch=8)) == [("ods.t", refused)]
         assert leftovers.take(replace(STANDING, epoch=8)) == []
 

@@ -4,32 +4,50 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from snowmelt.cli.run import run
 from snowmelt.commit.listeners import Period
-from snowmelt.config.document import FILE_BYTES_MAX
-from snowmelt.config.mysql import MySqlSource
-from snowmelt.config.pipeline import PipelineConfig, RouteConfig, Run, SinkSection, read_pipeline
+from snowmelt.config.pipeline import (
+    CompactionConfig,
+    ExpireConfig,
+    ListenerConfig,
+    OrphansConfig,
+    PipelineConfig,
+    RelayConfig,
+    RouteConfig,
+    Run,
+    SinkSection,
+    read_pipeline,
+)
 from snowmelt.config.registry import source_of
+from snowmelt.config.tiering import Fluss, Lake, TieringRun
 from snowmelt.credentials import Secret
-from snowmelt.databases.contract.patterns import match_tables
+from snowmelt.databases.contract.capture import CaptureLimits
 from snowmelt.databases.mysql.connect import MySqlOptions, Tls
 from snowmelt.databases.mysql.database import MySql
-from snowmelt.databases.mysql.log.capture import CaptureLimits
+from snowmelt.databases.mysql.section import MySqlSource
 from snowmelt.databases.mysql.types.columns import TimeAs, ZeroDates
-from snowmelt.engine.driver.routes import SAME_NAME, Mode, Route, Router, assign_targets, check_goes_on
-from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.routes import SAME_NAME, Mode, Route, Router, assign_targets, check_goes_on, route_taken
+from snowmelt.engine.driver.settings import MaintenanceSettings, Settings, SinkSettings
+from snowmelt.engine.notices.calls import CommandListener, Webhook
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget, Login
+from snowmelt.maintenance.compaction import CompactionRules
+from snowmelt.maintenance.expiry import ExpiryRules
+from snowmelt.maintenance.rules import MaintenanceRules
+from snowmelt.model.patterns import match_tables
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import Incarnation
 from snowmelt.planning.tables import Table, TablePhase
 from snowmelt.relay.limits import Limits
+from snowmelt.sections.document import FILE_BYTES_MAX, Section
 from snowmelt.sinks.warehouse import Warehouse
 from snowmelt.store.objects import BucketAddress
+from tests.kit.sources import mysql_of
 
 LEAST = """\
 source:
@@ -78,6 +96,10 @@ routes:
   - {source: shop.orders, target: ods.orders}
   - source: shop.*
     target: ods.{database}_{table}
+listeners:
+  - {type: webhook, name: hook, url: "${HOOK}", headers: {Authorization: "${TOKEN}", X-Team: data}, timeout: 2s}
+  - {type: webhook, name: plain, url: "https://example.com/hook"}
+  - {type: command, name: dbt, command: [dbt, build, --select, "tag:live"], timeout: 5m}
 relay:
   disk_bytes_max: 1TiB
   spill_bytes_max: 8GiB
@@ -117,27 +139,27 @@ def told(folder: Path, text: str | bytes) -> str:
 
 def test_all_but_the_necessary_keys_have_defaults(tmp_path: Path) -> None:
     settings = read(tmp_path, LEAST).to_settings()
-    defaults = Settings(name="", state=tmp_path, warehouse="", source=settings.source, tables=())
-    assert settings.source.options.port == 3306
-    assert settings.source.options.password == Secret()
-    assert settings.source.options.tls is Tls.PREFERRED
-    assert (settings.interval_s, settings.epoch_bytes) == (defaults.interval_s, defaults.epoch_bytes)
-    assert (settings.rows_per_chunk, settings.chunks_at_once) == (defaults.rows_per_chunk, defaults.chunks_at_once)
-    assert (settings.buckets, settings.source.types, settings.source.server_id) == (defaults.buckets, MySql().types, None)
-    assert (settings.exclude, settings.routes, settings.target, settings.tags) == ((), (), SAME_NAME, None)
-    assert (settings.capture, settings.limits) == (defaults.capture, defaults.limits)
+    defaults = Settings(name="", state=tmp_path, sink=SinkSettings(), source=settings.source, tables=())
+    assert mysql_of(settings).options.port == 3306
+    assert mysql_of(settings).options.password == Secret()
+    assert mysql_of(settings).options.tls is Tls.PREFERRED
+    assert (settings.pace.interval_s, settings.pace.epoch_bytes) == (defaults.pace.interval_s, defaults.pace.epoch_bytes)
+    assert (settings.pace.rows_per_chunk, settings.pace.chunks_at_once) == (defaults.pace.rows_per_chunk, defaults.pace.chunks_at_once)
+    assert (settings.sink.buckets, mysql_of(settings).types, mysql_of(settings).server_id) == (defaults.sink.buckets, MySql().types, None)
+    assert (settings.exclude, settings.routes, settings.target, settings.sink.tags) == ((), (), SAME_NAME, None)
+    assert (settings.log.capture, settings.log.limits) == (defaults.log.capture, defaults.log.limits)
 
 
 def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
     config = read(tmp_path, FULL)
     settings = config.to_settings()
-    source = settings.source.options
+    source = mysql_of(settings).options
     assert (source.host, source.port, source.username, source.password) == ("db.example.com", 3307, "repl", Secret("${DB_PASSWORD}"))
     assert (source.tls, source.tls_ca) == (Tls.VERIFY_CA, str(tmp_path / "ca.pem"))
     assert (source.tls_cert, source.tls_key, source.connect_timeout_s) == ("/etc/client.pem", "/etc/client.key", 60.0)
     assert (settings.tables, settings.exclude) == (("shop.*", "crm.customers"), ("shop.tmp_*",))
-    types = settings.source.types
-    assert (settings.source.server_id, types.zero_dates, types.time_as) == (
+    types = mysql_of(settings).types
+    assert (mysql_of(settings).server_id, types.zero_dates, types.time_as) == (
         4711,
         ZeroDates.STRING,
         TimeAs.INTERVAL,
@@ -148,8 +170,8 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
         "s3.access-key": Secret("${S3_KEY}"),
         "s3.secret-key": Secret(f"file:{tmp_path}/s3-secret"),
     }
-    assert (settings.warehouse, settings.buckets) == (Warehouse("s3://lake/ods", tuple(reached.items())), 4)
-    assert settings.tags is Period.DAY
+    assert (settings.sink.warehouse, settings.sink.buckets) == (Warehouse("s3://lake/ods", tuple(reached.items())), 4)
+    assert settings.sink.tags is Period.DAY
     assert config.spark == {
         "spark.master": "spark://spark.example.com:7077",
         "spark.executor.memory": "2g",
@@ -157,10 +179,10 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
     }
     assert (config.master(None), config.master("local[2]")) == ("spark://spark.example.com:7077", "local[2]")
     assert settings.routes == (Route("shop.orders", "ods.orders"), Route("shop.*", "ods.{database}_{table}"))
-    assert (settings.name, settings.state, settings.interval_s) == ("shop-to-lake", Path("/state/shop"), 0.5)
-    assert (settings.rows_per_chunk, settings.chunks_at_once, settings.epoch_bytes) == (50_000, 8, 64 << 20)
-    assert settings.capture == CaptureLimits(disk_bytes_max=1 << 40)
-    assert settings.limits == Limits(
+    assert (settings.name, settings.state, settings.pace.interval_s) == ("shop-to-lake", Path("/state/shop"), 0.5)
+    assert (settings.pace.rows_per_chunk, settings.pace.chunks_at_once, settings.pace.epoch_bytes) == (50_000, 8, 64 << 20)
+    assert settings.log.capture == CaptureLimits(disk_bytes_max=1 << 40)
+    assert settings.log.limits == Limits(
         writers_bytes=512 << 20,
         prefilter_bytes=4096,
         assembly_bytes=1 << 20,
@@ -168,7 +190,39 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
         spill_bytes_max=8 << 30,
         unpacked_bytes_max=8 << 30,
     )
-    assert settings.failover
+    assert settings.log.failover
+    assert settings.listeners == (
+        Webhook("hook", Secret("${HOOK}"), (("Authorization", Secret("${TOKEN}")), ("X-Team", "data")), 2.0),
+        Webhook("plain", "https://example.com/hook"),
+        CommandListener("dbt", ("dbt", "build", "--select", "tag:live"), 300.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("listener", "error"),
+    [
+        ("{type: webhook, name: a}", "listeners[1]: needs url, because its type is webhook"),
+        ("{type: command, name: a}", "listeners[1]: needs command, because its type is command"),
+        ("{type: command, name: a, command: []}", "listeners[1]: command: found nothing; allowed is a list of a program"),
+        ("{type: command, name: a, command: x}", "listeners[1].command: found text that is not repeated here; allowed is a list"),
+        ("{type: webhook, name: a, command: [x], url: 'http://a/'}", "listeners[1]: command does not go with the type webhook"),
+        ("{type: command, name: a, command: [x], headers: {a: b}}", "listeners[1]: headers does not go with the type command"),
+        ("{type: mail, name: a}", "listeners[1].type: found 'mail'; allowed is webhook, command"),
+        ("{type: command, command: [x]}", "listeners[1].name is missing"),
+        (
+            "{type: webhook, name: a, url: 'http://me:hunter2@a/'}",
+            "listeners[1].url: found text that is not repeated here; allowed is https://",
+        ),
+        ("{type: webhook, name: a, url: 'http://a/?token=hunter2'}", "listeners[1].url: found text that is not repeated here"),
+        ("{type: webhook, name: a, url: 'ftp://a/'}", "listeners[1].url: found text that is not repeated here"),
+        ("{type: command, name: a, command: [x], timeout: 2h}", "listeners[1].timeout: found '2h'; allowed is a number with its unit from"),
+        ("{type: command, name: a, command: [x]}, {type: command, name: a, command: [y]}", "listeners: two have the name a"),
+    ],
+)
+def test_a_listener_that_can_not_be_called_is_told(tmp_path: Path, listener: str, error: str) -> None:
+    text = told(tmp_path, LEAST + f"listeners: [{listener}]\n")
+    assert error in text
+    assert "hunter2" not in text
 
 
 @pytest.mark.parametrize("key", ["prefilter_bytes", "pool_bytes", "assembly_bytes"])
@@ -186,32 +240,35 @@ def test_relative_paths_are_of_the_files_folder_whatever_folder_one_is_in(tmp_pa
     settings = read_pipeline("../pipeline.yaml").to_settings()
     assert settings.state.is_absolute()
     assert settings.state.resolve() == tmp_path / "state"
-    assert Path(str(settings.warehouse)).resolve() == tmp_path / "lake"
-    assert Path(settings.source.options.password.reference.removeprefix("file:")).resolve() == tmp_path / "secret"
+    assert Path(str(settings.sink.warehouse)).resolve() == tmp_path / "lake"
+    assert Path(mysql_of(settings).options.password.reference.removeprefix("file:")).resolve() == tmp_path / "secret"
 
 
 def test_fluss_stands_for_a_warehouse(tmp_path: Path) -> None:
     text = LEAST.replace("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: a:9123, b:9123")
-    assert read(tmp_path, text).to_settings().fluss == FlussTarget("a:9123,b:9123")
+    assert read(tmp_path, text).to_settings().sink.fluss == FlussTarget("a:9123,b:9123")
     settings = read(tmp_path, text.replace("b:9123", "b:9123\n  tiered: no\n  freshness: 10s")).to_settings()
-    assert settings.fluss == FlussTarget("a:9123,b:9123", tiered=False, freshness_s=10.0)
+    assert settings.sink.fluss == FlussTarget("a:9123,b:9123", tiered=False, freshness_s=10.0)
     settings = read(tmp_path, text.replace("b:9123", "b:9123\n  username: snow\n  password: ${FLUSS}")).to_settings()
-    assert settings.fluss == FlussTarget("a:9123,b:9123", login=Login("snow", Secret("${FLUSS}")))
-    assert read(tmp_path, LEAST).to_settings().fluss is None
+    assert settings.sink.fluss == FlussTarget("a:9123,b:9123", login=Login("snow", Secret("${FLUSS}")))
+    assert read(tmp_path, LEAST).to_settings().sink.fluss is None
 
 
 def test_a_socket_stands_for_a_host(tmp_path: Path) -> None:
     settings = read(tmp_path, LEAST.replace("host: db.example.com", "socket: /run/mysqld.sock")).to_settings()
-    assert settings.source.options.socket == "/run/mysqld.sock"
+    assert mysql_of(settings).options.socket == "/run/mysqld.sock"
 
 
 @pytest.mark.parametrize("word", ["no", "null_and_void", "1:30", "0x1F", "2020-01-01", "on", "1e3"])
 def test_text_that_yaml_would_guess_a_meaning_for_stays_text(tmp_path: Path, word: str) -> None:
-    assert read(tmp_path, LEAST.replace("username: repl", f"username: {word}")).source.username == word
+    assert read(tmp_path, LEAST.replace("username: repl", f"username: {word}")).source.model_dump()["username"] == word
 
 
 def test_the_word_null_is_a_choice_where_it_is_one(tmp_path: Path) -> None:
-    assert read(tmp_path, LEAST.replace("username: repl", "username: repl\n  zero_dates: null")).source.zero_dates is ZeroDates.NULL
+    assert (
+        read(tmp_path, LEAST.replace("username: repl", "username: repl\n  zero_dates: null")).source.model_dump()["zero_dates"]
+        is ZeroDates.NULL
+    )
 
 
 def test_anchors_that_are_few_are_fine(tmp_path: Path) -> None:
@@ -225,7 +282,7 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
     with pytest.raises(ValueError, match="frozen"):
         config.sink.buckets = 7  # type: ignore[misc]
     settings = config.to_settings()
-    assert settings.source.options.password.reveal() == "hunter2"
+    assert mysql_of(settings).options.password.reveal() == "hunter2"
     for text in (repr(config), str(config), repr(settings), str(config.model_dump())):
         assert "hunter2" not in text
     assert b"hunter2" not in pickle.dumps(settings)
@@ -245,7 +302,8 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         (
             "sink:",
             "zink:",
-            "pipeline.yaml:6: zink: no such key; known are source, sink, routes, relay, spark, pipeline (hint: did you mean sink?)",
+            "pipeline.yaml:6: zink: no such key; known are source, sink, routes, listeners, relay, maintenance, spark, pipeline "
+            "(hint: did you mean sink?)",
         ),
         ("  username: repl\n", "", "pipeline.yaml:1: source.username is missing"),
         ("pipeline:\n  name: shop-to-lake\n  state: state\n", "", "pipeline.yaml:1: pipeline is missing"),
@@ -373,8 +431,14 @@ def test_a_mistake_is_told_with_its_line_its_key_what_was_found_and_what_is_allo
     [
         ("", "pipeline.yaml: empty (hint: `snowmelt run --help` shows an example)"),
         ("\n# nothing\n", "pipeline.yaml: empty (hint: `snowmelt run --help` shows an example)"),
-        ("- a\n", "pipeline.yaml:1: found a list; allowed is a mapping of source, sink, routes, relay, spark, pipeline"),
-        ("\nhunter2\n", "pipeline.yaml:2: found text; allowed is a mapping of source, sink, routes, relay, spark, pipeline"),
+        (
+            "- a\n",
+            "pipeline.yaml:1: found a list; allowed is a mapping of source, sink, routes, listeners, relay, maintenance, spark, pipeline",
+        ),
+        (
+            "\nhunter2\n",
+            "pipeline.yaml:2: found text; allowed is a mapping of source, sink, routes, listeners, relay, maintenance, spark, pipeline",
+        ),
         ("source:\n\ttype: mysql\n", "pipeline.yaml:2: a tab; YAML is indented with spaces"),
         ("source:\n  type:\n  \t- mysql\n", "pipeline.yaml:3: a tab; YAML is indented with spaces"),
         ("source:\n  host: a\n  port: 1\n  host: b\n", "pipeline.yaml:4: source.host is given twice; the first is in line 2"),
@@ -555,7 +619,7 @@ def test_a_state_in_a_bucket_has_its_secrets_by_reference(tmp_path: Path, monkey
     settings = config.to_settings()
     options = (("region", "eu-central-1"), ("access_key_id", Secret("${S3_KEY}")), ("secret_access_key", Secret("${S3_SECRET}")))
     assert settings.state == BucketAddress("s3://lake/_snowmelt/shop", options)
-    assert (settings.log_folder, settings.spool) == (None, tmp_path / "spool")
+    assert (settings.log_folder, settings.log.spool) == (None, tmp_path / "spool")
     assert pickle.loads(pickle.dumps(settings)) == settings
     for address in ("gs://bucket/state", "az://container/state"):
         assert str(read(tmp_path, LEAST.replace("state: state", f"state: {address}")).to_settings().state) == address
@@ -567,9 +631,77 @@ def test_the_guide_has_every_key_and_its_example_and_that_of_the_help_are_right(
     assert read(tmp_path, example).source.tables == ("shop.*", "crm.customers")
     helped = inspect.cleandoc(run.__doc__ or "").partition("\b\n")[2]
     assert read(tmp_path, helped).pipeline.name == "shop-to-lake"
-    for name, section in {"source": MySqlSource, "sink": SinkSection, "routes": RouteConfig, "pipeline": Run}.items():
+    sections: dict[str, type[Section]] = {
+        "source": MySqlSource,
+        "sink": SinkSection,
+        "routes": RouteConfig,
+        "listeners": ListenerConfig,
+        "pipeline": Run,
+        "relay": RelayConfig,
+    }
+    for name, section in sections.items():
         told = guide.partition(f"### {name}\n")[2].partition("\n##")[0]
         assert [key for key in section.model_fields if f"`{key}`" not in told] == [], name
+    told = guide.partition("### tiering.yaml\n")[2].partition("\n##")[0]
+    of_tiering: tuple[type[Section], ...] = (Fluss, Lake, TieringRun)
+    assert [key for section in of_tiering for key in section.model_fields if f"`{key}`" not in told] == []
+    told = guide.partition("### maintenance\n")[2].partition("\n##")[0]
+    groups: dict[str, type[Section]] = {"compaction": CompactionConfig, "expire": ExpireConfig, "orphans": OrphansConfig}
+    keys = [f"`{group}`: `{key}`" for group, section in groups.items() for key in section.model_fields] + ["`enabled`", "`slots`"]
+    assert [key for key in keys if f"| {key} |" not in told] == []
+
+
+class TestMaintenance:
+    ALL = "maintenance:\n  slots: 3\n  compaction: {runs_max: 5, file_bytes: 64MiB}\n  expire: {keep_for: 10m}\n"
+
+    def test_it_is_on_and_has_defaults(self, tmp_path: Path) -> None:
+        found = read(tmp_path, LEAST).to_settings().maintenance
+        assert found == MaintenanceSettings(rules=replace(MaintenanceRules(), expiry=ExpiryRules(count_max=1000)))
+        assert found.rules.enabled
+
+    def test_keys_are_for_all_tables(self, tmp_path: Path) -> None:
+        found = read(tmp_path, LEAST + self.ALL).to_settings().maintenance
+        assert (found.slots, found.rules.compaction.runs_max, found.rules.compaction.file_bytes) == (3, 5, 64 << 20)
+        assert (found.rules.expiry.age_ms, found.rules.compaction.size_amplification_percent) == (600_000, 50)
+
+    def test_a_route_has_rules_of_its_own_and_the_rest_is_as_for_all(self, tmp_path: Path) -> None:
+        routes = """
+routes:
+  - {source: "shop.audit", target: ods.audit, maintenance: {compaction: {runs_max: 9}, orphans: {older_than: 72h}}}
+  - {source: "shop.big", target: ods.big, maintenance: {enabled: no}}
+  - {source: "shop.*", target: "ods.{table}"}
+"""
+        settings = read(tmp_path, LEAST + self.ALL + routes).to_settings()
+        audit, big, others = settings.routes
+        assert audit.maintenance == replace(
+            settings.maintenance.rules,
+            compaction=CompactionRules(runs_max=9, file_bytes=64 << 20),
+            orphan_age_ms=259_200_000,
+        )
+        assert big.maintenance == replace(settings.maintenance.rules, enabled=False)
+        assert others.maintenance is None
+        router = Router(settings.routes, default=SAME_NAME, ignore_case=False)
+        assert (router.maintenance(TableId("shop", "audit")), router.maintenance(TableId("crm", "t"))) == (audit.maintenance, None)
+
+    @pytest.mark.parametrize(
+        ("keys", "error"),
+        [
+            ("compaction: {runs_max: 1}", "maintenance.compaction.runs_max: found '1'; allowed is a whole number from 2 to 1000"),
+            ("expire: {keep_min: 9, keep_max: 8}", "maintenance.expire: keep_min is 9, more than keep_max: 8"),
+            ("orphans: {older_than: 0s}", "maintenance.orphans.older_than: found '0s'"),
+            ("compact: {}", "compact: no such key"),
+        ],
+    )
+    def test_what_can_not_hold_is_refused(self, tmp_path: Path, keys: str, error: str) -> None:
+        assert error in told(tmp_path, LEAST + f"maintenance:\n  {keys}\n")
+
+
+def test_a_tables_route_is_found_though_it_is_not_known_whether_the_server_ignores_case() -> None:
+    routes = [Route("Shop.Orders", "ods.big"), Route("shop.*", "ods.{table}")]
+    orders = TableId("shop", "orders")
+    assert route_taken(routes, orders, "ods.orders") == routes[1]
+    assert route_taken(routes, orders, "ods.big") == routes[0]
+    assert route_taken(routes, TableId("crm", "t"), "crm.t") is None
 
 
 def test_routes_that_no_table_takes_are_told() -> None:
@@ -602,3 +734,5 @@ def test_a_source_without_a_file_is_checked_as_one_in_a_file() -> None:
         source_of(given | {"type": "oracle"})
     with pytest.raises(InvalidConfig, match=r"tls: .*allowed is disabled, preferred"):
         source_of(given | {"tls": "perhaps"})
+    with pytest.raises(InvalidConfig, match=r"tables\[2\]: a table pattern must be database.table: 'shop'"):
+        source_of(given | {"tables": ["crm.*", "shop"]})

@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 from scripts import draw_machines
+from tests.kit.rules import KEEPING, Rule, read_rules
 from tests.sim.bugs import BUGS
 from tests.sim.lease_bugs import LEASE_BUGS
 from tests.sim_tiering.bugs import BUGS as ROUND_BUGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "CONTRIBUTING.md", ROOT / "README.md"])
-MAPS = {ROOT / "docs/protocol_map.md": 3, ROOT / "docs/invariants.md": 2}
-"""How many of the last columns of their tables hold names of ours; before them is prose."""
+INVARIANTS = ROOT / "docs/invariants.md"
+MAPS = [ROOT / "docs/protocol_map.md", INVARIANTS]
+"""Pages of rules."""
 FOLDERS = [ROOT, ROOT / "tests", ROOT / "src/snowmelt", ROOT / "src/snowmelt/databases/mysql", ROOT / "docs"]
 """What a path on a page may be relative to."""
 FOREIGN = {"gtid_executed", "sequence.field", "table.datalake.enabled", "table.datalake.format"}
@@ -155,18 +157,27 @@ def is_ours(name: str) -> bool:
     return bool(rest) and (any(known[-1] == front for known in modules()) or any(front in module.classes for module in modules().values()))
 
 
-def wrong_names(text: str, columns: int = 0) -> Iterator[str]:
-    """Every quoted name of a page that does not exist. In the last `columns` of a table every word must be ours."""
+def wrong_names(text: str, rules: Sequence[Rule] = ()) -> Iterator[str]:
+    """Every quoted name of a page that does not exist. In the fields of its rules every word must be ours, but for what a rule prevents."""
+    of_rules = {number for rule in rules for number in range(rule.line, rule.end)}
     for number, line in enumerate(text.splitlines(), start=1):
-        before = ""
-        cells = line.split("|")[1:-1] if line.startswith("|") else [line]
-        for column, cell in enumerate(cells):
-            for quoted in _QUOTED.findall(cell):
-                wrong = wrong_in(quoted, before, strict=len(cells) > 1 and column >= len(cells) - columns)
-                if wrong is not None:
-                    yield f"line {number}: `{quoted}`: {wrong}"
-                if "::" in quoted and not quoted.startswith("…"):
-                    before = quoted.partition("::")[0]
+        if number not in of_rules:
+            yield from _wrong_in_text(number, line, strict=False)
+    for rule in rules:
+        for said in (rule.statement, rule.note, rule.fields.get("otherwise", "")):
+            yield from _wrong_in_text(rule.line, said, strict=False)
+        for label in (*KEEPING, "simulated by", "test"):
+            yield from _wrong_in_text(rule.line, rule.fields.get(label, ""), strict=True)
+
+
+def _wrong_in_text(number: int, text: str, *, strict: bool) -> Iterator[str]:
+    before = ""
+    for quoted in _QUOTED.findall(text):
+        wrong = wrong_in(quoted, before, strict=strict)
+        if wrong is not None:
+            yield f"line {number}: `{quoted}`: {wrong}"
+        if "::" in quoted and not quoted.startswith("…"):
+            before = quoted.partition("::")[0]
 
 
 # ---- drawings
@@ -212,22 +223,23 @@ def test_a_drawing_has_every_state_and_no_other(name: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_names_nothing_that_is_not_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert list(wrong_names(text, MAPS.get(page, 0))) == []
+    assert list(wrong_names(text, read_rules(text) if page in MAPS else ())) == []
     missing = [link for link in _LINK.findall(text) if "://" not in link and not (page.parent / link).exists()]
     assert missing == [], "links that lead nowhere"
 
 
 @pytest.mark.parametrize("page", MAPS, ids=lambda page: page.name)
-def test_every_row_of_a_map_names_what_keeps_it_and_what_watches_it(page: Path) -> None:
-    for line in page.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.split("|")[1:-1]]
-        if not cells or set(cells[0]) <= {"-"} or cells[-1] in ("test", "watched by"):
-            continue
-        excused = any(cell.startswith(("done differently", "left out")) for cell in cells[1:3])
-        assert excused or any(mark in cells[-1] for mark in ("::", "bug: ", ".py", "World.", "python -m ")), (
-            f"nothing watches: {line[:100]}"
-        )
-        assert excused or cells[1], f"nobody keeps: {line[:100]}"
+def test_every_rule_names_what_keeps_it_and_what_watches_it(page: Path) -> None:
+    rules = read_rules(page.read_text(encoding="utf-8"))
+    assert len(rules) > 100
+    for rule in rules:
+        if not rule.excused:
+            watching = rule.fields.get("test", "")
+            assert any(mark in watching for mark in ("::", "bug: ", ".py", "World.", "python -m ")), f"nothing watches: {rule.statement}"
+            assert any(rule.fields.get(label) for label in (*KEEPING, "simulated by")), f"nothing keeps: {rule.statement}"
+        if page == INVARIANTS and "simulated by" not in rule.fields:
+            assert rule.fields.get("otherwise"), f"nothing would go wrong: {rule.statement}"
+        assert list(rule.tests()) or not any("::" in quoted for quoted in rule.quoted("test"))
 
 
 @pytest.mark.parametrize(
@@ -248,5 +260,66 @@ def test_every_row_of_a_map_names_what_keeps_it_and_what_watches_it(page: Path) 
     ],
 )
 def test_a_name_that_is_gone_is_found(cell: str, wrong: str | None) -> None:
-    found = list(wrong_names(f"| a rule | | | {cell} |", columns=2))
+    page = f"## Rules\n\n- **A rule about `nobody_has_this_name`.**\n  - otherwise: `nobody_has_this_name`\n  - guard: {cell}\n"
+    found = list(wrong_names(page, read_rules(page)))
     assert [line.rpartition(": ")[2] for line in found] == ([] if wrong is None else [wrong])
+
+
+def test_a_rule_is_read_with_its_fields_over_lines() -> None:
+    page = """# Page
+
+- an item before the rules
+
+## First
+
+- **A rule of `one`
+  sentence.** And more
+  of it.
+  - by: `Tables`,
+    `epochs`
+  - test:
+    `unit/test_docs.py::TestX::test_a`, `…::test_b`, `unit/test_prose.py`,
+    `…::test_c`, `World.fold`
+- **Left out.**
+  - left out: no need
+
+Text.
+
+## Second
+
+- **Another.**
+  - simulated by: `Store`
+"""
+    first, left_out, another = read_rules(page)
+    assert (first.line, first.end, first.section) == (7, 15, "First")
+    assert (first.statement, first.note) == ("A rule of `one` sentence.", "And more of it.")
+    assert list(first.quoted("by", "guard")) == ["Tables", "epochs"]
+    docs, prose = "unit/test_docs.py", "unit/test_prose.py"
+    assert list(first.tests()) == [(docs, "test_a"), (docs, "test_b"), (prose, ""), (docs, "test_c")]
+    assert [rule.excused for rule in (first, left_out, another)] == [False, True, False]
+    assert (another.section, another.fields) == ("Second", {"simulated by": "`Store`"})
+
+
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        ("| a rule | `Tables` |", "line 3: neither a rule nor a text"),
+        ("- A rule without stars.", "line 3: neither a rule nor a text"),
+        ("- **A rule.", "line 3: no statement"),
+        ("- **A rule.**\n  - because: of that", "line 4: `because` is no label"),
+        ("- **A rule.**\n  - by: `a`\n  - by: `b`", "line 5: `by` is no label, or is there twice"),
+        ("- **A rule.**\n  - test: `a`\n  - by: `b`", "line 3: another order of labels"),
+        ("- **A rule.**\n  - by: `a`\n  and more", "line 5: neither a part of the rule of line 3"),
+        ("- **A rule.**\n  - by: `a`\n    - test: `b`", "line 5: neither a part of the rule of line 3"),
+        ("- **A rule.**\n\n  - by: `a`", "line 5: neither a rule nor a text"),
+    ],
+)
+def test_a_list_or_table_that_is_no_rule_is_not_overlooked(lines: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        read_rules(f"## Rules\n\n{lines}\n")
+
+
+def test_a_test_without_a_file_before_it_is_refused() -> None:
+    (rule,) = read_rules("## Rules\n\n- **A rule.**\n  - test: `…::test_a`\n")
+    with pytest.raises(ValueError, match="no file before"):
+        list(rule.tests())

@@ -11,10 +11,10 @@ import pytest
 from snowmelt.commit.checks import Message, StagedFile
 from snowmelt.commit.cleaning import CleaningView, Leftovers
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Entry, Intent, Reshape, Staged
+from snowmelt.commit.records import Committed, Entry, Intent, Reshape, Staged
 from snowmelt.commit.summary import summarise
 from snowmelt.driving.boot import CheckTargets, FindStart, Inspect, MakeHead, TakeGeneration, boot
-from snowmelt.driving.committing import CommitEntry, Learn, StagedJob, TellListeners, WinIntent, offer, step
+from snowmelt.driving.committing import CommitEntries, Learn, StagedJob, TellListeners, WinIntent, offer, step
 from snowmelt.driving.entries import Describe, Emptied, LogReport, TargetNow, build, emptied_by, targets_of
 from snowmelt.driving.letting_go import (
     AskUnderWay,
@@ -30,6 +30,7 @@ from snowmelt.driving.letting_go import (
     SweepFiles,
     SweepSegments,
     let_go_of_log,
+    of_table,
     sum_up,
     sweep,
     sweep_log,
@@ -41,17 +42,17 @@ from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import EpochPlan
 from snowmelt.planning.facts import OUTSIDE, Adopted, Durable, Found, Incarnation, Launched, Reborn, Reshaped, SetAside, Truncated
-from snowmelt.relay.retention import Cut, Decided, Prepared, Relay, Sealed
+from snowmelt.relay.retention import Cut, Decided, Prepared, Relay, SegmentRecord
 
 ORDERS, LOGINS = Incarnation(TableId("shop", "orders"), 1), Incarnation(TableId("shop", "logins"), 1)
 UNKNOWN = Incarnation(TableId("shop", "unknown"), 1)
 FOUND = (Found(ORDERS, "ods.orders", True, 1), Found(LOGINS, "ods.logins", False, 2))
 
 
-def segment(number: int, *, decided: tuple[Decided, ...] = ()) -> Sealed:
+def segment(number: int, *, decided: tuple[Decided, ...] = ()) -> SegmentRecord:
     first = 10 * (number - 1)
     begins, ends = Position(1, 4 + first), Position(1, 14 + first)
-    return Sealed(
+    return SegmentRecord(
         number=number,
         generation=1,
         name=f"s{number}",
@@ -253,9 +254,17 @@ def known(*targets: str) -> Ledger:
     return ledger
 
 
-def described(request: Describe) -> TargetNow:
-    change = None if request.work.schema in (None, 1) else Reshape(1, 2, b"columns")
-    return TargetNow(uuid="u", buckets=4, schema=1, base=7, preface=(b"p",), change=change)
+def described(request: Describe) -> dict[str, TargetNow]:
+    found = {}
+    for target, work in request.works.items():
+        change = None if work.schema in (None, 1) else Reshape(1, 2, b"columns")
+        found[target] = TargetNow(uuid="u", buckets=4, schema=1, base=7, preface=(b"p",), change=change)
+    return found
+
+
+def committed(request: CommitEntries) -> list[Committed]:
+    """The last of them, as the first that comes to its end."""
+    return [Committed(request.works[-1].entry.target, 8)]
 
 
 def report(writer: int, *files: StagedFile, messages: dict[str, tuple[bytes, ...]] | None = None) -> LogReport:
@@ -340,7 +349,7 @@ class TestCommitting:
             leftovers.reported(file.target, Staged((file.name,), (), 0))
         leftovers.reported("ods.orders", Staged(("sm-1-e2-dropped-c",), (), 0))
         shell.asked.clear()
-        shell.answers |= {WinIntent: True, CommitEntry: 8, TellListeners: "heard", IsTimeToSumUp: True}
+        shell.answers |= {WinIntent: True, CommitEntries: committed, TellListeners: "heard", IsTimeToSumUp: True}
         turns = []
         while perform(step(machines, leftovers), shell.act):
             turns.append([kind for kind in shell.kinds() if kind not in (Newest, Get)])
@@ -348,7 +357,8 @@ class TestCommitting:
         assert turns == [
             [WinIntent, Learn],
             [NewestGeneration],
-            [CommitEntry, CommitEntry],
+            [CommitEntries],
+            [CommitEntries],
             [TellListeners],
             [
                 Put,
@@ -367,18 +377,29 @@ class TestCommitting:
         ]
         assert machines.ledger.done_epoch == 2
 
-    def test_the_last_entry_is_told_and_the_dropped_files_alone_are_discarded(self) -> None:
+    def test_the_files_of_a_won_intent_are_not_discarded(self) -> None:
         shell = Shell()
         machines, _ = self.offered(shell, StagedJob(plan(), 1, [report(0, StagedFile("ods.orders", "sm-1-e2-n0-a", 10))]))
         leftovers = Leftovers()
         leftovers.reported("ods.orders", Staged(("sm-1-e2-n0-a",), (), 0))
-        shell.answers |= {WinIntent: True, CommitEntry: 8, TellListeners: ""}
+        shell.answers |= {WinIntent: True, CommitEntries: committed, TellListeners: ""}
         while perform(step(machines, leftovers), shell.act):
             pass
-        commits = [request for request in shell.asked if isinstance(request, CommitEntry)]
-        assert [(one.entry.target, one.last) for one in commits] == [("ods.orders", True)]
         assert Discard not in shell.kinds()
         assert DropAside not in shell.kinds()
+
+    def test_tables_are_asked_for_until_each_is_committed_in_any_order(self) -> None:
+        shell = Shell()
+        names = ("ods.logins", "ods.orders")
+        files = (StagedFile(name, f"sm-1-e2-n0-{name}", 10) for name in names)
+        machines, _ = self.offered(shell, StagedJob(plan(), 1, [report(0, *files)]))
+        answers = iter(([], [Committed("ods.orders", 9)], [], [Committed("ods.logins", 8)]))
+        shell.answers |= {WinIntent: True, CommitEntries: lambda request: next(answers), TellListeners: ""}
+        while perform(step(machines, Leftovers()), shell.act):
+            pass
+        asked = [[work.entry.target for work in one.works] for one in shell.asked if isinstance(one, CommitEntries)]
+        assert asked == [[*names], [*names], ["ods.logins"], ["ods.logins"]]
+        assert shell.records["done", 2].snapshots == (Committed("ods.logins", 8), Committed("ods.orders", 9))
 
     def test_an_intent_of_an_older_driver_is_learnt_when_it_is_read_back(self) -> None:
         shell = Shell()
@@ -416,13 +437,31 @@ class TestLettingGo:
         machines = machines_of(shell, intent(1))
         machines.relay.apply(replace(segment(2), prepared=(group,)))
         machines.relay.apply(segment(3, decided=(Decided(group, 30, True, aside=True),)))
-        machines.ledger.done_upto, machines.ledger.segment = 30, 3
+        machines.ledger.done_upto, machines.ledger.done_segment = 30, 3
         perform(let_go_of_log(machines), shell.act)
         assert [request for request in shell.asked if isinstance(request, DropAside)] == [DropAside([group.number])]
         assert shell.kinds().index(DropRecords) < shell.kinds().index(DropSegments)
 
+    def test_no_record_goes_that_a_driver_needs_which_does_not_know_of_the_open_intent(self) -> None:
+        """It has taken its generation and has read the intents; then the older driver has won one more."""
+        shell = Shell()
+        machines = machines_of(shell, intent(1))
+        # Another server continues at 10, where the first epoch ends. A full disk releases the log at any moment.
+        era = replace(segment(2), begins=Position(1, 4, 1), ends=Position(1, 4, 1), cuts=(Cut(10, 10),))
+        later = replace(segment(3), begins=Position(1, 4, 1), ends=Position(1, 14, 1), first=10, cuts=(Cut(20, 20),))
+        for sealed in (era, later):
+            machines.relay.apply(sealed)
+            shell.records["relay", sealed.number] = sealed
+        newer = perform(load(), shell.act)
+        machines.ledger.apply_intent(replace(intent(2), segment=3))
+        perform(let_go_of_log(machines), shell.act)
+        for request in shell.asked:
+            for number in request.numbers if isinstance(request, DropRecords) else ():
+                del shell.records["relay", number]
+        assert perform(take_over_log(newer), shell.act).end == 20
+
     def test_a_sweep_keeps_what_is_named_and_what_the_lake_refers_to(self) -> None:
-        view = CleaningView(5, 7, 5, 0, set(), {"sm-5-e7-named-a"})
+        view = CleaningView(generation=5, epoch=7, intent_generation=5, jobs=0, under_way=set(), named={"sm-5-e7-named-a"})
         listed = ["sm-5-e7-named-a", "sm-5-e7-there-a", "sm-5-e7-over-a", "sm-5-e8-next-a"]
         shell = Shell({ListStaged: listed, ListReferenced: {"sm-5-e7-there-a"}})
         assert perform(sweep("t", view), shell.act) == 1
@@ -430,6 +469,18 @@ class TestLettingGo:
         shell = Shell({ListStaged: ["sm-5-e8-next-a"]})
         assert perform(sweep("t", view), shell.act) == 0
         assert shell.kinds() == [ListStaged], "the lake is not asked for nothing"
+
+    def test_rewrites_of_an_older_driver_go_from_the_tables_that_a_newer_one_has_committed_to(self) -> None:
+        """And from no other: there the older one's publish may still win."""
+        ledger = Ledger()
+        ledger.last_commits = {"t": "5-ab", "u": "4-cd"}
+        view = CleaningView(generation=5, epoch=7, intent_generation=5, jobs=0, under_way=set(), named=set())
+        listed = ["sm-4-r1-over-a", "sm-4-r2-there-a", "sm-5-r1-next-a"]
+        swept = {}
+        for target in ("t", "u", "v"):
+            shell = Shell({ListStaged: listed, ListReferenced: {"sm-4-r2-there-a"}})
+            swept[target] = perform(sweep(target, of_table(view, ledger, target)), shell.act)
+        assert swept == {"t": 1, "u": 0, "v": 0}
 
     def test_records_of_the_log_go_below_what_is_held_and_what_the_last_done_epoch_names(self) -> None:
         relay = Relay()

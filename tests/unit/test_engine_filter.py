@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snowmelt.databases.contract.keys import IntegerKeys, pack_integer
+from snowmelt.databases.mysql.changes import covered
 from snowmelt.databases.mysql.read.keys import keys_of
 from snowmelt.databases.mysql.read.marks import PositionMark, covers
 from snowmelt.engine.tasks.keys import in_span, outside
@@ -22,7 +23,7 @@ from snowmelt.planning.facts import Incarnation, KeyEnds, Reported
 from tests.kit.emitting import emits
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
-SOURCE: Any = SimpleNamespace(keys=keys_of)
+SOURCE: Any = SimpleNamespace(keys=keys_of, covered=covered)
 EXTENT = KeyEnds(pack_integer(2), pack_integer(9))
 SPANS = (Span(None, pack_integer(3)), Span(pack_integer(3), pack_integer(6)), Span(pack_integer(6), pack_integer(9)))
 
@@ -37,7 +38,17 @@ def rules(draw: st.DrawFn) -> Rule:
         state = draw(st.sampled_from(["neither", "adopted", "adopting"]))
         if state == "adopting":
             visible = draw(st.integers(0, 20))
-            report = Reported(ORDERS, 0, 1, "n", visible + draw(st.integers(0, 9)), True, 0, (), extent)
+            report = Reported(
+                incarnation=ORDERS,
+                ordinal=0,
+                job=1,
+                nonce="n",
+                high=visible + draw(st.integers(0, 9)),
+                exact=True,
+                schema=0,
+                files=(),
+                extent=extent,
+            )
             adopting.append(Adopting(report, visible, span, live))
         elif state == "adopted" and span is None:
             is_outside = True
@@ -46,7 +57,7 @@ def rules(draw: st.DrawFn) -> Rule:
     return Rule(
         incarnation=ORDERS,
         after=after,
-        live=live,
+        emits_all=live,
         outside=is_outside,
         extent=extent,
         adopted=tuple(adopted),

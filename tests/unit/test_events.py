@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,10 +25,14 @@ from snowmelt.databases.mysql.log.events import (
     read_query,
     read_xa_end,
     read_xa_prepare,
+    read_xa_start,
+    whole_xid,
+    xa_began,
 )
 from snowmelt.databases.mysql.types.columns import Flavour
 from snowmelt.errors import Corrupt, SourceDrift
-from tests.kit.streams import query_body
+from tests.kit.packed_events import payload, plain_event
+from tests.kit.streams import event, query_body
 
 SOURCE = uuid.UUID("3e11fa47-71ca-11e1-9e33-c80aa9429562")
 
@@ -95,10 +100,10 @@ class TestQuery:
 
     def test_a_statement_comes_with_what_decides_how_it_is_read(self) -> None:
         body = query_body("CREATE TABLE é (a INT)".encode(), status=self.STATUS, database=b"shop")
-        assert read_query(body, "mysql") == Query("shop", "CREATE TABLE é (a INT)", 1 << 22 | 4, 45)
+        assert read_query(body, "mysql") == Query(database="shop", sql="CREATE TABLE é (a INT)", sql_mode=1 << 22 | 4, charset=45)
 
     def test_a_statement_without_a_session(self) -> None:
-        assert read_query(query_body(b"BEGIN", database=b""), "mysql") == Query("", "BEGIN", 0, None)
+        assert read_query(query_body(b"BEGIN", database=b""), "mysql") == Query(database="", sql="BEGIN", sql_mode=0)
 
     @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
     @pytest.mark.parametrize(
@@ -147,7 +152,7 @@ class TestQuery:
 
     def test_variables_behind_one_that_is_not_known_are_not_read(self) -> None:
         body = query_body(b"BEGIN", status=b"\1" + (4).to_bytes(8, "little") + b"\xf0\4\4\4")
-        assert read_query(body, "mysql") == Query("d", "BEGIN", 4, None)
+        assert read_query(body, "mysql") == Query(database="d", sql="BEGIN", sql_mode=4)
 
 
 class TestGtid:
@@ -184,7 +189,33 @@ class TestXa:
         # As MySQL 5.7 and 8.0 log it: all of it in statements, 32 bits of it in XA_PREPARE.
         for number in (99_999_999_999, 2**63 - 1):
             _, prepared = read_xa_prepare(b"\0" + struct.pack("<III", number & 0xFFFFFFFF, 1, 1) + b"ab")
-            assert read_xa_end(f"XA COMMIT X'61',X'62',{number}") == (True, prepared)
+            whole = whole_xid(prepared, read_xa_start(f"XA START X'61',X'62',{number}"))
+            assert read_xa_end(f"XA COMMIT X'61',X'62',{number}") == (True, whole) == (True, Xid(number, b"a", b"b"))
+
+    def test_a_name_that_no_statement_has_is_the_one_that_is_prepared(self) -> None:
+        assert read_xa_start("XA END X'61',X'62',1") is None
+        assert whole_xid(Xid(1, b"a", b"b"), None) == Xid(1, b"a", b"b")
+
+    @pytest.mark.parametrize("began", [Xid(2, b"a", b"b"), Xid(1, b"c", b"b"), Xid(2**32, b"a", b"b")])
+    def test_a_transaction_that_is_prepared_under_another_name_than_it_began_with_is_refused(self, began: Xid) -> None:
+        with pytest.raises(Corrupt, match="another name"):
+            whole_xid(Xid(1, b"a", b"b"), began)
+
+    def test_the_whole_name_is_in_the_first_statement_of_a_group_plain_or_compressed(self) -> None:
+        name, gtid = Xid(2**40 + 1, b"a", b"b"), event(Event.GTID, bytes(42), next_position=0)
+        began, later = (event(Event.QUERY, query_body(f"XA {word} {name}".encode()), next_position=0) for word in ("START", "END"))
+        packed = payload(plain_event(Event.QUERY, query_body(f"XA START {name}".encode())))
+        for group in (gtid + began + later, gtid + event(Event.TRANSACTION_PAYLOAD, packed, next_position=0)):
+            assert xa_began(np.frombuffer(group, np.uint8), "mysql", checksum_bytes=4, where="here") == name
+        # MariaDB has it in the GTID.
+        for group in (gtid + later, gtid):
+            assert xa_began(np.frombuffer(group, np.uint8), "mariadb", checksum_bytes=4, where="here") is None
+        damaged = bytearray(gtid + began)
+        damaged[-10] ^= 1
+        with pytest.raises(Corrupt, match="checksum"):
+            xa_began(np.frombuffer(bytes(damaged), np.uint8), "mysql", checksum_bytes=4, where="here")
+        with pytest.raises(Corrupt, match="size"):
+            xa_began(np.frombuffer((gtid + began)[:-1], np.uint8), "mysql", checksum_bytes=4, where="here")
 
     def test_a_name_that_is_too_long_is_refused(self) -> None:
         with pytest.raises(Corrupt, match="too long"):

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from obstore.store import S3Store
 
+from snowmelt.budgets import RetryBudget
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, SourceDrift, Unavailable
-from snowmelt.fluss.client import FetchedBucket, FetchFrom, RemoteLog, RemoteSegment
+from snowmelt.fluss.answers import FetchedBucket, FetchFrom, RemoteLog, RemoteSegment
 from snowmelt.fluss.formats.batches import OFFSET
 from snowmelt.fluss.formats.types import FlussType, Root, Versions
-from snowmelt.fluss.log import BucketReader
+from snowmelt.fluss.log import BucketReader, LogAccess
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.model.fluss import Bucket
 from tests.kit.fluss_bytes import arrow_body, log_batch, schema_of
@@ -53,7 +54,7 @@ class Leader:
 
 def reader(leader: Leader, start: int, end: int, **options: Any) -> BucketReader:
     options = {"remote": RemoteFiles(), "pause": lambda seconds: None} | options
-    return BucketReader(BUCKET_ID, start, end, source=leader, versions=Versions.one(SCHEMA), **options)
+    return BucketReader(BUCKET_ID, start, end, access=LogAccess(source=leader, **options), versions=Versions.one(SCHEMA))
 
 
 def offsets(reading: BucketReader) -> list[int]:
@@ -99,7 +100,7 @@ def test_a_leader_that_fails_is_asked_again_but_not_for_ever() -> None:
     assert len(pauses) == 4
     assert pauses[:3] == sorted(pauses[:3])
     leader = Leader(answered(stretch(0, 2)), down)
-    reading = reader(leader, 0, 4, retries_max=3)
+    reading = reader(leader, 0, 4, budget=RetryBudget(tries_max=4))
     with pytest.raises(Unavailable, match="down"):
         offsets(reading)
     assert leader.asked == [0, 2, 2, 2, 2]

@@ -14,22 +14,21 @@ import numpy as np
 import pytest
 
 from snowmelt.databases.mysql.database import MySql
-from snowmelt.databases.mysql.log.capture import CaptureLimits
-from snowmelt.engine.driver.settings import Settings
+from snowmelt.engine.driver.settings import Settings, SinkSettings
 from snowmelt.engine.driver.state import Owner, State
 from snowmelt.engine.log import storage as keeping
 from snowmelt.engine.log.handover import own_log
-from snowmelt.engine.log.recorder import LogRecorder
+from snowmelt.engine.log.recorder import CaptureStart, LogRecorder
 from snowmelt.engine.log.standby import keep_capturing
 from snowmelt.engine.log.storage import BucketStorage, FolderStorage, segments_of, spool
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, Unavailable
 from snowmelt.model.position import Position
-from snowmelt.relay.retention import Cut, Relay, Sealed
+from snowmelt.relay.retention import Cut, Relay, SegmentRecord
 from snowmelt.segments import Segment
 from snowmelt.store.generations import take_generation
 from snowmelt.store.memory import MemoryStore
 from snowmelt.store.objects import BucketAddress, Store
-from tests.unit.test_segments import segment, three, write
+from tests.kit.made_segments import segment, three, write
 
 BUCKET = BucketAddress("s3://bucket/prefix")
 
@@ -68,9 +67,9 @@ class Driver:
             raise self.errors[0]
         return self.kept[-1][1]
 
-    def record(self, made: Segment, name: str) -> Sealed:
+    def record(self, made: Segment, name: str) -> SegmentRecord:
         cuts = (Cut(self.relay.end + made.data_bytes, 0),)
-        sealed = self.state.seal(self.relay.decide_seal(self.generation, name, made.start, made.end, cuts))
+        sealed = self.state.put_segment_record(self.relay.decide_record(self.generation, name, made.start, made.end, cuts))
         self.relay.apply(sealed)
         self.bucket.recorded(made)
         return sealed
@@ -131,8 +130,8 @@ def test_what_is_in_the_spool_goes_behind_its_record_and_not_before(driver: Driv
 def test_who_starts_goes_on_behind_the_last_record_that_has_data(driver: Driver, tmp_path: Path) -> None:
     assert driver.bucket.last(driver.relay) is None
     start = Position(7, 4)
-    head = driver.relay.decide_seal(1, driver.bucket.nothing(driver.relay, 0), start, start, (Cut(0, 0),))
-    driver.relay.apply(driver.state.seal(head))
+    head = driver.relay.decide_record(1, driver.bucket.nothing(driver.relay, 0), start, start, (Cut(0, 0),))
+    driver.relay.apply(driver.state.put_segment_record(head))
     assert driver.bucket.last(driver.relay) is None
     (first, second, _) = three(tmp_path)
     driver.bucket.close()
@@ -146,7 +145,7 @@ def test_who_starts_goes_on_behind_the_last_record_that_has_data(driver: Driver,
     after.record(second, name)
     # Another server begins there; what was captured last is of the first one.
     begins = Position(1, 4, 1)
-    empty = Sealed(
+    empty = SegmentRecord(
         number=4,
         generation=after.generation,
         name=after.bucket.nothing(after.relay, 1),
@@ -156,7 +155,7 @@ def test_who_starts_goes_on_behind_the_last_record_that_has_data(driver: Driver,
         cuts=(),
     )
     alone = Relay()
-    alone.apply(after.state.seal(empty))
+    alone.apply(after.state.put_segment_record(empty))
     last = after.bucket.last(alone)
     assert last is not None
     assert last.end == second.end
@@ -229,7 +228,7 @@ def test_a_half_uploaded_segment_is_found_by_its_index(driver: Driver, store: Me
         dying.keep(second)
     assert len(full.numbers("log")) == 1
     after = Driver(full, tmp_path)
-    after.relay.apply(after.state.seal(after.relay.decide_seal(2, "log/other", first.start, first.end, (Cut(100, 0),))))
+    after.relay.apply(after.state.put_segment_record(after.relay.decide_record(2, "log/other", first.start, first.end, (Cut(100, 0),))))
     after.bucket.sweep(after.relay, 0)
     assert log_keys(full) == set()
     for one in (dying, after):
@@ -240,7 +239,7 @@ def test_records_that_a_dead_driver_had_not_come_to_are_swept(store: MemoryStore
     state, all_of_it, found = State(store), Relay(), Relay()
     for number, made in enumerate([*three(tmp_path), segment(tmp_path, 4, 604, b"x" * 50)], 1):
         cuts = (Cut(all_of_it.end + made.data_bytes, 0),)
-        sealed = state.seal(all_of_it.decide_seal(1, f"log/{made.index_path.name}", made.start, made.end, cuts))
+        sealed = state.put_segment_record(all_of_it.decide_record(1, f"log/{made.index_path.name}", made.start, made.end, cuts))
         all_of_it.apply(sealed)
         if number >= 3:
             found.apply(sealed)
@@ -250,14 +249,8 @@ def test_records_that_a_dead_driver_had_not_come_to_are_swept(store: MemoryStore
         found,
         nothing,
         FolderStorage(tmp_path),
-        MySql(),
-        generation=2,
-        start=Position(7, 4),
-        server_id=1,
-        prepared_bytes_max=1,
-        limits=CaptureLimits(),
-        identity="",
-        failover=False,
+        Settings(name="p", state=tmp_path, sink=SinkSettings(), source=MySql(), tables=()),
+        CaptureStart(generation=2, identity="", position=Position(7, 4)),
         wake=nothing,
         release=lambda: None,
     )
@@ -278,7 +271,7 @@ def test_a_record_that_names_anything_else_than_a_segment_of_its_state_touches_n
     victims = [tmp_path / "000000000002.json", tmp_path / "000000000002.log", tmp_path / "state" / "000000000002.json"]
     for victim in victims:
         victim.write_text("precious")
-    sealed = Sealed(number=2, generation=1, name=name, begins=Position(7, 4), ends=Position(7, 104), first=0, cuts=(Cut(100, 0),))
+    sealed = SegmentRecord(number=2, generation=1, name=name, begins=Position(7, 4), ends=Position(7, 104), first=0, cuts=(Cut(100, 0),))
     with pytest.raises(Corrupt, match="names no segment"):
         FolderStorage(folder).remove(sealed)
     with pytest.raises(Corrupt, match="names no segment"):
@@ -295,7 +288,7 @@ def test_in_a_bucket_too(driver: Driver, store: MemoryStore, name: str) -> None:
     before = dict(store._objects)
     with pytest.raises(Corrupt, match="names no segment"):
         driver.bucket.remove(
-            Sealed(number=2, generation=1, name=name, begins=Position(7, 4), ends=Position(7, 104), first=0, cuts=(Cut(100, 0),))
+            SegmentRecord(number=2, generation=1, name=name, begins=Position(7, 4), ends=Position(7, 104), first=0, cuts=(Cut(100, 0),))
         )
     with pytest.raises(Corrupt, match="names no segment"):
         segments_of(BUCKET)(name)
@@ -308,7 +301,7 @@ def test_a_log_that_is_a_symbolic_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state" / "log").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InvalidConfig, match="symbolic link"):
         segments_of(tmp_path / "state")
-    settings = Settings(name="p", state=tmp_path / "state", warehouse="", source=MySql(), tables=())
+    settings = Settings(name="p", state=tmp_path / "state", sink=SinkSettings(), source=MySql(), tables=())
     with pytest.raises(InvalidConfig, match="symbolic link"), contextlib.ExitStack() as until:
         own_log(settings, State(MemoryStore()), until)
     with pytest.raises(InvalidConfig, match="symbolic link"):
@@ -339,7 +332,7 @@ def test_a_state_that_was_moved_or_copied_asks_and_is_adopted_once(tmp_path: Pat
 
 def test_a_place_is_a_folder_without_links_or_the_address_of_a_bucket(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "state")
-    plain = Settings(name="p", state=tmp_path / "state", warehouse="", source=MySql(), tables=())
+    plain = Settings(name="p", state=tmp_path / "state", sink=SinkSettings(), source=MySql(), tables=())
     assert plain.place == replace(plain, state=tmp_path / "link").place == str((tmp_path / "state").resolve())
     assert replace(plain, state=BUCKET).place == replace(plain, state=BucketAddress("s3://bucket/prefix/")).place == "s3://bucket/prefix"
 

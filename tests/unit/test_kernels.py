@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numba
 import pytest
@@ -80,7 +81,7 @@ def test_a_folder_of_the_users_for_numba_wins_and_other_functions_are_not_ours(m
     assert KernelLocator.from_function(kernel, memory.__file__) is None
 
 
-def dispatchers() -> Iterator[tuple[str, Dispatcher]]:
+def dispatchers() -> Iterator[tuple[str, Any]]:
     for found in pkgutil.walk_packages(snowmelt.__path__, "snowmelt."):
         if not found.name.endswith(("__main__", ".daemon")):
             for name, value in vars(importlib.import_module(found.name)).items():

@@ -10,7 +10,7 @@ import pytest
 from snowmelt.errors import InvariantBroken, Unavailable
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFiles
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import (
+from snowmelt.tiering.lease_steps import (
     Acquire,
     Acquired,
     Answer,
@@ -18,9 +18,6 @@ from snowmelt.tiering.leases import (
     Drop,
     Endpoint,
     FilesRead,
-    LeaseBook,
-    LeasePhase,
-    LeaseStatus,
     Listed,
     ListSnapshots,
     NoAnswer,
@@ -29,6 +26,7 @@ from snowmelt.tiering.leases import (
     Release,
     Step,
 )
+from snowmelt.tiering.leases import LeaseBook, LeasePhase, LeaseStatus
 
 PATH = TableId("shop", "orders")
 A, B, C = (Bucket(7, number) for number in range(3))

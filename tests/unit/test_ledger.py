@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Committed, Done, Entry, Intent, StagedName
+from snowmelt.commit.records import Committed, Done, Entry, Intent, StagedFor, StagedName
 from snowmelt.errors import Corrupt, InvariantBroken
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import (
@@ -141,9 +141,14 @@ class TestIntents:
             win(ledger, found())
             close(ledger)
         mine.tables.apply(Launched(ORDERS, OUTSIDE, 1, 5, 0))
-        mine.tables.apply(Reported(ORDERS, OUTSIDE, 1, "n", 6, True, 1, ("f",)))
+        mine.tables.apply(Reported(incarnation=ORDERS, ordinal=OUTSIDE, job=1, nonce="n", high=6, exact=True, schema=1, files=("f",)))
         assert theirs.tables.chunk_state(ORDERS, OUTSIDE) is ChunkState.PLANNED
-        assert theirs.tables.decide_report(Reported(ORDERS, OUTSIDE, 1, "n", 6, True, 1, ("f",))) == []
+        assert (
+            theirs.tables.decide_report(
+                Reported(incarnation=ORDERS, ordinal=OUTSIDE, job=1, nonce="n", high=6, exact=True, schema=1, files=("f",))
+            )
+            == []
+        )
 
     def test_an_epoch_that_empties_or_reshapes_is_not_overlapped(self) -> None:
         """A9: the next one would read the lake before it, or stage in the old shape."""
@@ -307,7 +312,14 @@ class TestWatermarks:
 
 
 class TestStagedNames:
-    @pytest.mark.parametrize("name", [StagedName(3, False, 7, "ab12", "ods.orders-0.parquet"), StagedName(12, True, 4, "n", "x")])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            StagedName(3, StagedFor.EPOCH, 7, "ab12", "ods.orders-0.parquet"),
+            StagedName(12, StagedFor.CHUNK, 4, "n", "x"),
+            StagedName(2, StagedFor.REWRITE, 1, "n", "x"),
+        ],
+    )
     def test_a_name_tells_whose_it_is(self, name: StagedName) -> None:
         assert StagedName.parse(str(name)) == name
 

@@ -10,10 +10,13 @@ import pytest
 
 from snowmelt.commit.coordinator import RunListeners
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.listeners import Period, Reached, Tag, Tagged, decide_tagged, decide_tags, read_state, write_state
+from snowmelt.commit.listener_state import read_state, write_state
+from snowmelt.commit.listeners import Period, Reached, Tag, Tagged, decide_tagged, decide_tags
+from snowmelt.commit.notices import Notices
 from snowmelt.commit.records import Committed, Entry, Intent
 from snowmelt.engine.loop.listening import Listening
-from snowmelt.errors import Corrupt, Unavailable
+from snowmelt.engine.notices.notifier import Notifier
+from snowmelt.errors import Corrupt, Unavailable, present
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import OUTSIDE, Adopted, Found, Gone, Incarnation
 from tests.kit.waiting import until
@@ -83,9 +86,9 @@ class TestState:
 
     def test_it_is_the_same_behind_a_restart(self) -> None:
         tagged = {ORDERS: NOON, ITEMS: 0}
-        assert read_state(write_state(tagged)) == tagged
+        assert read_state(write_state(tagged)) == (tagged, Notices())
         assert write_state(tagged) == write_state(dict(reversed(tagged.items())))
-        assert read_state(write_state({})) == {}
+        assert read_state(write_state({})) == ({}, Notices())
         assert write_state({}) == ""
 
     @pytest.mark.parametrize("text", ["heard", "{}", "[]", '{"tags":[]}', '{"tags":{"a":"b"}}', '{"tags":{"a":-1}}', '{"tags":{"a":true}}'])
@@ -135,6 +138,9 @@ class TestReached:
         assert ledger.decide_reached({}) == {}
 
 
+NOBODY = Notifier("test", ())
+
+
 class Lake:
     """It takes tags, unless it fails or hangs."""
 
@@ -162,7 +168,7 @@ OWED = write_state({ORDERS: NOON - HOUR, ITEMS: NOON - HOUR})
 
 def listening(lake: Lake, **more: Any) -> Listening:
     opened: Any = lambda: lake  # noqa: E731
-    return Listening(Period.HOUR, opened, **more)
+    return Listening(Period.HOUR, opened, NOBODY, **more)
 
 
 class TestMaking:
@@ -172,7 +178,7 @@ class TestMaking:
         assert lake.tags == [(ITEMS, "2026-11-18T11", 7), (ORDERS, "2026-11-18T11", 7)]
 
     def test_without_tags_no_lake_is_opened_and_no_state_is_kept(self) -> None:
-        assert Listening(None, pytest.fail).hear(RunListeners(EMPTY, OWED, BOTH.reached)) == ""
+        assert Listening(None, pytest.fail, NOBODY).hear(RunListeners(EMPTY, OWED, BOTH.reached)) == ""
 
     def test_one_that_fails_is_told_and_owed_and_does_not_keep_the_others_from_theirs(self, caplog: pytest.LogCaptureFixture) -> None:
         lake = Lake()
@@ -196,6 +202,26 @@ class TestMaking:
         assert machine.hear(BOTH) == OWED
         assert len(lake.tried) == asked
 
+    def test_one_that_fails_slowly_does_not_keep_the_others_from_theirs(self) -> None:
+        first, second, third = "ods.a", "ods.b", "ods.c"
+        lake = Lake()
+        lake.failing = {first, second}
+        # Each try takes all the time that an epoch has.
+        machine = listening(lake, wait_s=0.0, pause_s=0.0)
+        every = {target: reached(NOON - 1, NOON) for target in (first, second, third)}
+        for number in range(1, 4):
+            machine.hear(RunListeners(EMPTY, "", every))
+            present(machine._thread, "a thread makes tags").join()
+            assert len(lake.tried) == number
+        assert lake.tried == [first, second, third]
+        assert [tag[0] for tag in lake.tags] == [third]
+        lake.tried.clear()
+        every.pop(third)
+        for _ in range(3):
+            machine.hear(RunListeners(EMPTY, "", every))
+            present(machine._thread, "a thread makes tags").join()
+        assert lake.tried == [first, second, first], "what failed longest ago comes first"
+
     def test_one_that_hangs_stops_no_commit_and_is_owed(self, caplog: pytest.LogCaptureFixture) -> None:
         lake = Lake()
         lake.hangs = threading.Event()
@@ -207,6 +233,8 @@ class TestMaking:
         until(lambda: lake.tried == [ITEMS])
         assert machine.hear(BOTH) == OWED
         assert lake.tried == [ITEMS], "a second try waits for the end of the first"
+        told: list[Any] = [record for record in caplog.records if "could not be made" in record.getMessage()]
+        assert [record.target for record in told] == [ITEMS, ITEMS], "it is told for as long as it hangs"
         lake.hangs.set()
         until(lambda: len(lake.tags) == 1)
         # What was made late is found there by the next try.
@@ -217,7 +245,7 @@ class TestMaking:
         def fails() -> Any:
             raise OSError("no such folder")
 
-        assert Listening(Period.HOUR, fails).hear(BOTH) == OWED
+        assert Listening(Period.HOUR, fails, NOBODY).hear(BOTH) == OWED
         assert "could not be made" in caplog.text
 
     def test_a_name_that_another_snapshot_has_is_told_and_left(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.sinks.paimon.manifests import run_to_merge
+from snowmelt.sinks.paimon.manifests import is_wasteful, run_to_merge
 
 COMMITS = 2_000
 
@@ -42,3 +42,10 @@ def test_the_list_stays_short_and_a_commit_rewrites_no_more_than_a_bound(entries
     total = sum(sizes)
     assert rewritten <= 2.5 * total, "an entry is merged twice at most, and a little"
     assert len(sizes) <= 16 * 3 + total // 256 + COMMITS * (entries >= 256)
+
+
+def test_all_are_written_anew_once_as_much_was_removed_as_is_left() -> None:
+    assert not is_wasteful(300, 255)
+    assert is_wasteful(300, 256)
+    assert not is_wasteful(10_000, 4_999)
+    assert is_wasteful(10_000, 5_000)

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import Lane, Mutant
+from tests.mutants.__main__ import sampled
 from tests.mutants.listed import MUTANTS
 from tests.mutants.rows import PAGE, UNPROVEN, Row, files_of, seed_rows
+from tests.mutants.simulated import MOVED, NOT_SEEN, simulated
 from tests.mutants.verdicts import End, Ran, Verdict, judge, not_fit
 
 ROOT = Path(__file__).parents[2]
@@ -72,18 +74,20 @@ def test_an_exception_is_of_a_row_that_is_there() -> None:
 def test_a_row_is_proven_by_mutants_of_its_own_guards_and_tests_alone() -> None:
     page = """## The ground
 
-| statement | symbol | guard | test |
-|---|---|---|---|
-| no seed's | `Tables` | | `unit/test_x.py` |
+- **No seed's.**
+  - by: `Tables`
+  - test: `unit/test_x.py`
 
 ## Release (seeds 000 and 001)
 
-| statement | symbol | guard | test |
-|---|---|---|---|
-| kept | `Tables._release`: gone | `tables.covers` | `unit/test_x.py::…::test_a`, `…::test_b`, `unit/test_y.py` |
+- **Kept.**
+  - by: `Tables._release`: gone
+  - guard: `tables.covers`
+  - test: `unit/test_x.py::…::test_a`,
+    `…::test_b`, `unit/test_y.py`
 """
     (row,) = seed_rows(page)
-    assert (row.line, row.statement) == (11, "kept")
+    assert (row.line, row.statement) == (9, "Kept.")
     assert row.tests == {"unit/test_x.py::test_a", "unit/test_x.py::test_b", "unit/test_y.py"}
     assert row.files == files_of("tables.covers") == {"planning/tables.py"}
 
@@ -101,6 +105,21 @@ def test_an_old_text_that_is_not_there_exactly_once_is_refused() -> None:
     for text in ("", "guard guard"):
         with pytest.raises(ValueError, match=r"times, not once, in x\.py"):
             mutant.apply(text)
+
+
+def test_a_mutant_that_the_simulated_world_does_not_see_is_there_and_has_a_reason() -> None:
+    moved = {mutant.id for mutant in MUTANTS if mutant.file.startswith(MOVED)}
+    assert NOT_SEEN.keys() <= moved
+    assert all(len(why.split()) >= 8 for why in NOT_SEEN.values())
+    assert {mutant.id for mutant in simulated(MUTANTS)} == moved - NOT_SEEN.keys()
+
+
+def test_release_fencing_commit_order_and_cleaning_are_seen_by_the_simulated_world() -> None:
+    ids = {mutant.id for mutant in simulated(MUTANTS)}
+    numbers = [*range(1, 14), *range(15, 31), *range(50, 79), 113, 122]
+    moved = {mutant.id for mutant in MUTANTS if mutant.file.startswith(MOVED)}
+    assert {f"M{number:02}" for number in numbers} & moved <= ids
+    assert {one for one in moved if one.startswith("P")} <= ids
 
 
 PASSED = End("t.py::test_a", "call", "passed")
@@ -145,3 +164,11 @@ def test_only_a_test_that_fails_by_itself_kills(ran: Ran, verdict: Verdict, why:
 def test_a_test_that_does_not_pass_without_the_mutant_says_nothing(tests: list[str], ran: Ran, why: str | None) -> None:
     said = not_fit(tests, ran)
     assert (said == "") if why is None else (why in said)
+
+
+def test_a_sample_is_of_as_many_mutants_as_asked_for_and_the_same_for_the_same_source() -> None:
+    some = sampled(MUTANTS, 20)
+    assert [mutant.id for mutant in MUTANTS if mutant in some] == [mutant.id for mutant in some]
+    assert len(some) == 20
+    assert sampled(MUTANTS, 20) == some
+    assert sampled(MUTANTS[:3], 20) == list(MUTANTS[:3])

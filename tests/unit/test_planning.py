@@ -77,7 +77,7 @@ def captured(*statements: TableStatement, end: int = 100, era: int = 0) -> Relay
     """A log with a transaction every ten bytes."""
     relay = Relay()
     cuts = tuple(Cut(offset, offset) for offset in range(10, end + 1, 10))
-    relay.apply(relay.decide_seal(1, "s", Position(1, 4, era), Position(1, 4 + end, era), cuts, statements))
+    relay.apply(relay.decide_record(1, "s", Position(1, 4, era), Position(1, 4 + end, era), cuts, statements))
     return relay
 
 
@@ -99,7 +99,17 @@ def reported(
     incarnation: Incarnation = ORDERS,
     extent: KeyEnds | None = None,
 ) -> Reported:
-    return Reported(incarnation, ordinal, job, f"n{job}", high, exact, schema, (f"f{job}",), extent)
+    return Reported(
+        incarnation=incarnation,
+        ordinal=ordinal,
+        job=job,
+        nonce=f"n{job}",
+        high=high,
+        exact=exact,
+        schema=schema,
+        files=(f"f{job}",),
+        extent=extent,
+    )
 
 
 def adoptions(found: EpochPlan) -> list[int]:
@@ -157,7 +167,7 @@ class TestAdoption:
             captured(),
         )
         rule = plan(tables, relay, 40, 60).rules[ORDERS.table]
-        assert (rule.live, rule.outside, rule.extent) == (False, True, EXTENT)
+        assert (rule.emits_all, rule.outside, rule.extent) == (False, True, EXTENT)
         assert rule.adopted == (Span(None, b"\x03"), Span(b"\x06", b"\x09"))
         assert rule.low == 40
         assert appends(rule, offset=50, adopted=True, adopting=None, covered=upto(0, 50))
@@ -177,7 +187,7 @@ class TestAdoption:
     def test_an_empty_table_is_all_outside(self) -> None:
         tables = book(FOUND, Adopted(incarnation=ORDERS, ordinal=OUTSIDE, nonce="n", visible=10, high=10, extent=None))
         rule = plan(tables, captured(), 10, 20).rule(tables.known(ORDERS))
-        assert rule == Rule(incarnation=ORDERS, after=10, live=True)
+        assert rule == Rule(incarnation=ORDERS, after=10, emits_all=True)
         replacing = book(*LIVE, Recopied(ORDERS, 5))
         assert plan(replacing, captured(), 10, 20).rules == {}, "nothing is held back of a table that the lake has"
 
@@ -211,7 +221,7 @@ class TestAdoption:
         tables = book(*LIVE, Found(ITEMS, "ods.items", True, 1))
         found = plan(tables, captured(), 20, 60)
         assert list(found.rules) == [ITEMS.table]
-        assert found.rule(tables.known(ORDERS)) == Rule(incarnation=ORDERS, after=20, live=True)
+        assert found.rule(tables.known(ORDERS)) == Rule(incarnation=ORDERS, after=20, emits_all=True)
 
     def test_a_read_reaches_back_for_its_own_table_alone(self) -> None:
         """A15."""
@@ -227,12 +237,12 @@ class TestAdoption:
         """Found a while ago and not read yet, found by this very epoch, or dropped."""
         for tables, proposals in ((book(FOUND), ()), (Tables(), (FOUND,))):
             found = plan(tables, captured(), 20, 60, *proposals)
-            assert found.rules == {ORDERS.table: Rule(incarnation=ORDERS, after=20, live=False)}
+            assert found.rules == {ORDERS.table: Rule(incarnation=ORDERS, after=20, emits_all=False)}
             assert not appends(found.rules[ORDERS.table], offset=50, adopted=False, adopting=None, covered=upto(0, 50))
         gone = book(*LIVE, Gone(ORDERS, 20))
         found = plan(gone, captured(), 20, 60)
         assert found.rules == {}
-        assert not found.rule(gone.known(ORDERS)).live
+        assert not found.rule(gone.known(ORDERS)).emits_all
 
     def test_planning_changes_nothing_and_says_the_same_again(self) -> None:
         tables, relay = book(*COPYING, launched(1, 1, 20), reported(1, 1, 30)), captured()
@@ -321,7 +331,7 @@ class TestStatements:
         tables = book(*COPYING, Adopted(incarnation=ORDERS, ordinal=1, nonce="n", visible=10, high=20))
         found = plan(tables, captured(self.EMPTIES), 20, 60)
         assert found.facts == (Reborn(AGAIN, 30, 1),)
-        assert found.rules[ORDERS.table] == Rule(incarnation=AGAIN, after=30, live=False)
+        assert found.rules[ORDERS.table] == Rule(incarnation=AGAIN, after=30, emits_all=False)
 
     def test_a_live_table_that_is_truncated_emits_only_what_follows(self) -> None:
         """A12: rows ordered before it are dropped, and its commit is one overwrite with the rest."""
@@ -329,7 +339,7 @@ class TestStatements:
         found = plan(tables, captured(self.EMPTIES), 20, 60)
         assert found.facts == (Truncated(ORDERS, 30),)
         rule = found.rules[ORDERS.table]
-        assert rule == Rule(incarnation=ORDERS, after=30, live=True)
+        assert rule == Rule(incarnation=ORDERS, after=30, emits_all=True)
         assert [offset for offset in (20, 30, 40) if appends(rule, offset=offset, adopted=False, adopting=None, covered=upto(0, 0))] == [40]
 
     @pytest.mark.parametrize(
@@ -371,7 +381,7 @@ class TestStatements:
         ]
         found = plan(tables, captured(*statements), 20, 30)
         assert found.facts == (Gone(ORDERS, 30), Reborn(AGAIN, 30, 5), Reshaped(AGAIN, 30, 6))
-        assert found.rules == {ORDERS.table: Rule(incarnation=AGAIN, after=30, live=False)}
+        assert found.rules == {ORDERS.table: Rule(incarnation=AGAIN, after=30, emits_all=False)}
         for fact in found.facts:
             tables.apply(fact, 2)
 
@@ -426,13 +436,13 @@ class TestSetAside:
         )
         found = plan(tables, captured(), 20, 60, self.WHY)
         assert found.facts == (self.WHY,)
-        assert found.rules == {ORDERS.table: Rule(incarnation=ORDERS, after=20, live=False)}
-        assert found.rule(tables.known(ITEMS)).live
+        assert found.rules == {ORDERS.table: Rule(incarnation=ORDERS, after=20, emits_all=False)}
+        assert found.rule(tables.known(ITEMS)).emits_all
 
     def test_a_table_that_is_set_aside_emits_nothing_and_is_not_read(self) -> None:
         tables = book(*self.AT_REST)
         rule = plan(tables, captured(), 20, 60).rules[ORDERS.table]
-        assert rule == Rule(incarnation=ORDERS, after=20, live=False)
+        assert rule == Rule(incarnation=ORDERS, after=20, emits_all=False)
         assert not emits(rule, offset=40, adopted=False, adopting=None, keyed=True, covered=lambda _: False)
         assert decide_launches(tables, captured(), visible=50, job=1, running_max=9) == []
 
@@ -447,7 +457,7 @@ class TestSetAside:
         found = plan(tables, captured(self.BREAKS), 20, 60)
         aside = SetAside(ORDERS, 30, 30, "rows were changed as text")
         assert found.facts == (aside,)
-        assert not found.rules[ORDERS.table].live
+        assert not found.rules[ORDERS.table].emits_all
         assert plan(tables, captured(self.BREAKS), 20, 60, self.WHY).facts == (aside,), "once is enough"
         assert choose_end(tables, captured(self.BREAKS), 0, 999) == 20, "the lake has all before it"
 
@@ -455,7 +465,7 @@ class TestSetAside:
         """What is copied when the table is asked for is the table as it is then."""
         found = plan(book(*LIVE), captured(TableStatement(30, ORDERS.table, Effect.RESHAPES, 7)), 20, 30, self.WHY)
         assert found.facts == (Reshaped(ORDERS, 30, 7), self.WHY)
-        assert not found.rules[ORDERS.table].live
+        assert not found.rules[ORDERS.table].emits_all
 
     def test_a_table_that_is_swapped_for_one_the_lake_cant_take_is_set_aside_as_what_it_is_now(self) -> None:
         swap = (TableStatement(30, ORDERS.table, Effect.DROPS, 0), TableStatement(30, ORDERS.table, Effect.MAKES, 7))
@@ -489,7 +499,7 @@ class TestSetAside:
     def test_no_statement_but_a_drop_moves_a_table_that_is_set_aside(self, effect: Effect, fact: Fact | None) -> None:
         found = plan(book(*self.AT_REST), captured(TableStatement(30, ORDERS.table, effect, 7)), 20, 60)
         assert found.facts == (() if fact is None else (fact,))
-        assert not found.rules[ORDERS.table].live
+        assert not found.rules[ORDERS.table].emits_all
 
     @pytest.mark.parametrize("known", [AT_REST, LIVE, COPYING])
     def test_an_operator_who_asks_for_a_table_gets_it_copied_anew(self, known: tuple[Fact, ...]) -> None:
@@ -500,7 +510,7 @@ class TestSetAside:
             tables.apply(reported(1, 1, 20))
         found = plan(tables, captured(), 20, 60, again)
         assert found.facts == (again,)
-        assert found.rules[ORDERS.table] == Rule(incarnation=AGAIN, after=20, live=False)
+        assert found.rules[ORDERS.table] == Rule(incarnation=AGAIN, after=20, emits_all=False)
 
     def test_asking_for_a_table_that_is_gone_or_was_asked_for_already_changes_nothing(self) -> None:
         again = Reborn(AGAIN, 20, 1, asked=True)

@@ -9,28 +9,16 @@ import pytest
 from tests.kit.prose import ROW_WIDTH_MAX, STOPS, WIDTH_MAX, faults_in, prose_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    [
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-        *(
-            ROOT / "docs" / name
-            for name in ("architecture.md", "cluster.md", "fluss.md", "glossary.md", "guide.md", "invariants.md", "types.md")
-        ),
-        *ROOT.glob("docs/decisions/*.md"),
-    ]
-)
-
-WIDE = {ROOT / "docs/invariants.md"}
-"""Pages whose rows name tests, so that no row fits two lines."""
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-def faults(markdown: str, *, wide_rows: bool = False) -> list[str]:
-    return list(faults_in(prose_of(markdown), wide_rows=wide_rows))
+def faults(markdown: str) -> list[str]:
+    return list(faults_in(prose_of(markdown)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_is_narrow_and_in_plain_words(page: Path) -> None:
-    assert [f"{page.relative_to(ROOT)}: {fault}" for fault in faults(page.read_text(encoding="utf-8"), wide_rows=page in WIDE)] == []
+    assert [f"{page.relative_to(ROOT)}: {fault}" for fault in faults(page.read_text(encoding="utf-8"))] == []
 
 
 def test_each_stop_is_found_and_named_by_its_line() -> None:
@@ -64,14 +52,6 @@ def test_names_code_and_parts_of_words_are_no_prose() -> None:
 )
 def test_a_line_has_its_width_and_a_name_may_be_longer(line: str, right: bool) -> None:
     assert (faults(line) == []) is right
-
-
-def test_only_rows_may_be_wide_where_rows_name_tests() -> None:
-    row, line = "| " + "a " * ROW_WIDTH_MAX + "|", "a " * WIDTH_MAX
-    assert faults(row, wide_rows=True) == []
-    assert len(faults(row)) == 1
-    assert len(faults(f"{row}\n\n{line}", wide_rows=True)) == 1
-    assert len(faults("| nobody |", wide_rows=True)) == 1
 
 
 def test_a_line_in_a_block_of_code_may_be_wide() -> None:

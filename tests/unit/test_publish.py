@@ -81,7 +81,7 @@ class TestRemovedSnapshots:
     def test_files_that_are_gone_tell_nothing(self) -> None:
         """A16: an orphan cleaner leaves the same picture as a compaction behind our commit."""
         for view in (replace(self.GONE, files=Files.MISSING), replace(VIEW, files=Files.MISSING)):
-            with pytest.raises(SourceDrift, match=r"whether an epoch is in the lake can't be told: .*staged files are gone"):
+            with pytest.raises(SourceDrift, match=r"it is not known whether an epoch is in the lake: .*staged files are gone"):
                 judge(INTENT, ENTRY, view)
 
     def test_an_emptying_leaves_nothing_that_could_tell(self) -> None:

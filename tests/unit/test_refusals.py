@@ -9,7 +9,7 @@ import pytest
 
 from snowmelt.engine.tiering.refusals import REFUSED_S, REST_S_MAX, Refusals, check_cluster, check_table
 from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.client import Claim
+from snowmelt.fluss.answers import Claim
 from snowmelt.model.table import TableId
 
 

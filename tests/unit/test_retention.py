@@ -15,18 +15,19 @@ from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay import retention
-from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, Sealed, TableStatement, needs_before, take_over
+from snowmelt.relay.restored import needs_before, take_over
+from snowmelt.relay.retention import Cut, Decided, Effect, Ending, Prepared, Relay, SegmentRecord, TableStatement
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
 
 
 def segment(
     number: int, *, size: int = 10, file: int = 1, era: int = 0, name: str = "", statements: tuple[TableStatement, ...] = ()
-) -> Sealed:
+) -> SegmentRecord:
     """Segments of ten bytes, each with a cut in its middle and one at its end."""
     first = 10 * (number - 1)
     cuts = (Cut(first + 5, first + 5), Cut(first + 10, first + 10))
-    return Sealed(
+    return SegmentRecord(
         number=number,
         generation=1,
         name=name or f"s{number}",
@@ -42,7 +43,7 @@ def group(offset: int, xid: str = "x", *, size: int = 2, era: int = 0) -> Prepar
     return Prepared(xid=xid, era=era, begins=offset - size, offset=offset, at=offset - size, bytes=size)
 
 
-def relay_of(*segments: Sealed) -> Relay:
+def relay_of(*segments: SegmentRecord) -> Relay:
     relay = Relay()
     for sealed in segments:
         relay.apply(sealed)
@@ -85,7 +86,7 @@ class TestChain:
     def test_a_new_store_begins_its_line_where_it_is_told_to(self) -> None:
         """A6: above the greatest sequence that the lake has seen, or every new row would lose in silence."""
         relay = Relay(floor=500)
-        sealed = relay.decide_seal(1, "s", Position(1, 4), Position(1, 14), (Cut(510, 1),))
+        sealed = relay.decide_record(1, "s", Position(1, 4), Position(1, 14), (Cut(510, 1),))
         assert (relay.end, sealed.number, sealed.first, sealed.last) == (500, 1, 500, 510)
 
     @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ class TestChain:
             (replace(segment(3), prepared=(group(15),)), "a prepared transaction was forgotten, or came from nowhere"),
         ],
     )
-    def test_a_record_that_does_not_follow_is_refused(self, wrong: Sealed, text: str) -> None:
+    def test_a_record_that_does_not_follow_is_refused(self, wrong: SegmentRecord, text: str) -> None:
         relay = of(2)
         with refused(relay, text):
             relay.apply(wrong)
@@ -126,7 +127,7 @@ class TestChain:
     def test_the_line_grows_over_files_eras_and_servers(self) -> None:
         """A6, L12: `_seq` of what comes later is greater, also where the server's own numbers begin anew."""
         relay = of(2)
-        other = relay.decide_seal(2, "x", Position(1, 4, era=1), Position(1, 9, era=1), (Cut(25, 9),))
+        other = relay.decide_record(2, "x", Position(1, 4, era=1), Position(1, 9, era=1), (Cut(25, 9),))
         relay.apply(other)
         assert (other.number, other.first, relay.end, relay.era) == (3, 20, 25, 1)
         assert sequence.of_change(relay.end) > sequence.of_change(20)
@@ -138,14 +139,14 @@ class TestChain:
         begins = Position(1, 14, era, words_of(MariaDbGtidSet.parse(gtids))) if era else Position(1, 14, era)
         before = copy.deepcopy(vars(relay))
         with pytest.raises(SourceDrift, match="another server does not continue where the last one ended"):
-            relay.apply(relay.decide_seal(1, "x", begins, begins, ()))
+            relay.apply(relay.decide_record(1, "x", begins, begins, ()))
         assert vars(relay) == before
 
     def test_who_seals_second_gets_the_same_number_and_loses_the_put(self) -> None:
         """L11: a zombie's capture and a new one."""
         mine, theirs = of(2), of(2)
-        one = mine.decide_seal(1, "mine", Position(1, 24), Position(1, 30), ())
-        other = theirs.decide_seal(2, "theirs", Position(1, 24), Position(1, 34), ())
+        one = mine.decide_record(1, "mine", Position(1, 24), Position(1, 30), ())
+        other = theirs.decide_record(2, "theirs", Position(1, 24), Position(1, 34), ())
         assert one.number == other.number
         mine.apply(other)
         assert mine.leftover(one.number, one.name, 0)
@@ -155,11 +156,11 @@ class TestChain:
 class TestTwoPhases:
     """L3: the place of a change is that of its COMMIT, and what is prepared is held aside until then."""
 
-    def seal(self, relay: Relay, *phases: Prepared | Ending, statements: tuple[TableStatement, ...] = (), **more: int) -> Sealed:
+    def seal(self, relay: Relay, *phases: Prepared | Ending, statements: tuple[TableStatement, ...] = (), **more: int) -> SegmentRecord:
         """Ten more bytes with a cut at each."""
         first = relay.end
         cuts = tuple(Cut(first + step, first + step) for step in range(1, 11))
-        sealed = relay.decide_seal(1, f"s{first}", Position(1, 4 + first), Position(1, 14 + first), cuts, statements, phases, **more)
+        sealed = relay.decide_record(1, f"s{first}", Position(1, 4 + first), Position(1, 14 + first), cuts, statements, phases, **more)
         relay.apply(sealed)
         return sealed
 
@@ -283,7 +284,7 @@ class TestTwoPhases:
     def test_a_commit_of_what_was_not_captured_is_an_error_that_names_it(self) -> None:
         relay = of(1)
         with pytest.raises(SourceDrift, match="an XA transaction was committed whose rows were not captured: z, at offset 12"):
-            relay.decide_seal(1, "s", Position(1, 14), Position(1, 24), (), (), [Ending("z", 12, True)])
+            relay.decide_record(1, "s", Position(1, 14), Position(1, 24), (), (), [Ending("z", 12, True)])
 
     def test_an_end_under_another_format_id_leaves_what_is_prepared_as_it_is(self) -> None:
         """MySQL 5.7 logs it and does nothing."""
@@ -294,6 +295,21 @@ class TestTwoPhases:
         assert (relay.prepared, relay.committed(0, 20)) == ((), [Decided(group(3, one), 15, True, True)])
         with pytest.raises(SourceDrift, match="were not captured"):
             self.seal(relay, Ending(two, 25, True))
+
+    def test_an_end_under_a_format_id_that_is_equal_in_its_lower_half_ends_nothing(self) -> None:
+        """MySQL 5.7 logs it and does nothing, but its XA_PREPARE has the lower half alone."""
+        relay, one, other = Relay(), "X'67',X'62',1", f"X'67',X'62',{2**32 + 1}"
+        self.seal(relay, group(3, one), Ending(other, 7, True), Ending(other, 9, False))
+        assert (relay.prepared, relay.committed(0, 10)) == ((group(3, one),), [])
+        self.seal(relay, Ending(one, 15, True))
+        assert relay.committed(0, 20) == [Decided(group(3, one), 15, True, True)]
+
+    @pytest.mark.parametrize("name", [f"X'67',X'62',{2**32 + 1}", "X'67',X'62',1"])
+    def test_one_whose_format_id_is_cut_when_its_server_starts_again_ends_by_either_name(self, name: str) -> None:
+        relay, one = Relay(), f"X'67',X'62',{2**32 + 1}"
+        self.seal(relay, group(3, one), Ending("X'67',X'62',2", 7, True))
+        self.seal(relay, Ending(name, 15, True))
+        assert (relay.prepared, relay.committed(0, 20)) == ((), [Decided(group(3, one), 15, True, True)])
 
     def test_their_sum_is_bounded_and_the_largest_is_named(self) -> None:
         relay = Relay()
@@ -325,7 +341,7 @@ class TestAnswers:
 
     def test_a_heartbeat_moves_time_and_not_the_line(self) -> None:
         relay = of(1)
-        relay.apply(relay.decide_seal(1, "h", Position(2, 4), Position(2, 4), (Cut(10, 99),)))
+        relay.apply(relay.decide_record(1, "h", Position(2, 4), Position(2, 4), (Cut(10, 99),)))
         assert (relay.end, relay.time_at(10), relay.number_at(10)) == (10, 99, 1)
         assert relay.next_cut(5) == 10
 
@@ -357,7 +373,7 @@ class TestAnswers:
 
     def test_the_unused_end_of_a_file_is_where_the_next_one_begins(self) -> None:
         relay = of(1)
-        relay.apply(relay.decide_seal(1, "next", Position(2, 4), Position(2, 14), (Cut(20, 20),)))
+        relay.apply(relay.decide_record(1, "next", Position(2, 4), Position(2, 14), (Cut(20, 20),)))
         assert relay.offset_of(Position(1, 999)) == 10
         assert relay.offset_of(Position(2, 4)) == 10
         assert relay.offset_of(Position(2, 9)) == 15
@@ -371,7 +387,7 @@ class TestAnswers:
         relay = of(1)
         with pytest.raises(SourceDrift, match="a position is of another server than the log"):
             relay.offset_of(Position(1, 5, era=1))
-        relay.apply(relay.decide_seal(1, "new", Position(1, 4, era=1), Position(1, 14, era=1), ()))
+        relay.apply(relay.decide_record(1, "new", Position(1, 4, era=1), Position(1, 14, era=1), ()))
         assert relay.offset_of(Position(1, 9, era=1)) == 15
         with pytest.raises(SourceDrift):
             relay.offset_of(Position(1, 9))
@@ -414,12 +430,14 @@ class TestLettingGo:
     def test_where_another_server_goes_on_holds_nothing_and_lets_nobody_forget_where_the_last_one_ended(self) -> None:
         relay = of(3)
         begins = Position(9, 400, 1)
-        relay.apply(Sealed(number=4, generation=1, name="era", begins=begins, ends=begins, first=30, cuts=(Cut(30, 30),)))
+        relay.apply(SegmentRecord(number=4, generation=1, name="era", begins=begins, ends=begins, first=30, cuts=(Cut(30, 30),)))
         relay.raise_floor(20)
         assert [sealed.number for sealed in relay.covering(20, 30)] == [3]
         relay.raise_floor(30)
         assert [sealed.number for sealed in relay.deletable(9)] == [1, 2]
-        relay.apply(Sealed(number=5, generation=1, name="s5", begins=begins, ends=Position(9, 410, 1), first=30, cuts=(Cut(40, 40),)))
+        relay.apply(
+            SegmentRecord(number=5, generation=1, name="s5", begins=begins, ends=Position(9, 410, 1), first=30, cuts=(Cut(40, 40),))
+        )
         assert [sealed.number for sealed in relay.covering(30, 40)] == [5]
         assert [sealed.number for sealed in relay.deletable(9)] == [1, 2, 3, 4]
         assert (relay.offset_of(begins), relay.number_at(30)) == (30, 3)
@@ -493,7 +511,7 @@ class TestTakeOver:
             [segment(1), segment(1)],
         ],
     )
-    def test_a_broken_chain_is_not_taken_over(self, chain: list[Sealed]) -> None:
+    def test_a_broken_chain_is_not_taken_over(self, chain: list[SegmentRecord]) -> None:
         with pytest.raises(Corrupt, match="the relay's chain is broken"):
             take_over(chain, intent_upto=0)
 
@@ -503,7 +521,7 @@ class TestTakeOver:
         assert take_over([segment(3)], intent_upto=20).floor == 20
 
     @pytest.mark.parametrize("chain", [[], [segment(1)]])
-    def test_a_chain_that_ends_before_the_newest_intent_is_not_taken_over(self, chain: list[Sealed]) -> None:
+    def test_a_chain_that_ends_before_the_newest_intent_is_not_taken_over(self, chain: list[SegmentRecord]) -> None:
         with pytest.raises(Corrupt, match="the relay ends before what was already read"):
             take_over(chain, intent_upto=11)
 

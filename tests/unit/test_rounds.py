@@ -8,11 +8,7 @@ from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.tiering.fence import Base, KnownToFluss, LakeView, Tiered
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.rounds import (
-    ENDS,
-    KEEP_ALL,
-    ROUND,
-    SILENCE_MS_MAX,
+from snowmelt.tiering.round_steps import (
     Absent,
     BucketRead,
     CheckTable,
@@ -35,10 +31,7 @@ from snowmelt.tiering.rounds import (
     Prepare,
     ReadSplits,
     Report,
-    Round,
     RoundReported,
-    RoundState,
-    RoundTrigger,
     SnapshotsLeased,
     SplitsRead,
     Step,
@@ -47,6 +40,7 @@ from snowmelt.tiering.rounds import (
     Told,
     Unclear,
 )
+from snowmelt.tiering.rounds import ENDS, KEEP_ALL, ROUND, SILENCE_MS_MAX, Round, RoundState, RoundTrigger
 from snowmelt.tiering.splits import BucketLog, Budget, LogSplit, SnapshotSplit
 
 TABLE, SCHEMA = 5, 2
@@ -238,6 +232,14 @@ class TestCommit:
     def test_a_word_to_fluss_that_was_lost_is_repeated_if_it_is_still_the_newest(self) -> None:
         round_ = fresh(*COMMITTED, NewestConfirmed(OURS), Told(False))
         assert round_.next_step(0) == Confirm()
+
+    def test_a_round_that_can_not_tell_fluss_gives_its_table_back_and_deletes_nothing(self) -> None:
+        round_ = fresh(*COMMITTED, NewestConfirmed(OURS), Failed())
+        assert round_.next_step(0) == Report(finished=False, more=False)
+        round_.take(RoundReported())
+        assert (round_.state, round_.committed) == (RoundState.FAILED, {})
+        repair = fresh(Looked(LAKE, BEFORE, None), Failed())
+        assert repair.next_step(0) == Clean(())
 
     def test_of_a_table_that_was_never_tiered_nothing_is_there_to_be_let_go_of(self) -> None:
         first = Looked(LakeView(identity="u", schema=0, latest=0, whole_from=1, tiered=(), rows=False), None, None)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.log.decode import ChangeBatch, Limits, LogReader
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, LogServer
 from snowmelt.databases.mysql.log.events import Event
 from snowmelt.databases.mysql.log.images import (
     decimal_layout,
@@ -31,6 +31,7 @@ from snowmelt.databases.mysql.types.sets import set_lists
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory, TableId
+from snowmelt.relay.limits import Limits
 from tests.integration.logs import table_map_body
 from tests.kit import streams
 
@@ -225,7 +226,7 @@ def log_of(groups: list[list[Row]], kind: int) -> streams.Log:
 def read(log: streams.Log, limits: Limits) -> list[ChangeBatch]:
     schemas: SchemaHistory[MySqlTable] = SchemaHistory()
     schemas.put(TABLE.id, Position(0, 0), TABLE)
-    reader = LogReader(flavour="mysql", version=(8, 0, 33), schemas=schemas, limits=limits)
+    reader = LogReader(server=LogServer("mysql", (8, 0, 33)), schemas=schemas, limits=limits)
     found = list(reader.read(np.frombuffer(b"".join(log.stored), np.uint8), file=1, start=4, checksum_bytes=4))
     return [item for item in found if isinstance(item, ChangeBatch)]
 

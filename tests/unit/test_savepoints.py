@@ -101,12 +101,12 @@ def test_a_savepoint_inside_a_statement_may_hide_another(before: Written | None,
     found = Savepoints()
     found.set("s", 1, HERE)
     found.set("s", 4, HERE, before)
-    found.went_on(behind)
+    found.statement_ended(behind)
     assert found.hidden("S", HERE, inside=False) == ((1, 4) if inside else None)
     assert found.hidden("other", HERE, inside=False) is None
     # What it hides is the session's own, however often it is set inside of statements.
     found.set("s", 6, HERE, BOTH)
-    found.went_on(BOTH)
+    found.statement_ended(BOTH)
     assert found.hidden("s", HERE, inside=False) == (1 if inside else 4, 6)
 
 

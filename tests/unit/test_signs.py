@@ -5,16 +5,30 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
+from snowmelt.commit.notices import ListenerProgress
 from snowmelt.engine.driver import signs
-from snowmelt.engine.driver.signs import EVERY_S, MISSED_MAX, DriverActivity, Sign, Signs, is_alive, last_words, read_sign
+from snowmelt.engine.driver.signs import (
+    EVERY_S,
+    MISSED_MAX,
+    DriverActivity,
+    ListenerSign,
+    MaintainedTable,
+    Sign,
+    SignBefore,
+    Signs,
+    is_alive,
+    last_words,
+    read_sign,
+)
 from snowmelt.errors import Fenced, InvalidConfig, SourceDrift, Unavailable
 from snowmelt.store.contract import Store
 from snowmelt.store.generations import Generation
 from snowmelt.store.memory import MemoryStore
+from snowmelt.store.records import RecordKind, pack
 
 
 class Clock:
@@ -25,8 +39,13 @@ class Clock:
         return self.now
 
 
-def driver(store: Store, clock: Clock, generation: int = 1, pipeline: str = "test") -> Signs:
-    found = Signs(store, pipeline, now=clock, clock=clock)
+class Listeners:
+    def __init__(self) -> None:
+        self.known: dict[str, ListenerProgress] = {}
+
+
+def driver(store: Store, clock: Clock, generation: int = 1, pipeline: str = "test", listeners: Listeners | None = None) -> Signs:
+    found = Signs(store, pipeline, listeners or Listeners(), now=clock, clock=clock)
     if generation:
         found.begin(Generation(generation, f"nonce {generation}"))
     return found
@@ -153,6 +172,18 @@ def test_tables_that_are_left_out_are_told_at_once_and_bounded() -> None:
     assert max(len(one.why) for one in last(store).left_out) <= 200
 
 
+def maintained(number: int) -> MaintainedTable:
+    return MaintainedTable(target=f"ods.t{number}", files=9, size_bytes=7, runs=number, compacted_ms=5, expired_ms=None)
+
+
+def test_what_maintenance_knows_is_told_of_the_fullest_tables() -> None:
+    store, clock = MemoryStore(), Clock()
+    life = driver(store, clock)
+    clock.now += 1000
+    life.beat({}, lambda: [maintained(number) for number in range(1000)])
+    assert last(store).maintained == tuple(maintained(number) for number in range(999, 799, -1))
+
+
 def test_a_store_that_is_away_ends_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock = MemoryStore(), Clock()
     life = driver(store, clock)
@@ -165,3 +196,28 @@ def test_a_store_that_is_away_ends_no_driver(monkeypatch: pytest.MonkeyPatch) ->
     life.beat({})
     life.end(SourceDrift("gone"))
     assert last(store).doing is DriverActivity.RUNS
+
+
+def test_what_is_known_of_listeners_comes_with_each_sign_and_a_failure_at_once() -> None:
+    store, clock, listeners = MemoryStore(), Clock(), Listeners()
+    life = driver(store, clock, listeners=listeners)
+    assert last(store).listeners == ()
+    listeners.known = {"hook": ListenerProgress(4), "dbt": ListenerProgress(3)}
+    life.beat({})
+    assert last(store).listeners == (), "progress is told when the next sign is due"
+    listeners.known["dbt"] = ListenerProgress(3, "HTTP status 500")
+    life.beat({})
+    assert last(store).listeners == (ListenerSign("dbt", 3, "HTTP status 500"), ListenerSign("hook", 4, ""))
+    listeners.known["dbt"] = ListenerProgress(4)
+    life.beat({})
+    assert last(store).listeners[0] == ListenerSign("dbt", 4, "")
+
+
+def test_a_sign_of_the_version_before_is_read() -> None:
+    store, clock = MemoryStore(), Clock()
+    driver(store, clock)
+    sign = last(store)
+    before = SignBefore(**{field.name: getattr(sign, field.name) for field in fields(SignBefore)})
+    store.delete([f"sign/{number:020}" for number in store.numbers(signs.PREFIX)])
+    store.put_if_absent("sign/00000000000000000007", pack(RecordKind("sign", 1, SignBefore), before))
+    assert last(store) == sign

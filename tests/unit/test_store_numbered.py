@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snowmelt import budgets
 from snowmelt.errors import OutcomeUnknown, Unavailable
 from snowmelt.store.contract import Store, numbered
 from snowmelt.store.memory import MemoryStore
-from snowmelt.store.numbered import TRIES_MAX, Lost, Won, newest, settle
+from snowmelt.store.numbered import Lost, Won, newest, settle
 
 
 class Flaky(Store):
@@ -112,13 +113,16 @@ def test_a_lost_request_is_sent_again() -> None:
     assert settle(store, "intent/1", b"mine") == Won()
 
 
+TRIES = len(list(budgets.RECORDS.tries()))
+
+
 def test_tries_are_bounded_and_waited_between() -> None:
     waits: list[int] = []
     store = Flaky(MemoryStore(), ["refused"] * 100)
     with pytest.raises(Unavailable):
         settle(store, "intent/1", b"mine", wait=waits.append)
-    assert waits == list(range(1, TRIES_MAX))
-    assert len(store.puts) == 100 - TRIES_MAX
+    assert waits == list(range(1, TRIES))
+    assert len(store.puts) == 100 - TRIES
 
 
 def test_refused_after_a_doubt_is_still_a_doubt() -> None:

@@ -124,7 +124,7 @@ def test_a_refusal_is_for_the_user_to_mend(s3: S3Server) -> None:
     for method, call in zip(("GET", "PUT", "PUT", "GET"), every_call(bucket(s3)), strict=False):
         s3.method = method
         s3.faults = ["403"]
-        with pytest.raises(InvalidConfig, match=r"does not let us in: .*status 403.*hint: it needs the rights"):
+        with pytest.raises(InvalidConfig, match=r"refuses access: .*status 403.*hint: it needs the rights"):
             call()
 
 
@@ -197,7 +197,7 @@ def test_an_option_that_can_not_be_is_refused_by_name(option: dict[str, str]) ->
 
 
 def test_a_store_does_not_travel(s3: S3Server) -> None:
-    with pytest.raises(InvariantBroken, match="opened where it is used"):
+    with pytest.raises(InvariantBroken, match="open it where it is used"):
         pickle.dumps(bucket(s3))
 
 

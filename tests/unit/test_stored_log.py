@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from snowmelt.columnar.assembly import Assembly
-from snowmelt.databases.mysql.log.decode import LogReader, SegmentSlice
+from snowmelt.databases.contract.stretches import LogBytes, SegmentSlice
+from snowmelt.databases.mysql.log.decode import LogReader, LogServer
 from snowmelt.databases.mysql.log.details import details_of
 from snowmelt.databases.mysql.log.events import Event
-from snowmelt.databases.mysql.log.windows import LogBytes
 from snowmelt.engine.log.reading import Filtered, StoredLog, read_file, read_group
 from snowmelt.errors import Corrupt, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.relay.limits import Limits
@@ -29,8 +29,8 @@ from snowmelt.relay.pool import Pool
 from snowmelt.relay.prefilter import PreFilter
 from tests.integration.logs import handmade_schemas, table_map_body, write_rows_body
 from tests.kit import streams
-from tests.unit.test_segments import segment, write
-from tests.unit.test_unpack import fragments, payload, plain_event
+from tests.kit.made_segments import segment, write
+from tests.kit.packed_events import fragments, payload, plain_event
 
 
 def filtered(make: Iterator[int], pool: Pool | None = None) -> Filtered[int]:
@@ -256,7 +256,7 @@ class TestSpillFiles:
 
     @staticmethod
     def refused(log: LogBytes, checksum_bytes: int, limits: Limits) -> SnowmeltError:
-        reader = LogReader(flavour="mariadb", version=(12, 3, 1), schemas=handmade_schemas(), limits=limits)
+        reader = LogReader(server=LogServer("mariadb", (12, 3, 1)), schemas=handmade_schemas(), limits=limits)
         with pytest.raises(SnowmeltError) as caught:
             list(reader.read_log(log, file=1, start=4, checksum_bytes=checksum_bytes))
         return caught.value
@@ -339,7 +339,7 @@ class TestSpillFiles:
         prefilter, part = PreFilter(4096), SegmentSlice(0, 4, None, made.end.offset)
         log = StoredLog(made, part, prefilter, self.LIMITS, partial(read_file, made.data_path))
         limits = replace(self.LIMITS, rows_per_batch=10)
-        items = LogReader(flavour="mariadb", version=(12, 3, 1), schemas=handmade_schemas(), limits=limits).read_stored(made, part, log)
+        items = LogReader(server=LogServer("mariadb", (12, 3, 1)), schemas=handmade_schemas(), limits=limits).read_stored(made, part, log)
         next(items)
         assert spilled() == 1
         items.close()

@@ -137,7 +137,7 @@ class TestReleased:
 
     def test_a_restart_neither_finds_nor_reads_a_released_table_again(self) -> None:
         ledger, relay = stored(self.released()), Relay()
-        relay.apply(relay.decide_seal(1, "s", Position(1, 4), Position(1, 104), (Cut(100, 1),)))
+        relay.apply(relay.decide_record(1, "s", Position(1, 4), Position(1, 104), (Cut(100, 1),)))
         assert decide_launches(ledger.tables, relay, visible=100, job=1, running_max=9) == []
         plan = plan_epoch(
             ledger.tables,
@@ -151,7 +151,7 @@ class TestReleased:
         )
         assert plan.facts == ()
         assert plan.rules == {}
-        assert plan.rule(ledger.tables.known(ORDERS)).live
+        assert plan.rule(ledger.tables.known(ORDERS)).emits_all
 
     def test_to_ask_for_what_was_let_go_of_is_an_error_after_a_restart_too(self) -> None:
         ledger = stored(self.released())

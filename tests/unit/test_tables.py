@@ -67,7 +67,7 @@ def launched(ordinal: int, job: int, *, visible: int = 10, incarnation: Incarnat
 
 
 def reported(ordinal: int, job: int, *, nonce: str = "n", high: int = 12, incarnation: Incarnation = ORDERS) -> Reported:
-    return Reported(incarnation, ordinal, job, nonce, high, True, 1, ("f",))
+    return Reported(incarnation=incarnation, ordinal=ordinal, job=job, nonce=nonce, high=high, exact=True, schema=1, files=("f",))
 
 
 TO_CATCHING_UP = (found(), outside(), split(b"\x04", b"\x09"), adopted(1), adopted(2, high=30))

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from snowmelt.engine.tiering.ends import RoundEnd
-from snowmelt.engine.tiering.round import RunningRound
-from snowmelt.engine.tiering.service import PAUSE_S, PAUSES_DOUBLED_MAX, Tiering, _end_of
+from snowmelt.engine.tiering.round import RoundHost, RunningRound
+from snowmelt.engine.tiering.service import Tiering, _end_of
 from snowmelt.engine.tiering.settings import TieringSettings
+from snowmelt.engine.tiering.split_job import SplitJob
 from snowmelt.errors import InvariantBroken, Unavailable
-from snowmelt.fluss.client import HandedOut, HeartbeatAnswer
+from snowmelt.fluss.answers import HandedOut, HeartbeatAnswer
 from snowmelt.model.table import TableId
 from snowmelt.tiering.rounds import RoundState
 
@@ -39,17 +40,26 @@ def service() -> Tiering:
 def begin(service: Tiering, pool: Pool) -> RunningRound:
     nothing: Any = None
     put: Any = pool
-    service._begin(put, nothing, threading.Event(), TABLE, 1)
+    host = RoundHost(
+        spark=None,
+        settings=service._settings,
+        leasing=nothing,
+        abandon=threading.Event(),
+        wake=threading.Event(),
+        slots=threading.Semaphore(1),
+        news=nothing,
+    )
+    service._begin(put, host, TABLE, 1)
     return list(service._running.values())[-1]
 
 
 def test_a_table_that_failed_waits_each_time_longer(service: Tiering) -> None:
     pool = Pool()
-    for _ in range(PAUSES_DOUBLED_MAX + 3):
+    for _ in range(10):
         running = begin(service, pool)
         running.reported.set()
         service._count(running, failed=True)
-    assert pool.pauses_s == [0.0, *(PAUSE_S * 2**count for count in range(1, PAUSES_DOUBLED_MAX + 1)), pool.pauses_s[-1], pool.pauses_s[-1]]
+    assert pool.pauses_s == [0, 1, 2, 4, 8, 16, 32, 64, 64, 64]
     service._count(running, failed=False)
     begin(service, pool)
     assert pool.pauses_s[-1] == 0.0, "it was tiered since"
@@ -60,7 +70,7 @@ def answer(error: Unavailable | None, epoch: int = 1) -> HeartbeatAnswer:
 
 
 def test_an_error_that_the_coordinator_names_for_a_table_takes_it_from_its_round(service: Tiering, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunningRound, "_stop_reading", lambda self, why: None)
+    monkeypatch.setattr(SplitJob, "stop", lambda self, why: None)
     running = begin(service, Pool())
     service._hear(answer(None), [running], 0)
     assert running.owned

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -11,55 +10,15 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snowmelt.databases.mysql.log.decode import LogReader
+from snowmelt.databases.mysql.log.decode import LogReader, LogServer
 from snowmelt.databases.mysql.log.events import Event
 from snowmelt.databases.mysql.log.unpack import inflate, unpack
 from snowmelt.errors import Corrupt, SourceDrift
 from tests.integration.logs import changes, handmade_schemas, table_map_body, write_rows_body
 from tests.kit import streams
+from tests.kit.packed_events import compressed_rows, deflated, fragments, payload, plain_event
 
 ROWS = write_rows_body(9, range(200))
-
-
-def deflated(plain: bytes, *, raw: bool = False, length: int | None = None) -> bytes:
-    """As MariaDB compresses: a byte that tells the size of the length, the length, the stream."""
-    stream = zlib.compress(plain)
-    if raw:
-        compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-        stream = compressor.compress(plain) + compressor.flush()
-    size = len(plain) if length is None else length
-    width = max(1, (size.bit_length() + 7) // 8)
-    return bytes([0x80 | (8 if raw else 0) | width]) + size.to_bytes(width, "big") + stream
-
-
-def compressed_rows(body: bytes, head: int = 10) -> bytes:
-    """A row event's body with its rows compressed; `head` bytes of ids, flags, count and bitmaps stay."""
-    return body[:head] + deflated(body[head:])
-
-
-def payload(events: bytes, *, compression: int = 0, claimed: int | None = None) -> bytes:
-    packed = zstandard.ZstdCompressor().compress(events) if compression == 0 else events
-
-    def field(kind: int, number: int) -> bytes:
-        value = bytes([number]) if number < 251 else b"\xfe" + number.to_bytes(8, "little")
-        return bytes([kind, len(value)]) + value
-
-    plain = len(events) if claimed is None else claimed
-    return field(2, compression) + field(3, plain) + field(1, len(packed)) + b"\0" + packed
-
-
-def fragments(whole: bytes, count: int, *, number_first: bool) -> list[bytes]:
-    cuts = [len(whole) * index // count for index in range(count + 1)]
-    made = []
-    for index in range(count):
-        numbers = (index + 1, count) if number_first else (count, index + 1)
-        first = b"\1" + len(whole).to_bytes(8, "little") if index == 0 else b"\0"
-        made.append(struct.pack("<II", *numbers) + first + whole[cuts[index] : cuts[index + 1]])
-    return made
-
-
-def plain_event(kind: int, body: bytes) -> bytes:
-    return streams.event(kind, body, next_position=0, checksummed=False)
 
 
 def group(log: streams.Log, *rows: tuple[int, bytes], told: bool = True) -> None:
@@ -72,7 +31,7 @@ def group(log: streams.Log, *rows: tuple[int, bytes], told: bool = True) -> None
 
 
 def values(log: streams.Log, flavour: str = "mariadb") -> list[int]:
-    reader = LogReader(flavour=flavour, version=(12, 3, 1), schemas=handmade_schemas())  # type: ignore[arg-type]
+    reader = LogReader(server=LogServer(flavour, (12, 3, 1)), schemas=handmade_schemas())  # type: ignore[arg-type]
     data = np.frombuffer(b"".join(log.stored), np.uint8)
     found = changes(reader.read(data, file=1, start=4, checksum_bytes=4 * log.checksummed))
     assert {change.position for change in found} <= {log.offset}
@@ -283,7 +242,7 @@ class TestPlaces:
         log = streams.Log(offset=start)
         group(log, (Event.WRITE_ROWS_COMPRESSED_V1, compressed_rows(ROWS)))
         assert log.offset > 2**32
-        reader = LogReader(flavour="mariadb", version=(10, 11, 1), schemas=handmade_schemas())
+        reader = LogReader(server=LogServer("mariadb", (10, 11, 1)), schemas=handmade_schemas())
         data = np.frombuffer(b"".join(log.stored), np.uint8)
         found = changes(reader.read(data, file=1, start=start, checksum_bytes=4))
         assert {change.position for change in found} == {log.offset}
@@ -306,7 +265,7 @@ class TestPlaces:
         for _ in range(3):
             group(log, *events, told=False)
             ends.append(log.offset)
-        reader = LogReader(flavour="mariadb", version=(11, 8, 6), schemas=handmade_schemas())
+        reader = LogReader(server=LogServer("mariadb", (11, 8, 6)), schemas=handmade_schemas())
         data = np.frombuffer(b"".join(log.stored), np.uint8)
         found = changes(reader.read(data, file=1, start=start, checksum_bytes=4, end=log.offset))
         assert sorted({change.position for change in found}) == ends
@@ -318,7 +277,7 @@ class TestPlaces:
         start = 2**32 - measure.offset
         log = streams.Log(offset=start)
         group(log, *events, told=False)
-        reader = LogReader(flavour="mariadb", version=(11, 8, 6), schemas=handmade_schemas())
+        reader = LogReader(server=LogServer("mariadb", (11, 8, 6)), schemas=handmade_schemas())
         found = changes(reader.read(np.frombuffer(b"".join(log.stored), np.uint8), file=1, start=start, checksum_bytes=4, end=2**32))
         assert {change.position for change in found} == {2**32}
 
@@ -326,6 +285,6 @@ class TestPlaces:
         log = streams.Log()
         group(log, (Event.WRITE_ROWS_V1, ROWS), told=False)
         log.stored[-1] = streams.event(Event.XID, bytes(8), next_position=log.offset - 1)
-        reader = LogReader(flavour="mariadb", version=(11, 8, 6), schemas=handmade_schemas())
+        reader = LogReader(server=LogServer("mariadb", (11, 8, 6)), schemas=handmade_schemas())
         with pytest.raises(Corrupt):
             list(reader.read(np.frombuffer(b"".join(log.stored), np.uint8), file=1, start=4, checksum_bytes=4))

@@ -14,7 +14,7 @@ from snowmelt.databases.comparing.classes import Parting, Sums
 from snowmelt.databases.comparing.digests import Hash, digest_rows, digest_values, from_raw, hashes, hexadecimal, raw
 from snowmelt.databases.mysql.read.keys import chunked
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable, TypeOptions
-from snowmelt.databases.mysql.verify.forms import RowForms, lake_text
+from snowmelt.databases.mysql.verify.forms import MySqlRowForms, lake_text
 from snowmelt.model.table import TableId
 
 # Around the ends of MD5's blocks, where padding goes wrong.
@@ -67,7 +67,7 @@ def test_small_decimals_have_all_their_digits() -> None:
 
 
 def test_null_and_the_empty_string_are_two_rows() -> None:
-    forms = RowForms([MySqlColumn(name="a", base="varchar"), MySqlColumn(name="b", base="double")], ["a"], TypeOptions(), Hash.MD5)
+    forms = MySqlRowForms([MySqlColumn(name="a", base="varchar"), MySqlColumn(name="b", base="double")], ["a"], TypeOptions(), Hash.MD5)
     rows = [{"a": "x", "b": None}, {"a": "x", "b": 0.0}, {"a": "x", "b": -0.0}, {"a": "", "b": None}, {"a": None, "b": None}]
     batch = pa.RecordBatch.from_pylist(rows, pa.schema([("a", pa.string()), ("b", pa.float64())]))
     keys, found = forms.hash(batch)

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from snowmelt.credentials import Secret
-from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.database import MySql
-from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.engine.tasks import workers
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import spark_error
@@ -106,12 +104,12 @@ def test_a_bucket_that_is_away_or_refuses_is_not_taken_for_wrong_rows() -> None:
     bucket = OSError("Bucket 'nobucket' not found. To create buckets, enable the allow_bucket_creation option.")
     for error, kind, told in (
         (ValueError(gone), Unavailable, "a lake table can't be read or written: ods.t: Unexpected (hint: is its storage there"),
-        (ValueError(denied), InvalidConfig, "the warehouse does not let us in: ods.t: PermissionDenied (hint: check the credentials"),
+        (ValueError(denied), InvalidConfig, "the warehouse refuses access: ods.t: PermissionDenied (hint: check the credentials"),
         (ValueError(region), InvalidConfig, "the warehouse's options can't be used: ods.t: ConfigInvalid (hint: check sink.options)"),
         (lost, Unavailable, "a lake table can't be read or written: ods.t: NETWORK_CONNECTION"),
-        (wrapped, InvalidConfig, "the warehouse does not let us in: ods.t: HTTP status 403"),
+        (wrapped, InvalidConfig, "the warehouse refuses access: ods.t: HTTP status 403"),
         (bucket, InvalidConfig, "the warehouse's bucket does not exist: ods.t"),
-        (PermissionError(errno.EACCES, "no"), InvalidConfig, "the warehouse does not let us in: ods.t: Permission denied (hint: who owns"),
+        (PermissionError(errno.EACCES, "no"), InvalidConfig, "the warehouse refuses access: ods.t: Permission denied (hint: who owns"),
         (ValueError("column v: 'hunter2' is too long"), InvariantBroken, "rows do not fit into a lake table: ods.t: ValueError"),
     ):
         with pytest.raises(SnowmeltError) as caught, our_errors("ods.t", rows=True):
@@ -158,8 +156,8 @@ def test_a_task_on_an_executor_that_joined_late_looks_for_itself(tmp_path: Path)
         warehouse=str(tmp_path / "lake"),
         user="test",
         source=MySql(),
-        server=Server("mariadb", (10, 11, 0), "somebody"),
-        log=LogFile("binlog", 1),
+        identity="somebody",
+        log="binlog.000001",
         packages=packages(),
         mark=found,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,17 +16,16 @@ from rich.text import Text
 from snowmelt import preflight
 from snowmelt.cli.output import count_tables, list_tables, plain_text, print_json, print_line, size
 from snowmelt.cli.run import extras
-from snowmelt.credentials import Secret
+from snowmelt.databases.contract import Database
+from snowmelt.databases.contract.capture import CaptureLimits
 from snowmelt.databases.contract.findings import Level, gravest_first
-from snowmelt.databases.mysql.connect import MySqlOptions, Tls
-from snowmelt.databases.mysql.database import MySql
-from snowmelt.databases.mysql.log.capture import CaptureLimits
-from snowmelt.databases.mysql.preflight import Cascades
-from snowmelt.databases.mysql.read.resultset import ROW_BYTES_MAX
 from snowmelt.errors import InvalidConfig, printable
 from snowmelt.machine import inspect_machine
 from snowmelt.preflight import Preflight
 from snowmelt.relay.limits import Limits
+
+if TYPE_CHECKING:
+    from snowmelt.config import PipelineConfig
 
 PASSWORD_VARIABLE = "DB_PASSWORD"
 
@@ -33,7 +33,7 @@ PASSWORD_VARIABLE = "DB_PASSWORD"
 def check(
     file: Annotated[
         Path | None,
-        typer.Argument(help="A pipeline's description, instead of all the options.", metavar="[pipeline.yaml]", show_default=False),
+        typer.Argument(help="A pipeline's description, instead of all options but --json.", metavar="[pipeline.yaml]", show_default=False),
     ] = None,
     tables: Annotated[
         list[str] | None, typer.Option("--tables", "-t", help="Which tables: database.table, with * and ?. Repeatable.")
@@ -47,14 +47,14 @@ def check(
         str | None,
         typer.Option(help=f"Where its password is: '${{NAME}}' (environment) or file:/path. Default: ${{{PASSWORD_VARIABLE}}}, if set."),
     ] = None,
-    tls: Annotated[Tls, typer.Option(help="Which TLS is required.")] = Tls.PREFERRED,
+    tls: Annotated[str, typer.Option(help="Which TLS: disabled, preferred, required, verify-ca or verify-identity.")] = "preferred",
     tls_ca: Annotated[str | None, typer.Option(help="The certificate authority's PEM file.")] = None,
     allow_password_to_unverified_server: Annotated[
         bool, typer.Option("--allow-password-to-unverified-server", help="Send the password even if no certificate was verified.")
     ] = False,
     cascades: Annotated[
-        Cascades, typer.Option(help="What to do with tables that foreign keys change without writing it to the log.")
-    ] = Cascades.REFUSE,
+        str, typer.Option(help="What to do with tables that foreign keys change without writing it to the log: refuse or ignore.")
+    ] = "refuse",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check whether a MySQL or MariaDB server and its tables can be captured, and what to do if not.
@@ -68,47 +68,59 @@ def check(
       DB_PASSWORD=… snowmelt check --host db.example.com --user repl --tables 'shop.*' --exclude 'shop.tmp_*'
     """
     if (file is None) == (tables is None):
-        raise InvalidConfig("check needs either a pipeline's file or --tables")
+        raise InvalidConfig("check needs either a pipeline's file or --tables", hint="`snowmelt check --help` shows an example of each")
     if file is not None:
         from snowmelt.config import read_pipeline
 
         config = read_pipeline(file)
-        looked, capture, reading = preflight.of_pipeline(config), config.relay.limits(), config.relay.reading()
-        # A run may be meant for another machine, so what this one lacks is no error here.
-        here = [replace(one, level=Level.WARNING) for one in inspect_machine(config.master(None), *extras(config))]
-        looked = replace(looked, findings=gravest_first([*looked.findings, *here]))
+        source, capture, reading = config.source.database(), config.relay.limits(), config.relay.reading()
+        looked = _with_machine(preflight.of_pipeline(config), config)
     else:
-        options = MySqlOptions(
-            host=host,
-            port=port,
-            socket=socket,
-            username=user,
-            password=_password(password_ref),
-            tls=tls,
-            tls_ca=tls_ca,
-            allow_password_to_unverified_server=allow_password_to_unverified_server,
-        )
-        looked = preflight.of_server(MySql(options=options, cascades=cascades), tables or [], exclude or [])
-        capture, reading = CaptureLimits(), Limits()
+        given = {
+            "host": None if socket else host,
+            "port": str(port),
+            "socket": socket,
+            "username": user,
+            "password": password_ref or _password(),
+            "tables": tables,
+            "exclude": exclude,
+            "tls": tls,
+            "tls_ca": tls_ca,
+            "allow_password_to_unverified_server": "yes" if allow_password_to_unverified_server else "no",
+            "cascades": cascades,
+        }
+        source, capture, reading = _database(given), CaptureLimits(), Limits()
+        looked = preflight.of_server(source, tables or [], exclude or [])
     if as_json:
-        limits = {"capture": asdict(capture), "copy": {"row_bytes_max": ROW_BYTES_MAX}, "task": asdict(reading)}
-        told = looked.as_json() | {"limits": limits}
-        print_json(told)
+        limits = {"capture": asdict(capture), "copy": {"row_bytes_max": source.row_bytes_max}, "task": asdict(reading)}
+        print_json(looked.as_json() | {"limits": limits})
     else:
         _print_findings(looked)
-        _print_limits(capture, reading)
+        _print_limits(capture, reading, source.row_bytes_max)
     if looked.errors:
         raise typer.Exit(1)
 
 
-def _print_limits(limits: CaptureLimits, reading: Limits) -> None:
+def _database(given: Mapping[str, object]) -> Database:
+    from snowmelt.config.registry import source_of
+
+    return source_of({"type": "mysql"} | {key: value for key, value in given.items() if value is not None}).database()
+
+
+def _with_machine(looked: Preflight, config: PipelineConfig) -> Preflight:
+    """A run may be meant for another machine, so what this one lacks is no error here."""
+    here = [replace(one, level=Level.WARNING) for one in inspect_machine(config.master(None), *extras(config))]
+    return replace(looked, findings=gravest_first([*looked.findings, *here]))
+
+
+def _print_limits(limits: CaptureLimits, reading: Limits, row_bytes_max: int) -> None:
     """What a pipeline takes at most, with defaults where `pipeline.yaml` says nothing else."""
     print_line(
         f"capture: memory {size(limits.memory_bytes)} ({limits.buffers} buffers of {size(limits.buffer_bytes)}), "
         f"segments of {size(limits.segment_bytes)} or {limits.seal_ms} ms, heartbeat {limits.heartbeat_s:.0f} s, "
         f"disk {size(limits.disk_bytes_max)}, for one transaction up to {size(limits.disk_bytes_hard)}"
     )
-    print_line(f"a task that copies a table: rows of up to {size(ROW_BYTES_MAX)}")
+    print_line(f"a task that copies a table: rows of up to {size(row_bytes_max)}")
     print_line(
         f"a task that reads the log: {size(reading.prefilter_bytes)} of it at a time, "
         f"{size(reading.pool_bytes)} that wait for the lake, "
@@ -118,10 +130,8 @@ def _print_limits(limits: CaptureLimits, reading: Limits) -> None:
     )
 
 
-def _password(reference: str | None) -> Secret:
-    if reference is not None:
-        return Secret(reference)
-    return Secret(f"${{{PASSWORD_VARIABLE}}}") if PASSWORD_VARIABLE in os.environ else Secret()
+def _password() -> str | None:
+    return f"${{{PASSWORD_VARIABLE}}}" if PASSWORD_VARIABLE in os.environ else None
 
 
 _COLOURS = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}

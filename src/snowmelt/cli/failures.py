@@ -14,7 +14,7 @@ from snowmelt.errors import SnowmeltError
 
 @contextlib.contextmanager
 def failures_told(*, as_json: bool, debug: bool) -> Iterator[None]:
-    """Errors of ours go on to `main`; whoever meets what we did not foresee gets a line too."""
+    """Errors of ours reach `main`; an unforeseen error becomes one line, too."""
     # The engine takes a second to import, which other commands need not wait for.
     from snowmelt.supervise.terminal import JsonLines
 
@@ -27,7 +27,7 @@ def failures_told(*, as_json: bool, debug: bool) -> Iterator[None]:
             JsonLines(print_line).tell("failed", kind=type(error).__name__, fact=error.fact, detail=error.detail, hint=error.hint)
         raise
     except Exception as error:
-        # Whoever meets what we did not foresee can do nothing with a traceback, and asks for it when they report it.
+        # A user can do nothing with the traceback of an unforeseen error, and asks for it with --debug to report it.
         if debug:
             traceback.print_exc()
         print_warning(f"{unexpected(error)} (hint: --debug shows where it comes from)")

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from snowmelt.fluss.server import FlussServer
 from snowmelt.cli.output import print_line
 
-fluss = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Fluss server of your own in a folder, to try things.")
+_HELP = """Run a Fluss server of your own in a folder, to try things.
+
+Example:
+
+  snowmelt fluss up /tmp/fluss
+"""
+fluss = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=_HELP)
 _FlussFolder = Annotated[Path, typer.Argument(help="The server's data, settings and logs.", metavar="FOLDER")]
 _FLUSS_FOLDER = Path("fluss")
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

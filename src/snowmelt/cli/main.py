@@ -16,6 +16,7 @@ from snowmelt.cli.check import check
 from snowmelt.cli.demo import demo
 from snowmelt.cli.failures import unexpected
 from snowmelt.cli.fluss import fluss
+from snowmelt.cli.maintain import maintain
 from snowmelt.cli.output import print_warning
 from snowmelt.cli.relay import relay
 from snowmelt.cli.run import run
@@ -26,7 +27,6 @@ from snowmelt.errors import InvalidConfig, SnowmeltError
 
 app = typer.Typer(
     name="snowmelt",
-    help="Whole operational databases into lake tables, live and exactly once.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -44,11 +44,34 @@ def _show_version(wanted: bool) -> None:
 def _commands(
     _: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
 ) -> None:
-    """Whole operational databases into lake tables, live and exactly once. So far: MySQL and MariaDB into Paimon tables."""
+    """Copy MySQL and MariaDB databases into Paimon or Fluss tables and keep them live, exactly once.
+
+    Examples, from a first look to a proof:
+
+    \b
+      export DB_PASSWORD=…
+      snowmelt check --host db.example.com --user repl --tables 'shop.*'
+      snowmelt run pipeline.yaml        (its --help has an example of the file)
+      snowmelt status pipeline.yaml
+      snowmelt verify pipeline.yaml
+
+    `snowmelt demo` shows all of it with a database of its own. Exit codes: 0 done, 1 failed, 2 wrong use, 3 differences found (verify), 4
+    current except for tables that are set aside (run --until-current).
+    """
 
 
-for _command in (check, run, tier, relay, verify, status, demo):
-    app.command()(_command)
+# A list of commands shows a line of each.
+for _command, _line in (
+    (check, "Find what stands in the way of a pipeline, with remedies."),
+    (run, "Copy tables into the lake and keep them live."),
+    (tier, "Bring Apache Fluss tables into the lake, as a service."),
+    (relay, "Capture the log while no `snowmelt run` does."),
+    (verify, "Compare tables of the database with the lake."),
+    (status, "Show whether a pipeline runs, its progress, its last error."),
+    (maintain, "Compact lake tables, expire snapshots, delete orphans."),
+    (demo, "Show a pipeline under load, killed, restarted and verified."),
+):
+    app.command(short_help=_line)(_command)
 app.add_typer(fluss, name="fluss")
 
 

@@ -38,7 +38,7 @@ def run(
         ),
     ] = None,
     adopt_state: Annotated[
-        bool, typer.Option("--adopt-state", help="The state was moved here and now belongs to this folder or bucket.")
+        bool, typer.Option("--adopt-state", help="The state was moved here. Not for a copy whose original may run again.")
     ] = False,
     master: Annotated[
         str | None, typer.Option(help="Where Spark runs: local[*], spark://host:7077, … Default: what the file says, or local[*].")
@@ -94,7 +94,7 @@ def run(
 def _table_id(text: str) -> TableId:
     database, dot, name = text.partition(".")
     if not (database and dot and name):
-        raise InvalidConfig("a table is named as database.table", detail=repr(text))
+        raise InvalidConfig("--recopy takes database.table of the source", detail=repr(text), hint="for example --recopy shop.orders")
     return TableId(database, name)
 
 
@@ -102,7 +102,7 @@ def _run(
     file: Path, *, until_current: bool, adopt_state: bool, recopy: list[str], master: str | None, ui: bool, as_json: bool, debug: bool
 ) -> None:
     from snowmelt.config import read_pipeline
-    from snowmelt.engine.driver.pipeline import Pipeline
+    from snowmelt.engine.driver.pipeline import PipelineDriver
     from snowmelt.planning.asides import Requests
     from snowmelt.supervise.restarts import Interrupts, start_compiling, supervise
     from snowmelt.supervise.session import spark_session
@@ -131,7 +131,7 @@ def _run(
         settings = replace(config.to_settings(), adopt_state=adopt_state)
         watcher.begin()
         try:
-            last = supervise(lambda: Pipeline(spark, settings, requests), watcher, interrupts.asked, until_current=until_current)
+            last = supervise(lambda: PipelineDriver(spark, settings, requests), watcher, interrupts.asked, until_current=until_current)
         finally:
             watcher.end()
         asked = interrupts.asked.is_set()
@@ -139,7 +139,7 @@ def _run(
         but = f", set aside: {', '.join(sorted(last.aside))}" if last.aside else ""
         watcher.note("done", f"{why}, epoch {last.epoch}, rows {last.rows:,}{but}")
     if asked and until_current:
-        # Whoever waits for a current lake must not take this for it.
+        # A script that waits for a current lake must not take this for it.
         raise typer.Exit(1)
     if last.aside and until_current:
         raise typer.Exit(SET_ASIDE)

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from snowmelt.status import Status
-from snowmelt.cli.output import age_text, print_json, print_line, utc_text
+from snowmelt.cli.output import age_text, print_json, print_line, size, utc_text
 
 
 def status(
@@ -34,7 +34,7 @@ def status(
     if as_json:
         print_json(asdict(found))
     else:
-        _print_status(found, into_fluss=settings.fluss is not None)
+        _print_status(found, into_fluss=settings.sink.fluss is not None)
     if found.stopped_badly:
         raise typer.Exit(1)
 
@@ -65,9 +65,18 @@ def _print_status(found: Status, *, into_fluss: bool) -> None:
             told.append(f"{'changes in Fluss' if into_fluss else 'lake snapshot'} {one.snapshot}")
         if one.committed_ms is not None:
             told.append(f"has all committed up to {utc_text(one.committed_ms)}")
+        if one.files is not None:
+            told.append(f"{one.files} files, {size(one.size_bytes or 0)}, {one.runs} runs")
+        if one.compacted_ms is not None:
+            told.append(f"compacted {utc_text(one.compacted_ms)}")
+        if one.expired_ms is not None:
+            told.append(f"expired {utc_text(one.expired_ms)}")
         print_line(", ".join(told))
     for left_out in found.left_out:
         print_line(f"{left_out.table}: left out: {left_out.why}")
+    for listener in found.listeners:
+        failing = f"; its calls fail: {listener.why}" if listener.why else ""
+        print_line(f"listener {listener.name}: has taken epoch {listener.epoch} of {listener.newest}{failing}")
     under_way = ", another is under way" if found.under_way else ""
     lag = "lag not known" if found.lag_s is None else f"lag {age_text(found.lag_s)}"
     full = ", as much as may be held: capture waits for the lake" if found.full else ""

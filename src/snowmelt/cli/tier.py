@@ -55,6 +55,8 @@ def tier(
         match words:
             case ["status", file]:
                 _tier_status(Path(file), as_json=as_json)
+            case ["status"] if not Path("status").exists():
+                raise InvalidConfig("tier status needs the service's file", hint="snowmelt tier status tiering.yaml")
             case [file]:
                 _tier(Path(file), master=master, ui=ui, as_json=as_json, debug=debug)
             case _:

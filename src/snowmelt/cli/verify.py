@@ -16,8 +16,8 @@ from rich.console import Console
 from snowmelt.cli.failures import failures_told
 from snowmelt.cli.output import plain_text, print_line, print_machine
 from snowmelt.cli.verdicts import print_verdict, verdict_json
-from snowmelt.databases.contract.patterns import match_tables
 from snowmelt.machine import check_machine
+from snowmelt.model.patterns import match_tables
 
 
 def verify(
@@ -97,7 +97,7 @@ def _verify(file: Path, tables: list[str] | None, *, patience_s: float | None, m
 
 @contextlib.contextmanager
 def _quiet_interrupt() -> Iterator[None]:
-    """Ctrl-C ends the process. Whoever is talking to Spark's JVM at that moment would log a traceback of it."""
+    """Ctrl-C ends the process. Code that talks to Spark's JVM at that moment would log a traceback of it."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         logging.disable()

@@ -1,11 +1,11 @@
 """Arenas: memory that compiled code fills and Arrow arrays then look at without a copy.
 
 An arena holds one batch of rows: for every column a validity bitmap, a region of fixed width and, for values of variable
-length, a heap behind 32-bit offsets. Its size is fixed when it is made, so a kernel that fills it is bounded by it: a row
+length, a heap that 32-bit offsets point into. Its size is fixed when it is made, so a kernel that fills it is bounded by it: a row
 that no longer fits ends the batch, and one that doesn't fit an empty arena names the heap that must grow.
 
 An arena is lent to the arrays made from it and comes back by itself when the last of them is gone; fresh memory costs
-page faults, which were a third of decoding. Nobody can hold an array whose memory is used again.
+page faults, which were a third of decoding. No array exists whose memory is used again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _aligned(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How a column lies in the arena: `width` bytes a row, or a heap behind 32-bit offsets."""
+    """How a column lies in the arena: `width` bytes a row, or a heap that 32-bit offsets point into."""
 
     width: int
     heap: bool = False

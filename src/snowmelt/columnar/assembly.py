@@ -1,7 +1,7 @@
 """Bytes that are put together piece by piece and then lie in one array: in memory up to a limit, beyond it in a spill file.
 
-The file has no name, so that a crash leaves nothing behind. An error closes it at once, and so does leaving the block before `finish`;
-behind that it goes with the last array that looks into it. It is written before it is mapped: a disk that is full is an error of the
+The file has no name, so that a crash leaves nothing on disk. An error closes it at once, and so does leaving the block before `finish`;
+after that it goes with the last array that looks into it. It is written before it is mapped: a disk that is full is an error of the
 write and no signal. Memory is bounded by `memory_bytes`, the file by `bytes_max`.
 """
 
@@ -45,7 +45,7 @@ class Assembly:
         self.close()
 
     def close(self) -> None:
-        """Let go of memory and file; what `finish` has returned stays. Twice is harmless."""
+        """Release memory and file; what `finish` has returned stays. Twice is harmless."""
         self._memory = bytearray()
         if self._file is not None:
             self._file.close()

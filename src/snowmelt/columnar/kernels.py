@@ -115,7 +115,7 @@ class KernelLocator(_SourceFileBackedLocatorMixin, _CacheLocator):  # type: igno
         return source_stamp()
 
     def get_disambiguator(self) -> str:
-        # The whole name: numba takes the last part of it alone. No line number, so a file that was edited leaves nothing behind.
+        # The whole name: numba takes the last part of it alone. No line number, so a file that was edited leaves no old entries.
         return str(self._module)
 
 
@@ -127,7 +127,7 @@ if KernelLocator not in CacheImpl._locator_classes:
 
 
 def silent(_ready: int, _of: int) -> None:
-    """Tells nobody."""
+    """Reports nothing."""
 
 
 def compile_kernels(entries: Iterable[Any], warm: Callable[[], None], tell: Progress) -> None:

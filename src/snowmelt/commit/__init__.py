@@ -1,1 +1,1 @@
-"""One coordinator commits what many writers staged, exactly once. Pure: no I/O, no clock, no chance."""
+"""One coordinator commits the staged files of many writers exactly once. Pure: no I/O, no clock, no chance."""

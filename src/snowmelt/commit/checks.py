@@ -1,10 +1,11 @@
-"""What must hold of a job's answers before they can become an intent. If it does not, the job's result is dropped and planned again."""
+"""Checks of a job's answers before they become an intent. If one fails, the job's result is dropped and planned again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from snowmelt.model.numbers import EpochNumber, GenerationNumber
 from snowmelt.planning.epochs import EpochPlan
 from snowmelt.planning.facts import Adopted
 from snowmelt.planning.tables import Tables
@@ -12,7 +13,7 @@ from snowmelt.planning.tables import Tables
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file of the log lane: for which lake table, and where its rows begin."""
+    """A file of the log lane: its lake table, and where its rows begin."""
 
     target: str
     name: str
@@ -21,16 +22,16 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What a task of an epoch's job answers. It reads its part of the log and writes it, so no row passes from one task to another."""
+    """The answer of one task of an epoch's job. A task reads its part of the log and writes it, so no row passes between tasks."""
 
-    generation: int
-    epoch: int
+    generation: GenerationNumber
+    epoch: EpochNumber
     writer: int
     files: tuple[StagedFile, ...]
 
 
 def refusal(plan: EpochPlan, messages: Sequence[Message], *, writers: int, tables: Tables) -> str | None:
-    """Why a job's answers can't be committed; None if they can. A task that was repeated answers once, as one of its runs."""
+    """Why a job's answers can't be committed; None if they can. A task that ran twice has one answer, from one of its runs."""
     if any((message.generation, message.epoch) != (plan.generation, plan.epoch) for message in messages):
         return "an answer is of another job"
     if sorted(message.writer for message in messages) != list(range(writers)):

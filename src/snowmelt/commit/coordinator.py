@@ -1,12 +1,12 @@
-"""From a staged epoch to one that is done, in one driver.
+"""From a staged epoch to a done one, in one driver.
 
-States. `STAGES` says which outcome leads where. In each stage there is one next step, which the shell does and whose outcome
-it gives back; a stage whose step is repeated, after a crash or a lost reply, comes to the same end.
+States. `STAGES` is the table of transitions. Each stage has one next step. The shell performs it and returns its outcome. A step that is
+repeated, after a crash or a lost reply, has the same result.
 
-Forbidden orders. Anything after `FENCED`. Any effect before the generation was read again *after* the records were loaded: a
-driver that was slow to start would let go of what a newer one has begun to rely on. An intent that was planned from anything
-but the newest won intent, or before the epoch before it is done. A lake effect before the generation was read again *after*
-the intent was won: a newer driver owns it then.
+Must never happen. Any step after `FENCED`. Any effect before the generation was read again *after* the records were loaded: otherwise a
+driver that was slow to start would delete what a newer one relies on. An intent that was planned from anything but the newest won
+intent, or before the previous epoch is done. A lake effect before the generation was read again *after* the intent was won: a newer
+driver owns it then.
 
 Memory. The open intent, one offered intent, and a number per lake table of the open epoch.
 """
@@ -22,10 +22,11 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.listeners import Reached
 from snowmelt.commit.records import Committed, Done, Entry, Intent
 from snowmelt.errors import Corrupt, Fenced, InvariantBroken, check
+from snowmelt.model.numbers import EpochNumber, GenerationNumber
 
 
 class Stage(Enum):
-    """Known to this driver alone; what is durable is which records exist."""
+    """Only this driver knows it. Durable is which records exist."""
 
     STARTING = "starting"
     FREE = "free"
@@ -84,7 +85,7 @@ class PutIntent:
 
 @dataclass(frozen=True, slots=True)
 class ReadIntent:
-    epoch: int
+    epoch: EpochNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class ReadGeneration:
 
 @dataclass(frozen=True, slots=True)
 class CommitTables:
-    """Commit the open epoch to these lake tables, in any order, each as `publish.judge` says."""
+    """Commit the open epoch to these lake tables, in any order, each as `publish.judge` decides."""
 
     intent: Intent
     entries: tuple[Entry, ...]
@@ -102,12 +103,12 @@ class CommitTables:
 
 @dataclass(frozen=True, slots=True)
 class RunListeners:
-    """Tell the listeners, which may have heard it already, and take their new state."""
+    """Run the listeners, which may have run for this epoch before, and take their new state."""
 
     intent: Intent
     state: str
     reached: Mapping[str, Reached]
-    """Of each lake table."""
+    """By lake table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +140,9 @@ class GenerationRead:
 
 @dataclass(frozen=True, slots=True)
 class TableCommitted:
-    """A lake table has the epoch. An answer that comes late, of an epoch that is over, is none."""
+    """A lake table has the epoch. A late answer about a closed epoch changes nothing."""
 
-    epoch: int
+    epoch: EpochNumber
     target: str
     snapshot: int
 
@@ -153,7 +154,7 @@ class ListenersRan:
 
 @dataclass(frozen=True, slots=True)
 class DonePut:
-    """The record that is there now: ours, or that of whoever was first."""
+    """The record that exists now: ours, or the one of the driver that was first."""
 
     done: Done
 
@@ -162,20 +163,20 @@ Outcome = IntentPut | IntentRead | GenerationRead | TableCommitted | ListenersRa
 
 
 class Coordinator:
-    """One driver's way with one epoch after the other. `apply` is the only way on."""
+    """The commits of one driver, one epoch after the other. Only `apply` changes its stage."""
 
-    def __init__(self, generation: int, ledger: Ledger) -> None:
+    def __init__(self, generation: GenerationNumber, ledger: Ledger) -> None:
         self.generation = generation
         self.ledger = ledger
         self.stage = Stage.STARTING
         self._offered: list[Intent] = []
-        """The one that is asked for, or none."""
+        """The offered intent, or empty."""
         self._committed: dict[str, int] = {}
         self._listeners = ""
 
     @property
     def may_plan(self) -> bool:
-        """Whether the next epoch can be planned: the newest intent is won, and what it does can be overlapped or is done."""
+        """Whether the next epoch can be planned: the newest intent is won, and it is done or allows the overlap."""
         if self.stage is Stage.FREE:
             return True
         overlapping = self.stage in (Stage.COMMITTING, Stage.LISTENING, Stage.CLOSING)
@@ -183,12 +184,12 @@ class Coordinator:
 
     @property
     def named(self) -> set[str]:
-        """Files of the intent that is open and of the one that is asked for, which may be won: no cleaning may touch them."""
+        """Files of the open intent and of the offered one, which may be won: no cleaning may touch them."""
         intents = [*self._offered, *([] if self.ledger.open is None else [self.ledger.open])]
         return {name for intent in intents for entry in intent.entries for name in entry.files}
 
     def offer(self, intent: Intent, follows: str) -> bool:
-        """Take up an intent that was planned from the intent `follows`. False: that is not the newest, so it is to be dropped."""
+        """Accept an intent that was planned from the intent `follows`. False: that is not the newest, so drop the offered one."""
         check(intent.generation == self.generation, "an intent of another generation is offered", f"{intent.generation}")
         check(self.stage is Stage.FREE, "an intent is offered while another is under way", self.stage.value)
         if follows != self.ledger.identity:
@@ -200,7 +201,7 @@ class Coordinator:
         return True
 
     def next_step(self) -> Step | None:
-        """What is to be done now; None when there is nothing to commit."""
+        """The next step; None when there is nothing to commit."""
         ledger = self.ledger
         match self.stage, ledger.open, self._offered:
             case Stage.FENCED, _, _:
@@ -260,7 +261,7 @@ class Coordinator:
         self.stage = stage
 
     def _take(self, intent: Intent) -> None:
-        """The newest intent is this one now."""
+        """This intent is now the newest."""
         self._offered = []
         self.ledger.apply_intent(intent)
 
@@ -274,7 +275,7 @@ class Coordinator:
             self._move(StageTrigger.OURS)
             self._take(found)
         elif found.generation < self.generation:
-            # Its driver may be dead or slow; what it says is the epoch, and ours is dropped with all that was planned on it.
+            # The driver of that intent may be dead or slow. Its intent is the epoch; ours is dropped with all that was planned on it.
             self._move(StageTrigger.OLDER)
             self._take(found)
         else:

@@ -1,12 +1,12 @@
-"""The truth of a pipeline: a fold of its intents, and of which of them are done.
+"""The truth of a pipeline: a fold of its intents and done records.
 
 States. The newest intent is open, or done. Everything that a driver must know after a restart follows from the records.
 
-Forbidden orders. An intent that does not follow: by number, by log range, or while the one before is not done. A done record of
-another intent than the newest. What an intent holds is true whoever wrote it: no generation is asked for here.
+Must never happen. An intent that does not follow: by number, by log range, or while the one before is not done. A done record of
+another intent than the newest. No generation is compared here: an intent is true whichever driver wrote it.
 
 Memory. What the tables need (see `planning.tables`), and per lake table a snapshot number and a watermark. A summary holds the
-same, so that a restart reads it and the few records behind it.
+same, so a restart reads the summary and the few records after it.
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ from snowmelt.commit.listeners import Reached
 from snowmelt.commit.records import Committed, Done, Intent
 from snowmelt.commit.watermarks import advance
 from snowmelt.errors import check
+from snowmelt.model.numbers import EpochNumber, GenerationNumber, LogOffset, SequenceNumber
 from snowmelt.planning.facts import Covered, Incarnation
 from snowmelt.planning.tables import TablePhase, Tables
 
 
 class Ledger:
-    """`apply_intent` and `apply_done` are the only ways that anything durable changes."""
+    """Only `apply_intent` and `apply_done` change anything durable."""
 
     def __init__(self) -> None:
-        self.epoch = 0
+        self.epoch = EpochNumber(0)
         self.identity = ""
-        """Of the newest intent."""
-        self.generation = 0
-        """Who wrote it."""
-        self.upto = self.done_upto = 0
+        """The identity of the newest intent."""
+        self.generation = GenerationNumber(0)
+        """The generation that wrote it."""
+        self.upto = self.done_upto = LogOffset(0)
         self.open: Intent | None = None
-        self.sequence_max = 0
+        self.sequence_max = SequenceNumber(0)
         self.segment = self.done_segment = 0
         self.listeners = ""
         self.tables = Tables()
         self.snapshots: dict[str, int] = {}
         self.last_commits: dict[str, str] = {}
-        """Per lake table the intent whose commit is the last of ours there."""
+        """Per lake table the intent of our last commit there."""
         self.watermarks: dict[str, int] = {}
 
     @property
-    def done_epoch(self) -> int:
-        """The last that is done."""
-        return self.epoch - (self.open is not None)
+    def done_epoch(self) -> EpochNumber:
+        """The last epoch that is done."""
+        return EpochNumber(self.epoch - (self.open is not None))
 
     def apply_intent(self, intent: Intent) -> None:
-        """An intent was won, by whomever."""
+        """Some driver has won this intent."""
         check(intent.epoch == self.epoch + 1, "an intent does not follow by its number", f"{intent.epoch} after {self.epoch}")
         check(self.open is None, "an intent follows one that is not done", f"{intent.epoch}")
         check(intent.after == self.upto, "an intent leaves a gap in the log", f"{intent.epoch} begins at {intent.after}, not {self.upto}")
@@ -64,7 +65,7 @@ class Ledger:
         return Done(self.epoch, self.identity, tuple(snapshots), listeners)
 
     def apply_done(self, done: Done) -> list[Incarnation]:
-        """The open epoch is done. Returns the tables whose metadata is let go of by it."""
+        """Close the open epoch. Returns the tables whose metadata is released by it."""
         check(self.open is not None, "an epoch is done that is not open", f"{done.epoch}")
         check(done.epoch == self.epoch, "another epoch is done than the open one", f"{done.epoch}, not {self.epoch}")
         check(done.identity == self.identity, "another intent is done than the one that was won", f"{done.identity}, not {self.identity}")
@@ -81,23 +82,24 @@ class Ledger:
         return [fact.incarnation for fact in released]
 
     def _forget_targets(self, released: list[Incarnation]) -> None:
-        """Drop the snapshot of each lake table that has no source any more.
+        """Drop the snapshot of each lake table whose source is gone.
 
-        Its mark stays: the lake keeps the rows, and a table that is made again under the same name commits behind that mark.
+        The identity of its last commit stays: the lake keeps the rows, and a table that is created again under the same name commits after
+        that one.
         """
         if any(self.tables.current(incarnation) is None for incarnation in released):
             fed = {table.target for table in self.tables}
             self.snapshots = {target: snapshot for target, snapshot in self.snapshots.items() if target in fed}
 
     def decide_watermarks(self) -> dict[str, int]:
-        """The watermarks with the open epoch; a lake table that is not in it has none. They follow from what is known, so that no record
-        has to name every table that nothing happened to."""
+        """The watermarks with the open epoch; a lake table without an entry has none. They follow from known facts, so a record need not
+        name tables to which nothing happened."""
         time_ms = self.open.time_ms if self.open is not None else None
         sources: dict[str, list[int | None]] = {}
         for table in self.tables:
             if table.phase is not TablePhase.GONE:
                 before = self.watermarks.get(table.target)
-                # A table that is set aside stays as it is in the lake, and so does what is promised of it.
+                # A table that is set aside does not change in the lake, so its watermark stays.
                 moves = time_ms is not None and table.phase is not TablePhase.SET_ASIDE
                 known = time_ms if moves else before
                 sources.setdefault(table.target, []).append(known if table.complete else None)
@@ -105,7 +107,8 @@ class Ledger:
         return {target: now for target, now in moved.items() if now is not None}
 
     def decide_reached(self, committed: Mapping[str, int]) -> dict[str, Reached]:
-        """How far each lake table that has a source is with the open epoch, which these snapshots hold. One without a snapshot is none."""
+        """How far each lake table with a source is with the open epoch, which these snapshots hold. A table without a snapshot is left
+        out."""
         now, snapshots = self.decide_watermarks(), {**self.snapshots, **committed}
         return {
             target: Reached(

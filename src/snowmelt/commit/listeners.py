@@ -1,30 +1,28 @@
-"""What is done with an epoch that every lake table has, before it is closed: tags.
+"""What happens with an epoch after every lake table has it and before it is closed: tags are made. (And notices are given: `notices`.)
 
-A tag names a snapshot of a lake table by a period, an hour or a day of UTC. It is made when the table's watermark passes the period's end,
-on the table's newest snapshot of ours: whatever the database committed in the period, or before it, is in that snapshot. Some of what came
-later may be in it too.
+A tag names a snapshot of a lake table by a period: an hour or a day of UTC. It is made when the table's watermark passes the period's end,
+on our newest snapshot of the table. That snapshot has everything that the database committed up to the period's end. It may also have
+some later changes.
 
 Laws:
-- What is owed follows from the watermarks before and with the epoch, and from a state that `done` keeps. So a driver that rolls the epoch
-  forward owes the same tags, of the same names, on the same snapshots.
-- The state holds exceptions alone: tables whose tag was owed and not made, and tables that have no watermark for now. It says up to which
+- The owed tags follow from the watermarks before and with the epoch, and from a state that `done` keeps. So a driver that rolls the epoch
+  forward owes the same tags, with the same names, on the same snapshots.
+- The state holds only exceptions: tables whose owed tag was not made, and tables that have no watermark now. It says up to which
   period's end such a table has its tag.
-- A period that ended before the table had a watermark for the first time gets no tag.
-- Of several periods that ended at once (nothing was committed, or no driver ran) the last gets a tag. No snapshot tells the others apart.
-- A tag that can't be made is owed with the next epoch, on the snapshot that is the newest then.
+- A period that ended before the table's first watermark gets no tag.
+- If several periods end at once (nothing was committed, or no driver ran), only the last gets a tag. One snapshot would be equal for all.
+- A tag that can't be made is owed again with the next epoch, on the snapshot that is the newest then.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from snowmelt.errors import Corrupt
-from snowmelt.model.moment import TIME_MS_MAX, TimeMs
+from snowmelt.model.moment import TimeMs
 
 
 class Period(StrEnum):
@@ -35,10 +33,10 @@ class Period(StrEnum):
 
 
 FORMS: Final[dict[Period, tuple[int, str]]] = {Period.HOUR: (3_600_000, "%Y-%m-%dT%H"), Period.DAY: (86_400_000, "%Y-%m-%d")}
-"""How long a period is, in milliseconds, and how it is named, by its beginning."""
+"""The length of a period in milliseconds, and the format of its name, which is its beginning."""
 
 Tagged = dict[str, TimeMs]
-"""Of some lake tables the end of the last period that has its tag, or needs none."""
+"""By lake table, the end of the last period that has its tag or needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Reached:
     """How far a lake table is with an epoch."""
 
     snapshot: int
-    """The newest of ours."""
+    """Our newest one."""
     identity: str
     """The identity of the intent whose commit made it (`Ledger.last_commits`)."""
     before_ms: TimeMs | None
@@ -65,7 +63,7 @@ class Tag:
 
 
 def decide_tags(period: Period, tagged: Tagged, reached: Mapping[str, Reached]) -> list[Tag]:
-    """The tags that are owed with an epoch, in the order of their tables."""
+    """The tags owed with an epoch, in the order of their tables."""
     length, form = FORMS[period]
     owed = []
     for target, table in sorted(reached.items()):
@@ -80,7 +78,7 @@ def decide_tags(period: Period, tagged: Tagged, reached: Mapping[str, Reached]) 
 
 
 def decide_tagged(period: Period, tagged: Tagged, reached: Mapping[str, Reached], missing: Container[str]) -> Tagged:
-    """The state after an epoch. `missing`: tables whose tag was owed and could not be made. Of one without a source nothing is kept."""
+    """The state after an epoch. `missing`: tables whose owed tag could not be made. A table without a source has no state."""
     kept = {}
     for target, table in reached.items():
         last = _last_end(period, tagged, target, table)
@@ -94,20 +92,3 @@ def _last_end(period: Period, tagged: Tagged, target: str, table: Reached) -> Ti
     if target in tagged:
         return tagged[target]
     return None if table.before_ms is None else table.before_ms - table.before_ms % FORMS[period][0]
-
-
-def write_state(tagged: Tagged) -> str:
-    """For `done`. Equal states have equal texts, and nothing is nothing."""
-    return json.dumps({"tags": tagged}, sort_keys=True, separators=(",", ":")) if tagged else ""
-
-
-def read_state(text: str) -> Tagged:
-    """What `done` or a summary says."""
-    try:
-        found = json.loads(text)["tags"] if text else {}
-        right = all(isinstance(target, str) and type(end) is int and 0 <= end <= TIME_MS_MAX for target, end in found.items())
-    except (ValueError, TypeError, KeyError, AttributeError):
-        right = False
-    if not right:
-        raise Corrupt("the state of the listeners can't be read", detail=f"{len(text)} characters", hint="is the state whole?")
-    return dict(found)

@@ -1,23 +1,27 @@
-"""Whether an epoch's entry is to be published on a lake table's snapshot.
+"""Whether to publish an epoch's entry as the next snapshot of a lake table.
 
-It is asked of the very snapshot that each try builds on, and publishing the next one is an exclusive create: so the answer can't
-be overtaken. After a lost reply the same question tells whether it happened.
+Each try judges the snapshot that it builds on, and publishing the next snapshot is an exclusive create. So no other commit can come
+between. After a lost reply the same question tells whether the commit happened.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from snowmelt.commit.records import Entry, Intent
 from snowmelt.errors import BEGIN_ANEW, Fenced, SourceDrift
+from snowmelt.model.numbers import EpochNumber
+
+NOT_KNOWN: Final = "it is not known whether an epoch is in the lake"
 
 
 class Files(Enum):
-    """Where an entry's files are, as far as it must be known."""
+    """Where an entry's files are, as far as the decision needs it."""
 
     REFERENCED = "referenced"
-    """One of them at least is in the manifests of a snapshot or tag, not only of the newest: a compaction may have replaced it."""
+    """At least one is in the manifests of some snapshot or tag, not only of the newest: a compaction may have replaced it."""
     STAGED = "staged"
     """All exist, and no manifest has them."""
     MISSING = "missing"
@@ -25,9 +29,9 @@ class Files(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LastCommit:
-    """What the lake's own metadata says of a commit of ours."""
+    """What the lake's metadata says of a commit of ours."""
 
-    epoch: int
+    epoch: EpochNumber
     identity: str
     snapshot: int
 
@@ -40,31 +44,31 @@ class View:
     buckets: int
     schema: int
     sequence_field: bool
-    """Rows are still merged by `_seq`."""
+    """The lake still merges rows by `_seq`."""
     snapshot: int
     marker: LastCommit | None
-    """Of our newest commit, also at or below the entry's base, as far back as snapshots go."""
+    """Our newest commit, also at or below the entry's base, as far back as snapshots exist."""
     whole: bool
-    """No snapshot is missing behind that one, or behind the base where that is newer: no later commit of ours can be hidden."""
+    """No snapshot after that one is missing, or after the base where that is newer: no later commit of ours can be hidden."""
     files: Files
 
 
 @dataclass(frozen=True, slots=True)
 class PublishEpoch:
-    """Publish as the snapshot behind this one."""
+    """Publish as the snapshot after this one."""
 
     on: int
 
 
 @dataclass(frozen=True, slots=True)
 class EpochInLake:
-    """It is in the lake already."""
+    """The lake has the epoch already."""
 
     snapshot: int
 
 
 def judge(intent: Intent, entry: Entry, view: View) -> PublishEpoch | EpochInLake:
-    """What to do with `entry` of `intent`, given what the lake table is now."""
+    """What to do with `entry` of `intent`, given the lake table's current state."""
     _same_table(entry, view)
     marker = view.marker
     if marker is not None and marker.epoch == intent.epoch:
@@ -74,14 +78,14 @@ def judge(intent: Intent, entry: Entry, view: View) -> PublishEpoch | EpochInLak
     if marker is not None and marker.epoch > intent.epoch:
         raise Fenced("the lake is ahead", detail=f"{entry.target} has epoch {marker.epoch}, not {intent.epoch}")
     if marker is not None and marker.identity != entry.previous:
-        # A store that was lost or restored, or a commit of ours that somebody's overwrote.
+        # The store was lost or restored, or another program's commit replaced ours.
         raise SourceDrift(
             "a lake table does not have what the store says",
             detail=f"{entry.target}: our last commit there is epoch {marker.epoch}, {marker.identity}; expected {entry.previous or 'none'}",
             hint=f"was the state or the table restored? {BEGIN_ANEW}",
         )
     if not view.whole:
-        # Whether it happened is not written anywhere any more. Files tell, unless somebody removed them.
+        # No metadata says any more whether it happened. The files tell, unless another program removed them.
         if view.files is Files.REFERENCED:
             return EpochInLake(view.snapshot)
         if entry.empties and not entry.files:
@@ -98,7 +102,7 @@ def judge(intent: Intent, entry: Entry, view: View) -> PublishEpoch | EpochInLak
 
 
 def judge_schema(entry: Entry, schema: int, shape: bytes) -> bool:
-    """Whether the entry's change of schema is still to be made, when the table has `schema`, which is `shape`."""
+    """Whether the entry's change of schema is still to do, when the table has `schema` with content `shape`."""
     if entry.new_schema is None:
         return False
     if schema == entry.schema != entry.new_schema:
@@ -108,11 +112,11 @@ def judge_schema(entry: Entry, schema: int, shape: bytes) -> bool:
     raise _reshaped(entry, schema)
 
 
-def check_start(target: str, marker: LastCommit | None, *, epoch: int, identity: str) -> None:
-    """Before a driver's first step: the lake must not know more than the store, whose newest intent is `epoch` as `identity`.
+def check_start(target: str, marker: LastCommit | None, *, epoch: EpochNumber, identity: str) -> None:
+    """Before a driver's first step: the lake must not know more than the store, whose newest intent is `epoch` with `identity`.
 
-    A store that was lost, or restored from an older copy, would number epochs that the lake has already: each of its commits
-    would be taken for done, or its rows would lose against those of the lake.
+    A store that was lost, or restored from an older copy, would reuse numbers of epochs that the lake already has. Its commits would
+    be taken for done, or its rows would lose against those of the lake.
     """
     if marker is None or marker.epoch < epoch or (marker.epoch == epoch and marker.identity == identity):
         return
@@ -146,7 +150,7 @@ def _reshaped(entry: Entry, schema: int) -> SourceDrift:
 
 def _unknown(intent: Intent, entry: Entry, why: str) -> SourceDrift:
     return SourceDrift(
-        "whether an epoch is in the lake can't be told",
+        NOT_KNOWN,
         detail=f"{entry.target}, epoch {intent.epoch}: {why}",
         hint=f"another program removed staged files, or snapshots that our consumer holds; {BEGIN_ANEW}",
     )

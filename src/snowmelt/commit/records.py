@@ -1,17 +1,19 @@
-"""What an epoch leaves in the store: its intent and that it is done. And how staged files are named.
+"""The records of an epoch: its intent and its done record. And the names of staged files.
 
-An intent is the only thing that makes anything true. What it says of tables and chunks, and which files it brings to which
-lake table, is epoch `n` for ever, whoever wrote it and whoever rolls it forward.
+An intent alone makes things true. What it says of tables and chunks, and which files it brings to which lake table, is epoch `n` for
+ever, whichever driver wrote it and whichever driver rolls it forward.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 
 from snowmelt.errors import Corrupt
 from snowmelt.model import sequence
 from snowmelt.model.moment import TimeMs
+from snowmelt.model.numbers import NO_GENERATION, EpochNumber, GenerationNumber, LogOffset, SequenceNumber
 from snowmelt.planning.epochs import EpochPlan
 from snowmelt.planning.facts import Durable
 
@@ -22,57 +24,58 @@ class Entry:
 
     target: str
     uuid: str
-    """Of the lake table. One that was dropped and made again has another."""
+    """The lake table's. A table that was dropped and created again has another."""
     buckets: int
     schema: int
-    """Of the lake table, before."""
+    """The lake table's schema number before the entry."""
     new_schema: int | None
-    """Behind everything else."""
+    """The change of schema comes after everything else."""
     base: int
     """The newest lake snapshot when the intent was written."""
     empties: tuple[str, ...]
-    """The source table whose rows go. A lake table has one source, so these are all that it has."""
+    """The source table whose rows are removed. A lake table has one source, so these are all rows that it has."""
     files: tuple[str, ...]
-    """Those of chunks first, then those of the log by range: a streaming reader of the lake sees them in this order."""
+    """First the files of chunks, then those of the log by range: a streaming reader of the lake sees them in this order."""
     messages: tuple[bytes, ...] = ()
-    """What the lake's own commit wants to know of these files, in the lake's own form."""
+    """What the lake's own commit needs to know of these files, in the lake's own form."""
     previous: str = ""
-    """The intent whose commit is the last of ours in this table, as `Ledger.last_commits` has it; empty before the first."""
+    """The intent of our last commit in this table, as in `Ledger.last_commits`; empty before the first."""
     shape: bytes = b""
-    """What `new_schema` is to be, in the lake's own form: whoever rolls the intent forward makes exactly this. Empty without a change."""
+    """The content of `new_schema`, in the lake's own form: any driver that rolls the intent forward creates exactly this. Empty without a
+    change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """Epoch `epoch`, with the log range (after, upto]."""
 
-    epoch: int
-    generation: int
+    epoch: EpochNumber
+    generation: GenerationNumber
     nonce: str
-    after: int
-    upto: int
+    after: LogOffset
+    upto: LogOffset
     time_ms: TimeMs | None
     """When the last transaction up to `upto` was committed; None before the first."""
     facts: tuple[Durable, ...]
     entries: tuple[Entry, ...]
-    sequence_max: int
+    sequence_max: SequenceNumber
     """No row of this or an earlier epoch has a greater `_seq`."""
     segment: int
-    """The number of the relay's record that holds `upto`: a take-over finds the chain from here on, without a listing."""
+    """The number of the relay's record that holds `upto`: a takeover reads the chain from it, without a listing."""
 
     @property
     def identity(self) -> str:
-        """Tells this intent from any other that was ever written for its number. It goes into the lake with the epoch."""
+        """Differs for any two intents ever written for one number. The lake's commit of the epoch carries it."""
         return f"{self.generation}-{self.nonce}"
 
     @property
     def overlaps(self) -> bool:
-        """Whether the next epoch may be staged before this one is done: not where a table is emptied or changes its schema."""
+        """Whether the next epoch may be staged before this one is done. It must not where a table is emptied or changes its schema."""
         return not any(entry.empties or entry.new_schema is not None for entry in self.entries)
 
 
 def intent_of(plan: EpochPlan, *, nonce: str, time_ms: int | None, entries: tuple[Entry, ...], segment: int) -> Intent:
-    """What a plan becomes when its tasks have answered: exactly what it says, and what was staged for it."""
+    """The intent of a plan whose tasks have answered: exactly the plan, and what was staged for it."""
     return Intent(
         epoch=plan.epoch,
         generation=plan.generation,
@@ -103,22 +106,29 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Epoch `epoch` is in every lake table and was heard by every listener. The snapshots are one consistent cut over the tables."""
+    """Epoch `epoch` is in every lake table, and every listener ran. The snapshots are one consistent cut over the tables."""
 
-    epoch: int
+    epoch: EpochNumber
     identity: str
     snapshots: tuple[Committed, ...]
     listeners: str
-    """The listeners' own state."""
+    """The listeners' state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What a writer left behind, for the intent."""
+    """What a writer staged, for the intent."""
 
     files: tuple[str, ...]
     messages: tuple[bytes, ...]
     rows: int
+    places: tuple[str, ...] = ()
+    """The bucket of each file (`maintenance.compaction.name_place`); empty where the sink has none."""
+
+
+def generation_of(identity: str) -> GenerationNumber:
+    """The driver that wrote the intent of this identity; 0: there is none."""
+    return GenerationNumber(int(identity.partition("-")[0])) if identity else NO_GENERATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,33 +136,43 @@ class Reshape:
     """A change of a lake table's schema, for the intent."""
 
     expected: int
-    """The schema that the table has, and has to have still when the change is made."""
+    """The table's schema number now, and still when the change is made."""
     schema: int
-    """The one behind it."""
+    """The next one."""
     content: bytes
-    """What that is, in the lake's own form."""
+    """Its content, in the lake's own form."""
 
 
-_NAME = re.compile(r"sm-([0-9]{1,18})-([ec])([0-9]{1,18})-([a-z0-9]{1,64})-([A-Za-z0-9_.-]{1,200})")
+_NAME = re.compile(r"sm-([0-9]{1,18})-([ecr])([0-9]{1,18})-([a-z0-9]{1,64})-([A-Za-z0-9_.-]{1,200})")
+
+
+class StagedFor(Enum):
+    """What staged files wait for."""
+
+    EPOCH = "e"
+    CHUNK = "c"
+    """Its adoption, by any later epoch."""
+    REWRITE = "r"
+    """To take the place of files that the table has (`maintenance`). No intent ever names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedName:
-    """The name of a file that a task staged: whose it is can be told from it alone."""
+    """The name of a file that a task staged. The name alone tells which job it is of."""
 
-    generation: int
-    chunk: bool
+    generation: GenerationNumber
+    waits_for: StagedFor
     number: int
-    """The epoch, or the chunk job: a chunk is adopted by whichever epoch comes to it."""
+    """The epoch; or the job, by the driver's count of its kind."""
     nonce: str
     rest: str
 
     def __str__(self) -> str:
-        return f"sm-{self.generation}-{'c' if self.chunk else 'e'}{self.number}-{self.nonce}-{self.rest}"
+        return f"sm-{self.generation}-{self.waits_for.value}{self.number}-{self.nonce}-{self.rest}"
 
     @staticmethod
     def parse(name: str) -> StagedName:
         match = _NAME.fullmatch(name)
         if match is None:
             raise Corrupt("not the name of a staged file", detail=repr(name))
-        return StagedName(int(match[1]), match[2] == "c", int(match[3]), match[4], match[5])
+        return StagedName(GenerationNumber(int(match[1])), StagedFor(match[2]), int(match[3]), match[4], match[5])

@@ -1,4 +1,4 @@
-"""The ledger as one record, so that a restart folds a few intents and not history. It says nothing that the intents do not."""
+"""The ledger as one record, so that a restart folds a few intents and not the whole history. It adds nothing to the intents."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Committed, Watermark
 from snowmelt.errors import check
+from snowmelt.model.numbers import EpochNumber, GenerationNumber, LogOffset, SequenceNumber
 from snowmelt.planning.facts import Incarnation, KeyEnds, SetAside
 from snowmelt.planning.ordinals import Bounds, RangeSet
 from snowmelt.planning.tables import Copy, Table, TablePhase
@@ -21,8 +22,8 @@ class CopyState:
     """The ordinal of the first of `uppers`."""
     uppers: tuple[bytes, ...]
     adopted: tuple[tuple[int, int], ...]
-    adopted_in: int
-    high: int
+    adopted_in: EpochNumber
+    high: LogOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +40,13 @@ class TableState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What is true after epoch `epoch` was done."""
+    """The state after epoch `epoch` was done."""
 
-    epoch: int
+    epoch: EpochNumber
     identity: str
-    generation: int
-    upto: int
-    sequence_max: int
+    generation: GenerationNumber
+    upto: LogOffset
+    sequence_max: SequenceNumber
     segment: int
     listeners: str
     tables: tuple[TableState, ...]

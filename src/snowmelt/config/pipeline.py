@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, TypeVar
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from snowmelt.commit.listeners import Period
-from snowmelt.config.document import Choice, Section, read_file
 from snowmelt.config.registry import SOURCES, TYPES
-from snowmelt.config.sources import Failover, SourceSection
-from snowmelt.config.values import (
+from snowmelt.credentials import Secret
+from snowmelt.databases.contract.capture import CaptureLimits
+from snowmelt.databases.contract.section import SourceSection
+from snowmelt.engine.driver.routes import SAME_NAME, Mode, Route
+from snowmelt.engine.driver.settings import LogSettings, MaintenanceSettings, PaceSettings, Settings, SinkSettings
+from snowmelt.engine.notices.calls import TIMEOUT_S, CommandListener, Listener, Webhook
+from snowmelt.errors import InvalidConfig
+from snowmelt.fluss.target import FlussTarget, make_login
+from snowmelt.maintenance.compaction import CompactionRules
+from snowmelt.maintenance.expiry import ExpiryRules
+from snowmelt.maintenance.rules import MaintenanceRules
+from snowmelt.relay.limits import Limits
+from snowmelt.relay.retention import PREPARED_BYTES_MAX
+from snowmelt.sections.document import Choice, Section, read_file
+from snowmelt.sections.values import (
     BYTES,
     SECONDS,
     Address,
@@ -26,22 +38,17 @@ from snowmelt.config.values import (
     SparkEntries,
     State,
     Text,
+    Url,
     YesNo,
     amount,
     from_error,
     one_of,
     whole_number,
 )
-from snowmelt.credentials import Secret
-from snowmelt.databases.mysql.log.capture import CaptureLimits
-from snowmelt.engine.driver.routes import SAME_NAME, Mode, Route
-from snowmelt.engine.driver.settings import Settings
-from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.target import FlussTarget, make_login
-from snowmelt.relay.limits import Limits
-from snowmelt.relay.retention import PREPARED_BYTES_MAX
 from snowmelt.sinks.warehouse import Warehouse, warehouse_of
 from snowmelt.store.objects import BucketAddress, check_options
+
+Laid = TypeVar("Laid", bound=Section)
 
 
 def read_pipeline(path: Path | str) -> PipelineConfig:
@@ -106,23 +113,127 @@ class SinkSection(Section):
         return FlussTarget(self.bootstrap, self.tiered is YesNo.YES, self.freshness, make_login(self.username, self.password))
 
 
+class CompactionConfig(Section):
+    """Which files of a lake table are merged, and when."""
+
+    runs_max: Annotated[int, whole_number(2, 1000)] = CompactionRules().runs_max
+    size_amplification_percent: Annotated[int, whole_number(1, 10_000)] = CompactionRules().size_amplification_percent
+    file_bytes: Annotated[float, amount(BYTES, "1MiB", "16GiB", "128MiB or 1GiB")] = float(CompactionRules().file_bytes)
+
+
+class ExpireConfig(Section):
+    """How many snapshots of a lake table are kept, and for how long."""
+
+    keep_min: Annotated[int, whole_number(1, 1_000_000)] = ExpiryRules().count_min
+    keep_max: Annotated[int, whole_number(1, 1_000_000)] = 1000
+    keep_for: Annotated[float, amount(SECONDS, "0s", "8760h", "1h or 90min")] = ExpiryRules().age_ms / 1000
+
+    @model_validator(mode="after")
+    def _fits(self) -> ExpireConfig:
+        if self.keep_min > self.keep_max:
+            raise PydanticCustomError("config", "{text}", {"text": f"keep_min is {self.keep_min}, more than keep_max: {self.keep_max}"})
+        return self
+
+
+class OrphansConfig(Section):
+    """Files that nothing refers to."""
+
+    older_than: Annotated[float, amount(SECONDS, "1s", "8760h", "24h or 72h")] = MaintenanceRules().orphan_age_ms / 1000
+
+
+class MaintenanceRulesConfig(Section):
+    """How lake tables are kept small."""
+
+    enabled: Annotated[YesNo, one_of(YesNo)] = YesNo.YES
+    compaction: CompactionConfig = CompactionConfig()
+    expire: ExpireConfig = ExpireConfig()
+    orphans: OrphansConfig = OrphansConfig()
+
+    def rules(self) -> MaintenanceRules:
+        return MaintenanceRules(
+            enabled=self.enabled is YesNo.YES,
+            compaction=CompactionRules(
+                runs_max=self.compaction.runs_max,
+                size_amplification_percent=self.compaction.size_amplification_percent,
+                file_bytes=int(self.compaction.file_bytes),
+            ),
+            expiry=ExpiryRules(count_min=self.expire.keep_min, count_max=self.expire.keep_max, age_ms=round(self.expire.keep_for * 1000)),
+            orphan_age_ms=round(self.orphans.older_than * 1000),
+        )
+
+
+def laid_over(below: Laid, above: Section) -> Laid:
+    """`below` with the keys that `above` was given."""
+    given = {name: getattr(above, name) for name in above.model_fields_set}
+    merged = {name: laid_over(getattr(below, name), value) if isinstance(value, Section) else value for name, value in given.items()}
+    return below.model_copy(update=merged)
+
+
+class MaintenanceConfig(MaintenanceRulesConfig):
+    """The same, with what all tables share."""
+
+    slots: Annotated[int, whole_number(1, 1024)] | None = None
+
+
 class RouteConfig(Section):
     """Where the tables of a pattern go. The first route that matches a table wins."""
 
     source: Pattern
     target: Text
     mode: Annotated[Mode, one_of(Mode)] = Mode.UPSERT
+    maintenance: MaintenanceRulesConfig | None = None
+    """Keys that are not given are as of all tables."""
 
     @model_validator(mode="after")
     def _fits(self) -> RouteConfig:
         try:
-            self.route()
+            self.route(MaintenanceConfig())
         except InvalidConfig as error:
             raise from_error(error) from None
         return self
 
-    def route(self) -> Route:
-        return Route(self.source, self.target, self.mode)
+    def route(self, of_all: MaintenanceConfig) -> Route:
+        rules = None if self.maintenance is None else laid_over(of_all, self.maintenance).rules()
+        return Route(self.source, self.target, self.mode, rules)
+
+
+class ListenerType(StrEnum):
+    WEBHOOK = "webhook"
+    COMMAND = "command"
+
+
+_LISTENER_KEYS: Final = {ListenerType.WEBHOOK: ("url", "headers"), ListenerType.COMMAND: ("command",)}
+"""By type: the key that it needs comes first."""
+
+
+class ListenerConfig(Section):
+    """A web server or a program that is told of each epoch that the lake has."""
+
+    type: Annotated[ListenerType, one_of(ListenerType)]
+    name: Name
+    url: Url = ""
+    headers: Options = Field(default_factory=dict)
+    command: tuple[Text, ...] = ()
+    timeout: Annotated[float, amount(SECONDS, "100ms", "1h", "10s or 5m")] = TIMEOUT_S
+
+    @model_validator(mode="after")
+    def _fits(self) -> ListenerConfig:
+        given, known = self.model_fields_set, _LISTENER_KEYS[self.type]
+        text = ""
+        if known[0] not in given:
+            text = f"needs {known[0]}, because its type is {self.type}"
+        elif wrong := given.intersection(key for keys in _LISTENER_KEYS.values() for key in keys).difference(known):
+            text = f"{min(wrong)} does not go with the type {self.type}"
+        elif self.type is ListenerType.COMMAND and not self.command:
+            text = "command: found nothing; allowed is a list of a program and its arguments"
+        if text:
+            raise PydanticCustomError("config", "{text}", {"text": text})
+        return self
+
+    def listener(self) -> Listener:
+        if self.type is ListenerType.WEBHOOK:
+            return Webhook(self.name, self.url, tuple(self.headers.items()), self.timeout)
+        return CommandListener(self.name, self.command, self.timeout)
 
 
 class Run(Section):
@@ -183,7 +294,9 @@ class PipelineConfig(Section):
     source: Annotated[SourceSection, Choice(SOURCES, TYPES)]
     sink: SinkSection
     routes: tuple[RouteConfig, ...] = ()
+    listeners: tuple[ListenerConfig, ...] = ()
     relay: RelayConfig = RelayConfig()
+    maintenance: MaintenanceConfig = MaintenanceConfig()
     spark: SparkEntries = Field(default_factory=dict)
     """Configuration entries of the Spark session."""
     pipeline: Run
@@ -194,6 +307,9 @@ class PipelineConfig(Section):
             if self.sink.type is SinkType.FLUSS and route.mode is Mode.CHANGELOG:
                 text = f"routes[{number}].mode: {route.mode} does not go with the sink {self.sink.type}, whose tables hold rows as they are"
                 raise PydanticCustomError("config", "{text}", {"text": text})
+        names = [listener.name for listener in self.listeners]
+        if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
+            raise PydanticCustomError("config", "{text}", {"text": f"listeners: two have the name {twice}"})
         return self
 
     def master(self, asked: str | None) -> str:
@@ -203,27 +319,33 @@ class PipelineConfig(Section):
 
     def to_settings(self) -> Settings:
         """What the engine wants to know."""
-        # Any: what the engine asks of the log is not in the contract yet.
-        source: Any = self.source.database()
         return Settings(
             name=self.pipeline.name,
             state=self.pipeline.place(),
-            spool=Path(self.relay.spool) if self.relay.spool else None,
-            warehouse=self.sink.place(),
-            source=source,
+            source=self.source.database(),
             tables=self.source.tables,
             exclude=self.source.exclude,
-            routes=tuple(route.route() for route in self.routes),
+            routes=tuple(route.route(self.maintenance) for route in self.routes),
             target=SAME_NAME,
-            interval_s=self.pipeline.interval,
-            epoch_bytes=int(self.pipeline.epoch_bytes),
-            prepared_bytes_max=int(self.pipeline.prepared_bytes),
-            rows_per_chunk=self.pipeline.rows_per_chunk,
-            chunks_at_once=self.pipeline.chunks_at_once,
-            buckets=self.sink.buckets,
-            tags=self.sink.tags.period if self.sink.tags else None,
-            failover=self.source.failover is Failover.GTID,
-            capture=self.relay.limits(),
-            limits=self.relay.reading(),
-            fluss=self.sink.fluss(),
+            sink=SinkSettings(
+                warehouse=self.sink.place(),
+                fluss=self.sink.fluss(),
+                buckets=self.sink.buckets,
+                tags=self.sink.tags.period if self.sink.tags else None,
+            ),
+            listeners=tuple(listener.listener() for listener in self.listeners),
+            pace=PaceSettings(
+                interval_s=self.pipeline.interval,
+                epoch_bytes=int(self.pipeline.epoch_bytes),
+                rows_per_chunk=self.pipeline.rows_per_chunk,
+                chunks_at_once=self.pipeline.chunks_at_once,
+            ),
+            log=LogSettings(
+                capture=self.relay.limits(),
+                limits=self.relay.reading(),
+                prepared_bytes_max=int(self.pipeline.prepared_bytes),
+                failover=self.source.fails_over,
+                spool=Path(self.relay.spool) if self.relay.spool else None,
+            ),
+            maintenance=MaintenanceSettings(rules=self.maintenance.rules(), slots=self.maintenance.slots),
         )

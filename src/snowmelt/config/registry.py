@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
-from snowmelt.config.mysql import MySqlSource
-from snowmelt.config.sources import SourceSection
+from snowmelt.databases.contract.section import SourceSection
+from snowmelt.databases.mysql.section import MySqlSource
 from snowmelt.errors import InvalidConfig
+from snowmelt.sections.document import name_of
 
 SOURCES: Final[Mapping[str, type[SourceSection]]] = {"mysql": MySqlSource}
 """By `type`."""
@@ -23,9 +25,9 @@ def source_of(given: Mapping[str, object]) -> SourceSection:
     if kind not in SOURCES:
         raise InvalidConfig(f"a source of an unknown type: {kind!r}", detail=f"allowed is {TYPES}")
     try:
-        return SOURCES[kind].model_validate(dict(given))
+        return SOURCES[kind].model_validate(dict(given), context={"folder": Path.cwd()})
     except ValidationError as error:
-        wrong = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors(include_url=False, include_input=False)]
+        wrong = [(name_of(one["loc"]), one["msg"]) for one in error.errors(include_url=False, include_input=False)]
         raise InvalidConfig(
             "a source can't be used", detail="; ".join(f"{name}: {text}" if name else text for name, text in wrong)
         ) from None

@@ -7,8 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from snowmelt.config.document import Section, read_file
-from snowmelt.config.values import (
+from snowmelt.credentials import Secret
+from snowmelt.engine.tiering.settings import TieringSettings
+from snowmelt.errors import InvalidConfig
+from snowmelt.fluss.target import Login, make_login
+from snowmelt.sections.document import Section, read_file
+from snowmelt.sections.values import (
     SECONDS,
     Address,
     Bootstrap,
@@ -23,10 +27,6 @@ from snowmelt.config.values import (
     text_like,
     whole_number,
 )
-from snowmelt.credentials import Secret
-from snowmelt.engine.tiering.settings import TieringSettings
-from snowmelt.errors import InvalidConfig
-from snowmelt.fluss.target import Login, make_login
 from snowmelt.tiering.leases import DURATION_MS
 
 

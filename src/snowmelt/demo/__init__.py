@@ -3,7 +3,7 @@
 Laws:
 - The pipeline runs as `snowmelt run` in processes of their own, by a pipeline file that is shown; nothing of it is called from here.
 - `verified` is the last line only if `snowmelt verify` says so of every table, and the change table has each change exactly once.
-- However it ends, nothing stays behind: no process, and no folder unless it was asked for, or something was wrong that is worth a look.
+- However it ends, nothing is left: no process, and no folder unless it was asked for, or something was wrong that is worth a look.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from snowmelt.demo.show import Show
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
 from snowmelt.errors import InvariantBroken, Unavailable
+from snowmelt.model.numbers import EpochNumber
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.tables import TablePhase
@@ -85,7 +86,7 @@ class _Story:
 
 
 def run_demo(*, seconds: float = SECONDS, rows: int = ROWS, keep: bool = False) -> None:
-    """The demo with a load of at least so many seconds. It returns if everything is verified."""
+    """The demo with a load of at least `seconds`. It returns if everything is verified."""
     show = Show()
     with _interruptible(), _folder(show, keep=keep) as folder:
         _Demo(show, folder, Sizes(rows), seconds, kept=keep).run()
@@ -218,7 +219,7 @@ class _Demo:
         self._load_until(0.5, first)
         show.times.part("the load up to the kill")
 
-    def _kill(self, first: Command) -> int:
+    def _kill(self, first: Command) -> EpochNumber:
         """The last epoch that was done then."""
         story, show = self._story, self._show
         first.kill()
@@ -231,7 +232,7 @@ class _Demo:
         show.note(f"When it died {story.killed}. The writers continue; `snowmelt run pipeline.yaml` again:")
         return status.epoch
 
-    def _second_run(self, second: Command, epoch: int) -> None:
+    def _second_run(self, second: Command, epoch: EpochNumber) -> None:
         story, show = self._story, self._show
         self._doing = "load, after kill -9"
         self._heard = 0
@@ -255,7 +256,7 @@ class _Demo:
         self._wait(lambda: time.monotonic() >= ends, command, "the load")
 
     def _wait(self, condition: Callable[[], bool], command: Command, what: str) -> None:
-        """Wait, and show what goes on. Whoever ends by itself meanwhile ends the demo too."""
+        """Wait, and show what happens. A process that ends by itself meanwhile ends the demo too."""
         deadline = time.monotonic() + WAIT_S_MAX + self._seconds
         while not condition():
             command.check_alive()
@@ -297,7 +298,7 @@ class _Demo:
         self._show.note("the change table, against the server's log and what the writers counted")
         table = TableId(DATABASE, HISTORY)
         counted = self._shop.changed[HISTORY]
-        return prove(user, str(self._settings().warehouse), _HISTORY_TARGET, table, after=start, upto=end, counted=counted)
+        return prove(user, str(self._settings().sink.warehouse), _HISTORY_TARGET, table, after=start, upto=end, counted=counted)
 
     def _conclude(self, history: History) -> None:
         story, show, shop = self._story, self._show, self._shop

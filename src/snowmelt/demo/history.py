@@ -1,12 +1,12 @@
 """The proof that a change table holds every change of its source exactly once, by count and by content.
 
-Three witnesses, none of which knows of the pipeline's relay, epochs or restarts:
+Three witnesses. None of them knows of the pipeline's relay, epochs or restarts:
 
     the writers    how many rows they changed, by what the server told them
     the log        read again from the server, from before the first change to the last
     the table      in itself: each change takes away just the row that was there before it, and brings one where none was
 
-Which changes of the log are to be there follows from the copy: of keys that a read covers those behind the read's place, of keys
+Which changes of the log are to be there follows from the copy: of keys that a read covers those after the read's place, of keys
 above all reads every one. Where a read ends is told by the greatest id that it brought. That is so because neither the last of the
 first rows nor any that came later is ever deleted or moved by the demo's writers, and the first rows are fewer than a chunk's: the row
 that a chunk was to end with, or the greatest of all, was still there when it was read.
@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from snowmelt.databases.mysql.catalog import read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.log.capture import capture_until
-from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader
+from snowmelt.databases.mysql.log.decode import ChangeBatch, LogReader, LogServer
 from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
 from snowmelt.engine.tasks.rows import KINDS, OP, ORDINAL, POSITION, READ, TAKES
@@ -52,7 +52,7 @@ class History:
     read: int
     """Rows that were there when it was copied."""
     carried: int
-    """Changes of the log behind that."""
+    """Changes of the log after that."""
     covered: int
     """Changes that the copy has in it."""
     left: int
@@ -105,7 +105,7 @@ def _read_log(options: MySqlOptions, server: Server, shape: MySqlTable, after: P
     """Every change of a table, in the log's order, with the columns that a change table has."""
     schemas: SchemaHistory[MySqlTable] = SchemaHistory()
     schemas.put(shape.id, Position(0, 0), shape)
-    reader = LogReader(flavour=server.flavour, version=server.version, schemas=schemas, captured=lambda name: name == shape.id)
+    reader = LogReader(server=LogServer(server.flavour, server.version), schemas=schemas, captured=lambda name: name == shape.id)
     fields = [*shape.arrow_schema(TypeOptions()), pa.field(OP, pa.string()), pa.field(POSITION, pa.string()), pa.field(PLACE, pa.int64())]
     parts = []
     with tempfile.TemporaryDirectory(prefix="snowmelt-") as folder:

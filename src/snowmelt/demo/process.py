@@ -1,7 +1,7 @@
 """A command of ours as a process of its own, as a user runs it, and what it tells.
 
 Laws:
-- It is the leader of a session. So it can be killed with all that it started (Spark's Java process, its workers), and nothing stays behind.
+- It is the leader of a session. So it can be killed with all that it started (Spark's Java process, its workers), and nothing is left.
 - What it tells is a JSON object a line, read by a thread; who looks gets the newest.
 """
 
@@ -31,7 +31,7 @@ class Command:
     def __init__(self, folder: Path, log: Path, *arguments: str) -> None:
         scratch = folder / "tmp"
         scratch.mkdir(exist_ok=True)
-        # Whoever is killed leaves its temporary files; they go away with the folder.
+        # A killed process leaves its temporary files; they go away with the folder.
         java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={scratch}"'
         environment = os.environ | {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch), "JDK_JAVA_OPTIONS": java.strip()}
         self._log = log
@@ -115,7 +115,7 @@ class Command:
             for member in members:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(member, signal.SIGKILL)
-            # As long as it is not waited for, nobody else can get its number.
+            # As long as it is not waited for, no other process can get its number.
             time.sleep(0.02)
         with contextlib.suppress(ProcessLookupError):
             if self._process.poll() is None:
@@ -139,7 +139,7 @@ def _members_of_session(leader: int) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # Its name, in brackets, may hold anything; behind it: state, parent, group, session.
+            # Its name, in brackets, may hold anything; after it: state, parent, group, session.
             state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
             if int(session) == leader and state not in "ZX":
                 found.append(int(entry.name))

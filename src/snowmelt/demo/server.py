@@ -1,4 +1,4 @@
-"""A MariaDB of one's own: in a folder that is its caller's, on loopback, with a password that nobody else knows."""
+"""A MariaDB of one's own: in a folder that is its caller's, on loopback, with a password of its own."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def local_mariadb(folder: Path) -> Iterator[MySqlOptions]:
 
 
 def write_secret(path: Path, text: str) -> Path:
-    """A file that nobody else may read."""
+    """A file that only its owner may read."""
     path.touch(mode=0o600)
     path.write_text(text)
     return path

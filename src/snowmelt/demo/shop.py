@@ -7,7 +7,7 @@
     carts        small, and emptied by TRUNCATE
     payments     goes to the lake as its history
 
-Who writes counts what it changed, of transactions that were committed, by what the server says of each statement: a number that
+A writer counts what it changed, of transactions that were committed, by what the server says of each statement: a number that
 nothing of ours has touched. What makes a payment's history provable to the last change: a payment above the first ones, and the last
 of them, is never deleted nor given another id (`history` says why).
 """
@@ -77,79 +77,80 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
-    """A column of `everything`: what it is filled with, by the number `seq`, and its least, greatest and oddest value."""
+    """A column of `everything`: what it is filled with, by the number `seq`, and its edge values."""
 
     definition: str
     filled: str
-    least: str
-    greatest: str
-    odd: str
+    edges: tuple[str, str, str]
+    """Its least, greatest and oddest value."""
     since: tuple[int, int] = (10, 3)
 
 
 _EVERYTHING = {
-    "c_tinyint": _Typed("TINYINT", "seq % 256 - 128", "-128", "127", "0"),
-    "c_tinyint_u": _Typed("TINYINT UNSIGNED", "seq % 256", "0", "255", "128"),
-    "c_smallint": _Typed("SMALLINT", "seq % 65536 - 32768", "-32768", "32767", "-1"),
-    "c_smallint_u": _Typed("SMALLINT UNSIGNED", "seq % 65536", "0", "65535", "32768"),
-    "c_mediumint": _Typed("MEDIUMINT", "seq * 37 - 8388608", "-8388608", "8388607", "-1"),
-    "c_mediumint_u": _Typed("MEDIUMINT UNSIGNED", "seq * 37", "0", "16777215", "8388608"),
-    "c_int": _Typed("INT", "seq * 4001 - 2147483648", "-2147483648", "2147483647", "-1"),
-    "c_int_u": _Typed("INT UNSIGNED", "seq * 4001", "0", "4294967295", "2147483648"),
-    "c_zerofill": _Typed("INT(9) ZEROFILL", "seq", "0", "4294967295", "7"),
-    "c_bigint": _Typed("BIGINT", "seq * 90071992547", "-9223372036854775808", "9223372036854775807", "-1"),
-    "c_bigint_u": _Typed("BIGINT UNSIGNED", "seq * 180143985094", "0", "18446744073709551615", "9223372036854775808"),
-    "c_float": _Typed("FLOAT", "seq / 7e0", "-3.4028234663852886e38", "3.4028234663852886e38", "-0e0"),
-    "c_double": _Typed("DOUBLE", "seq / 11e0", "-1.7976931348623157e308", "1.7976931348623157e308", "2.2250738585072014e-308"),
-    "c_decimal": _Typed("DECIMAL(10,2)", "seq / 3", "-99999999.99", "99999999.99", "0.01"),
-    "c_decimal_38": _Typed("DECIMAL(38,10)", "seq / 7", "-" + "9" * 28 + "." + "9" * 10, "9" * 28 + "." + "9" * 10, "0.0000000001"),
-    "c_decimal_65": _Typed("DECIMAL(65,30)", "seq / 13", "-" + "9" * 35 + "." + "9" * 30, "9" * 35 + "." + "9" * 30, "-0.1"),
-    "c_date": _Typed("DATE", "'2000-01-01' + INTERVAL seq DAY", "'0001-01-01'", "'9999-12-31'", "'0000-00-00'"),
+    "c_tinyint": _Typed("TINYINT", "seq % 256 - 128", ("-128", "127", "0")),
+    "c_tinyint_u": _Typed("TINYINT UNSIGNED", "seq % 256", ("0", "255", "128")),
+    "c_smallint": _Typed("SMALLINT", "seq % 65536 - 32768", ("-32768", "32767", "-1")),
+    "c_smallint_u": _Typed("SMALLINT UNSIGNED", "seq % 65536", ("0", "65535", "32768")),
+    "c_mediumint": _Typed("MEDIUMINT", "seq * 37 - 8388608", ("-8388608", "8388607", "-1")),
+    "c_mediumint_u": _Typed("MEDIUMINT UNSIGNED", "seq * 37", ("0", "16777215", "8388608")),
+    "c_int": _Typed("INT", "seq * 4001 - 2147483648", ("-2147483648", "2147483647", "-1")),
+    "c_int_u": _Typed("INT UNSIGNED", "seq * 4001", ("0", "4294967295", "2147483648")),
+    "c_zerofill": _Typed("INT(9) ZEROFILL", "seq", ("0", "4294967295", "7")),
+    "c_bigint": _Typed("BIGINT", "seq * 90071992547", ("-9223372036854775808", "9223372036854775807", "-1")),
+    "c_bigint_u": _Typed("BIGINT UNSIGNED", "seq * 180143985094", ("0", "18446744073709551615", "9223372036854775808")),
+    "c_float": _Typed("FLOAT", "seq / 7e0", ("-3.4028234663852886e38", "3.4028234663852886e38", "-0e0")),
+    "c_double": _Typed("DOUBLE", "seq / 11e0", ("-1.7976931348623157e308", "1.7976931348623157e308", "2.2250738585072014e-308")),
+    "c_decimal": _Typed("DECIMAL(10,2)", "seq / 3", ("-99999999.99", "99999999.99", "0.01")),
+    "c_decimal_38": _Typed("DECIMAL(38,10)", "seq / 7", ("-" + "9" * 28 + "." + "9" * 10, "9" * 28 + "." + "9" * 10, "0.0000000001")),
+    "c_decimal_65": _Typed("DECIMAL(65,30)", "seq / 13", ("-" + "9" * 35 + "." + "9" * 30, "9" * 35 + "." + "9" * 30, "-0.1")),
+    "c_date": _Typed("DATE", "'2000-01-01' + INTERVAL seq DAY", ("'0001-01-01'", "'9999-12-31'", "'0000-00-00'")),
     "c_datetime": _Typed(
-        "DATETIME(6)", "'2000-01-01' + INTERVAL seq * 1000001 MICROSECOND", "'0001-01-01'", "'9999-12-31 23:59:59.999999'", "'2021-02-30'"
+        "DATETIME(6)", "'2000-01-01' + INTERVAL seq * 1000001 MICROSECOND", ("'0001-01-01'", "'9999-12-31 23:59:59.999999'", "'2021-02-30'")
     ),
     "c_timestamp": _Typed(
         "TIMESTAMP(6) NULL DEFAULT NULL",
         "'2001-01-01' + INTERVAL seq * 1000003 MICROSECOND",
-        "'1970-01-01 00:00:01'",
+        ("'1970-01-01 00:00:01'",
         "'2038-01-19 03:14:07.999999'",
-        "'0000-00-00 00:00:00'",
+        "'0000-00-00 00:00:00'"),
     ),
-    "c_time": _Typed("TIME(6)", "SEC_TO_TIME(seq * 13.251 - 9000)", "'-838:59:59'", "'838:59:59'", "'-00:00:00.000001'"),
-    "c_year": _Typed("YEAR", "1901 + seq % 255", "1901", "2155", "0"),
-    "c_char": _Typed("CHAR(10)", "CONCAT('c', seq)", "''", "'zzzzzzzzzz'", "' a'"),
-    "c_varchar": _Typed("VARCHAR(100)", "CONCAT('Zoë Nº ', seq)", "''", "REPEAT('😀', 100)", "'ends in blanks  '"),
-    "c_latin1": _Typed("VARCHAR(50) CHARACTER SET latin1", "CONCAT('Käse ', seq)", "''", "REPEAT('ÿ', 50)", "'€'"),
-    "c_sjis": _Typed("VARCHAR(20) CHARACTER SET sjis", "CONCAT('表', seq)", "''", "REPEAT('ソ', 20)", "'ｶ'"),
-    "c_tinytext": _Typed("TINYTEXT", "MD5(seq)", "''", "REPEAT('x', 255)", "'\\t\\'\"\\\\'"),
-    "c_text": _Typed("TEXT", "REPEAT('text ', seq % 20)", "''", "REPEAT('é', 32767)", "'\\0'"),
-    "c_mediumtext": _Typed("MEDIUMTEXT", "CONCAT('m', seq)", "''", "REPEAT('m', 300)", "' '"),
-    "c_longtext": _Typed("LONGTEXT", "CONCAT('l', seq)", "''", "REPEAT('l', 300)", "' '"),
-    "c_enum": _Typed("ENUM('low','middle','high')", "1 + seq % 3", "'low'", "'high'", "0"),
-    "c_set": _Typed("SET('red','green','blue')", "seq % 8", "''", "'red,green,blue'", "'blue'"),
-    "c_binary": _Typed("BINARY(8)", "UNHEX(LEFT(MD5(seq), 10))", "''", "x'ffffffffffffffff'", "x'6100'"),
-    "c_varbinary": _Typed("VARBINARY(40)", "UNHEX(MD5(seq))", "''", "REPEAT(x'ff', 40)", "x'6100'"),
-    "c_tinyblob": _Typed("TINYBLOB", "UNHEX(MD5(seq))", "''", "REPEAT(x'ff', 255)", "x'00'"),
-    "c_blob": _Typed("BLOB", "UNHEX(SHA1(seq))", "''", "REPEAT(x'ff', 65535)", "x'00'"),
-    "c_mediumblob": _Typed("MEDIUMBLOB", "UNHEX(SHA1(seq))", "''", "REPEAT(x'00', 300)", "x'00'"),
-    "c_longblob": _Typed("LONGBLOB", "UNHEX(SHA1(seq))", "''", "REPEAT(x'00', 300)", "x'00'"),
-    "c_bit": _Typed("BIT(1)", "seq % 2", "b'0'", "b'1'", "b'1'"),
-    "c_bits": _Typed("BIT(12)", "seq % 4096", "b'0'", "b'111111111111'", "b'100000000000'"),
-    "c_json": _Typed("JSON", "JSON_OBJECT('n', seq, 'é', JSON_ARRAY(NULL, TRUE, seq / 7))", "'{}'", "'[1e308, \"😀\"]'", "'null'"),
-    "c_point": _Typed("POINT", "POINT(seq, -seq / 3)", "POINT(0, 0)", "POINT(1e10, -1e10)", "ST_GeomFromText('POINT(1 2)', 4326)"),
+    "c_time": _Typed("TIME(6)", "SEC_TO_TIME(seq * 13.251 - 9000)", ("'-838:59:59'", "'838:59:59'", "'-00:00:00.000001'")),
+    "c_year": _Typed("YEAR", "1901 + seq % 255", ("1901", "2155", "0")),
+    "c_char": _Typed("CHAR(10)", "CONCAT('c', seq)", ("''", "'zzzzzzzzzz'", "' a'")),
+    "c_varchar": _Typed("VARCHAR(100)", "CONCAT('Zoë Nº ', seq)", ("''", "REPEAT('😀', 100)", "'ends in blanks  '")),
+    "c_latin1": _Typed("VARCHAR(50) CHARACTER SET latin1", "CONCAT('Käse ', seq)", ("''", "REPEAT('ÿ', 50)", "'€'")),
+    "c_sjis": _Typed("VARCHAR(20) CHARACTER SET sjis", "CONCAT('表', seq)", ("''", "REPEAT('ソ', 20)", "'ｶ'")),
+    "c_tinytext": _Typed("TINYTEXT", "MD5(seq)", ("''", "REPEAT('x', 255)", "'\\t\\'\"\\\\'")),
+    "c_text": _Typed("TEXT", "REPEAT('text ', seq % 20)", ("''", "REPEAT('é', 32767)", "'\\0'")),
+    "c_mediumtext": _Typed("MEDIUMTEXT", "CONCAT('m', seq)", ("''", "REPEAT('m', 300)", "' '")),
+    "c_longtext": _Typed("LONGTEXT", "CONCAT('l', seq)", ("''", "REPEAT('l', 300)", "' '")),
+    "c_enum": _Typed("ENUM('low','middle','high')", "1 + seq % 3", ("'low'", "'high'", "0")),
+    "c_set": _Typed("SET('red','green','blue')", "seq % 8", ("''", "'red,green,blue'", "'blue'")),
+    "c_binary": _Typed("BINARY(8)", "UNHEX(LEFT(MD5(seq), 10))", ("''", "x'ffffffffffffffff'", "x'6100'")),
+    "c_varbinary": _Typed("VARBINARY(40)", "UNHEX(MD5(seq))", ("''", "REPEAT(x'ff', 40)", "x'6100'")),
+    "c_tinyblob": _Typed("TINYBLOB", "UNHEX(MD5(seq))", ("''", "REPEAT(x'ff', 255)", "x'00'")),
+    "c_blob": _Typed("BLOB", "UNHEX(SHA1(seq))", ("''", "REPEAT(x'ff', 65535)", "x'00'")),
+    "c_mediumblob": _Typed("MEDIUMBLOB", "UNHEX(SHA1(seq))", ("''", "REPEAT(x'00', 300)", "x'00'")),
+    "c_longblob": _Typed("LONGBLOB", "UNHEX(SHA1(seq))", ("''", "REPEAT(x'00', 300)", "x'00'")),
+    "c_bit": _Typed("BIT(1)", "seq % 2", ("b'0'", "b'1'", "b'1'")),
+    "c_bits": _Typed("BIT(12)", "seq % 4096", ("b'0'", "b'111111111111'", "b'100000000000'")),
+    "c_json": _Typed("JSON", "JSON_OBJECT('n', seq, 'é', JSON_ARRAY(NULL, TRUE, seq / 7))", ("'{}'", "'[1e308, \"😀\"]'", "'null'")),
+    "c_point": _Typed("POINT", "POINT(seq, -seq / 3)", ("POINT(0, 0)", "POINT(1e10, -1e10)", "ST_GeomFromText('POINT(1 2)', 4326)")),
     "c_geometry": _Typed(
-        "GEOMETRY", "LineString(POINT(0, 0), POINT(seq, 1))", "POINT(0, 0)", "ST_GeomFromText('POLYGON((0 0,0 3,3 3,0 0))')", "POINT(-1, 1)"
+        "GEOMETRY",
+        "LineString(POINT(0, 0), POINT(seq, 1))",
+        ("POINT(0, 0)", "ST_GeomFromText('POLYGON((0 0,0 3,3 3,0 0))')", "POINT(-1, 1)"),
     ),
-    "c_inet6": _Typed("INET6", "INET6_NTOA(UNHEX(MD5(seq)))", "'::'", "CONCAT('ffff', REPEAT(':ffff', 7))", "'::ffff:1.2.3.4'", (10, 5)),
+    "c_inet6": _Typed("INET6", "INET6_NTOA(UNHEX(MD5(seq)))", ("'::'", "CONCAT('ffff', REPEAT(':ffff', 7))", "'::ffff:1.2.3.4'"), (10, 5)),
     "c_uuid": _Typed(
         "UUID",
         "INSERT(INSERT(INSERT(INSERT(MD5(seq), 9, 0, '-'), 14, 0, '-'), 19, 0, '-'), 24, 0, '-')",
-        "'00000000-0000-0000-0000-000000000000'",
+        ("'00000000-0000-0000-0000-000000000000'",
         "'ffffffff-ffff-ffff-ffff-ffffffffffff'",
-        "'123e4567-e89b-12d3-a456-426655440000'",
+        "'123e4567-e89b-12d3-a456-426655440000'"),
         (10, 7),
     ),
-    "c_inet4": _Typed("INET4", "INET_NTOA(seq * 65537)", "'0.0.0.0'", "'255.255.255.255'", "'127.0.0.1'", (10, 10)),
+    "c_inet4": _Typed("INET4", "INET_NTOA(seq * 65537)", ("'0.0.0.0'", "'255.255.255.255'", "'127.0.0.1'"), (10, 10)),
 }  # fmt: skip
 
 _TABLES = (
@@ -212,9 +213,7 @@ def _fill_everything(session: Session, rows: int) -> None:
     session.execute(f"CREATE TABLE everything (id INT UNSIGNED PRIMARY KEY, {defined})")
     edges = [
         ["NULL" for _ in columns],
-        [column.least for column in columns.values()],
-        [column.greatest for column in columns.values()],
-        [column.odd for column in columns.values()],
+        *([column.edges[at] for column in columns.values()] for at in range(3)),
     ]
     for number, values in enumerate(edges, start=1):
         session.execute(f"INSERT INTO everything VALUES ({number}, {', '.join(values)})")
@@ -257,7 +256,7 @@ class Shop:
         self._lock = threading.Lock()
 
     def run(self, statement: ShopStatement) -> None:
-        """Whoever writes knows of it from now on."""
+        """Writers know of it from now on."""
         with Session(self.options) as session:
             session.execute(f"USE {DATABASE}")
             session.execute(statement.sql)
@@ -276,7 +275,7 @@ class Shop:
 
 
 class ShopWriter(threading.Thread):
-    """Somebody who never stops to ask: inserts, updates, deletes, key changes and roll-backs, in transactions of a few statements.
+    """A writer that never pauses: inserts, updates, deletes, key changes and roll-backs, in transactions of a few statements.
 
     Of rows that are there from the beginning each writer has its own, so that few meet.
     """
@@ -298,7 +297,7 @@ class ShopWriter(threading.Thread):
                 session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
                 while not self.stop.wait(_PAUSE_S):
                     self._transaction(session)
-        except Exception as error:  # a thread's error must reach whoever joins it
+        except Exception as error:  # a thread's error must reach the thread that joins it
             self.error = error
 
     def _transaction(self, session: Session) -> None:
@@ -391,7 +390,7 @@ class ShopWriter(threading.Thread):
 
 @contextlib.contextmanager
 def at_work(writers: Sequence[ShopWriter]) -> Iterator[None]:
-    """Writers that work while the block runs; the error of one of them is raised behind it."""
+    """Writers that work while the block runs; the error of one of them is raised after it."""
     for writer in writers:
         writer.start()
     try:

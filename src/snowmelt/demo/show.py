@@ -42,7 +42,7 @@ class Times:
 
 
 class Show:
-    """Prints, and between `with` keeps a picture of what goes on. Used by one thread."""
+    """Prints, and between `with` keeps a picture of what happens. Used by one thread."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)

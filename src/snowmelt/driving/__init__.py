@@ -1,2 +1,2 @@
-"""A driver's order of effects, without I/O: what is read, put, told and let go of, and after what. The engine and the simulated world move
-these same steps."""
+"""The order of a driver's effects, without I/O: what it reads, writes, reports and releases, and after what. The engine and the simulated
+world perform these same steps."""

@@ -2,11 +2,11 @@
 
 Laws:
 - A mistake of the operator is found before any other driver is fenced.
-- The state is loaded as the newest driver. What was loaded earlier may be trimmed by now, and its numbers given anew.
-- The generation is read again after the state was loaded, and before anything has an effect: a driver that was slow to start would undo
+- The state is loaded as the newest driver. What was loaded earlier may be trimmed by now, and its numbers used again.
+- The generation is read again after the state was loaded, and before any effect: a driver that was slow to start would undo
   what a newer one relies on.
 - The head of the chain is durable before anything is captured after it.
-- Whether each target has what the state says is asked before the open epoch is committed.
+- Each target is compared with the state before the open epoch is committed.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from snowmelt.commit.coordinator import Coordinator, GenerationRead
 from snowmelt.commit.ledger import Ledger
 from snowmelt.driving.loading import load, take_over_log
 from snowmelt.driving.steps import LOG, Machines, NewestGeneration, Put, Request, Steps
-from snowmelt.relay.retention import Relay, Sealed
+from snowmelt.model.numbers import GenerationNumber
+from snowmelt.relay.retention import Relay, SegmentRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Inspect(Request[bool]):
-    """Find what is wrong with the settings, the source or Spark. Fences no driver. False: the run is to end."""
+    """Find what is wrong with the settings, the source or Spark. Fences no driver. False: the run ends."""
 
     before: Ledger
 
 
 @dataclass(frozen=True, slots=True)
-class TakeGeneration(Request[int | None]):
-    """Become the newest driver and the owner of the log's folder. None: the run is to end."""
+class TakeGeneration(Request[GenerationNumber | None]):
+    """Become the newest driver and the owner of the log's folder. None: the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindStart(Request[None]):
-    """Find where capture continues, then read what there is to capture. Writes nothing."""
+    """Find where capture continues, then load what is captured. Writes nothing."""
 
     relay: Relay
 
 
 @dataclass(frozen=True, slots=True)
-class MakeHead(Request[Sealed | None]):
+class MakeHead(Request[SegmentRecord | None]):
     """The head of a chain that has none; None where it has one, or where none is needed."""
 
     relay: Relay
@@ -48,13 +49,13 @@ class MakeHead(Request[Sealed | None]):
 
 @dataclass(frozen=True, slots=True)
 class CheckTargets(Request[None]):
-    """See that each target has what the state says."""
+    """Check that each target has what the state says."""
 
     ledger: Ledger
 
 
 def boot() -> Steps[Machines | None]:
-    """The machines of the newest driver. None: the run is to end before there is one."""
+    """The machines of the newest driver. None: the run ended before there is one."""
     before = yield from load()
     if not (yield from Inspect(before)):
         return None
@@ -66,7 +67,7 @@ def boot() -> Steps[Machines | None]:
     yield from FindStart(relay)
     machine = Coordinator(generation, ledger)
     machine.apply(GenerationRead((yield from NewestGeneration())))
-    # Raises `Fenced` if that found a newer driver.
+    # Raises `Fenced` if a newer driver was found.
     machine.next_step()
     head = yield from MakeHead(relay)
     if head is not None:

@@ -1,12 +1,12 @@
-"""From a job that was staged to an epoch that is done, and what follows from that: the order of the commit's effects.
+"""The order of the commit's effects: from a staged job to a done epoch, and what follows from it.
 
-`commit.coordinator` says which effect is next; here is what goes with each of them.
+`commit.coordinator` says which effect is next. This module says what goes with each of them.
 
 Laws:
-- A job becomes an intent only if all of it is there and what it adopts is still wanted.
-- What an intent names is no leftover as soon as it is won, whichever driver wrote it: before anything is deleted.
-- Watermarks are those that the epoch will have, before any table is committed.
-- Nothing is released before the done record is there.
+- A job becomes an intent only if all its answers are there and what it adopts is still wanted.
+- The files of an intent stop being leftovers as soon as it is won, whichever driver wrote it: before anything is deleted.
+- Watermarks are decided for the open epoch before any table is committed.
+- Nothing is released before the done record exists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from snowmelt.commit.coordinator import (
     RunListeners,
     TableCommitted,
 )
-from snowmelt.commit.records import Entry, Intent, Staged, intent_of
+from snowmelt.commit.records import Committed, Entry, Intent, Staged, intent_of
 from snowmelt.driving.entries import LogReport, build
 from snowmelt.driving.letting_go import let_go
 from snowmelt.driving.steps import DONES, INTENTS, Get, Machines, NewestGeneration, Put, Request, Steps
@@ -54,19 +54,28 @@ class Learn(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class CommitEntry(Request[int]):
-    """Bring an entry into its table, once. The answer is the snapshot that has it."""
+class EntryWork:
+    """An entry that is to be committed, and the watermark that its table has with it."""
 
-    intent: Intent
     entry: Entry
     watermark_ms: int | None
-    last: bool
-    """No other entry of the epoch comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEntries(Request[Sequence[Committed]]):
+    """Commit each entry to its table, once, several at a time and in any order. The answer: those that are committed by now; none is fine.
+
+    The others are asked for again, and one that is under way is not begun twice. If one fails, those that are under way come to their end
+    first. Then the gravest error is raised.
+    """
+
+    intent: Intent
+    works: tuple[EntryWork, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TellListeners(Request[str]):
-    """Tell the listeners, which may have heard it already. The answer is their new state."""
+    """Run the listeners, which may have run for this epoch before. The answer is their new state."""
 
     step: RunListeners
 
@@ -81,8 +90,8 @@ class StagedJob:
 
 
 def offer(machines: Machines, job: StagedJob, staged: Callable[[str], Staged], *, nonce: str, now_ms: int) -> Steps[str]:
-    """Make an intent of a job. The answer is why it is dropped and planned again; empty where it is not. `staged` as in `entries.build`;
-    `now_ms` is the time by the source's clock."""
+    """Make an intent of a job. The answer says why the job is dropped and planned again; it is empty if it is not. `staged` as in
+    `entries.build`; `now_ms` is the time by the source's clock."""
     plan, ledger, relay = job.plan, machines.ledger, machines.relay
     refused = refusal(plan, [report.message for report in job.reports], writers=job.writers, tables=ledger.tables)
     if refused is not None:
@@ -94,7 +103,7 @@ def offer(machines: Machines, job: StagedJob, staged: Callable[[str], Staged], *
 
 
 def step(machines: Machines, leftovers: Leftovers) -> Steps[bool]:
-    """Do what the commit's machine wants next. False: it wants nothing."""
+    """Perform the next step of the commit's machine. False: there is none."""
     machine, ledger = machines.commit, machines.ledger
     match machine.next_step():
         case None:
@@ -109,9 +118,9 @@ def step(machines: Machines, leftovers: Leftovers) -> Steps[bool]:
             machine.apply(GenerationRead((yield from NewestGeneration())))
         case CommitTables(intent, entries):
             watermarks = ledger.decide_watermarks()
-            for entry in entries:
-                snapshot = yield from CommitEntry(intent, entry, watermarks.get(entry.target), last=entry is entries[-1])
-                machine.apply(TableCommitted(intent.epoch, entry.target, snapshot))
+            works = tuple(EntryWork(entry, watermarks.get(entry.target)) for entry in entries)
+            for committed in (yield from CommitEntries(intent, works)):
+                machine.apply(TableCommitted(intent.epoch, committed.target, committed.snapshot))
         case RunListeners() as listeners:
             machine.apply(ListenersRan((yield from TellListeners(listeners))))
         case PutDone(done):

@@ -1,10 +1,10 @@
 """What an epoch does to each lake table: the entries of its intent.
 
 Laws:
-- A keyed table is emptied where its source was: emptied, made anew, or found again under a name that the lake has rows of.
-- A change table is never emptied: there the log lane writes a row that says so (`Emptied`).
-- A change of columns is behind everything else of its epoch. Whether the lake can hold it is asked before any task starts.
-- A lake table whose source is set aside is left as it is.
+- A keyed table is emptied where its source was: emptied, made anew, or found again under a name for which the lake has rows.
+- A change table is never emptied: the log lane writes a row that says so (`Emptied`).
+- A change of columns comes after everything else of its epoch. Whether the lake can hold it is checked before any task starts.
+- A lake table whose source is set aside does not change.
 - Files of chunks come first, then those of the log by range: a streaming reader of the lake sees them in this order.
 """
 
@@ -18,6 +18,7 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Reshape, Staged
 from snowmelt.driving.steps import Request, Steps
 from snowmelt.errors import SourceDrift
+from snowmelt.model.numbers import LogOffset
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import EpochPlan
 from snowmelt.planning.facts import Adopted, Found, Reborn, Reshaped, Truncated
@@ -32,29 +33,29 @@ class TargetWork:
     keyed: bool = True
     empties: tuple[str, ...] = ()
     schema: int | None = None
-    """The number of the shape that its source has from now on."""
+    """The number of its source's shape from now on."""
     anew: bool = False
-    """All rows that the lake has are gone with this epoch, so old files need not be read with the new columns."""
+    """This epoch removes all rows that the lake has, so old files need not be read with the new columns."""
     files: list[str] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What one task of the log lane answered."""
+    """The answer of one task of the log lane."""
 
     message: Message
     messages: Mapping[str, tuple[bytes, ...]]
-    """What the lake wants to know of the files, by lake table."""
+    """What the lake's commit needs to know of the files, by lake table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """A change table is to say that its source was emptied at an offset."""
+    """An order to a change table: write that its source was emptied at an offset."""
 
     table: TableId
     target: str
-    at: int
+    at: LogOffset
     time_ms: int
 
 
@@ -67,21 +68,20 @@ class TargetNow:
     schema: int
     base: int
     preface: tuple[bytes, ...]
-    """What an entry's messages begin with."""
+    """The beginning of an entry's messages."""
     change: Reshape | None
-    """What has to change so that it has the columns that it is to have."""
+    """The change that gives the target its new columns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Describe(Request[TargetNow]):
-    """The target as it is now, and what the work changes of it. `TableStuck`: it can't be told, or can't be done."""
+class Describe(Request[Mapping[str, TargetNow]]):
+    """The current state of each of these targets, and what the work changes in it. `TableStuck`: of one it is unknown, or impossible."""
 
-    target: str
-    work: TargetWork
+    works: Mapping[str, TargetWork]
 
 
 def build(plan: EpochPlan, ledger: Ledger, staged: Callable[[str], Staged], reports: Iterable[LogReport]) -> Steps[tuple[Entry, ...]]:
-    """The entries of a plan. `staged`: what the read of a nonce left behind. `reports`: of its log job, in any order."""
+    """The entries of a plan. `staged`: the files of the read with a nonce. `reports`: of its log job, in any order."""
     work = targets_of(plan, ledger)
     for fact in plan.facts:
         if isinstance(fact, Adopted):
@@ -94,12 +94,9 @@ def build(plan: EpochPlan, ledger: Ledger, staged: Callable[[str], Staged], repo
             work.setdefault(file.target, TargetWork(table=sources[file.target])).files.append(file.name)
         for target, messages in report.messages.items():
             work.setdefault(target, TargetWork(table=sources[target])).messages += messages
-    entries = []
-    for target in sorted(work):
-        entry = yield from _entry(ledger, target, work[target])
-        if entry.files or entry.empties or entry.new_schema is not None:
-            entries.append(entry)
-    return tuple(entries)
+    now = (yield from Describe(work)) if work else {}
+    entries = (_entry(ledger, target, work[target], now[target]) for target in sorted(work))
+    return tuple(entry for entry in entries if entry.files or entry.empties or entry.new_schema is not None)
 
 
 def targets_of(plan: EpochPlan, ledger: Ledger) -> dict[str, TargetWork]:
@@ -126,7 +123,7 @@ def targets_of(plan: EpochPlan, ledger: Ledger) -> dict[str, TargetWork]:
 
 
 def emptied_by(plan: EpochPlan, ledger: Ledger, relay: Relay) -> tuple[Emptied, ...]:
-    """The change tables that are to say that their sources were emptied, where and when."""
+    """The change tables that must write that their sources were emptied, where and when."""
     found: list[Emptied] = []
     untouched = plan.untouched(ledger.tables)
     for fact in plan.facts:
@@ -157,8 +154,7 @@ def _begin_anew(one: TargetWork, name: TableId, schema: int, *, holds: bool) -> 
         one.empties = (str(name),)
 
 
-def _entry(ledger: Ledger, target: str, one: TargetWork) -> Steps[Entry]:
-    now = yield from Describe(target, one)
+def _entry(ledger: Ledger, target: str, one: TargetWork, now: TargetNow) -> Entry:
     return Entry(
         target=target,
         uuid=now.uuid,

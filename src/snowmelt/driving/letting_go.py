@@ -1,12 +1,12 @@
 """What is released, when, and in which order.
 
 Laws:
-- The log goes when the done epochs are past it, no job reads it and no read of a chunk needs it. Its records go before its data: a record
-  without data would stop a driver that starts.
-- A prepared transaction's events go once an epoch is done that has its second phase.
-- A staged file goes when no intent can name it any more (`commit.cleaning`). What a snapshot refers to is asked after the driver's own
-  view of things was taken, so what was committed between the two is in one of them.
-- Records go below the oldest summary that is kept, and only once a newer one is there.
+- Log is deleted when done epochs are past it, no job reads it and no read of a chunk needs it. Its records are deleted before its data: a
+  record without data would stop a driver that starts.
+- A prepared transaction's events are deleted once an epoch with its second phase is done.
+- A staged file is deleted when no intent can name it any more (`commit.cleaning`). The lake's references are read after the driver's own
+  state was taken, so a file that is committed between the two is in one of them.
+- Records are deleted below the oldest summary that is kept, and only once a newer summary exists.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Final
 
 from snowmelt.commit.cleaning import CleaningView, Leftovers, deletable
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.records import Staged, StagedName
+from snowmelt.commit.records import Staged, StagedName, generation_of
 from snowmelt.commit.summary import summarise
 from snowmelt.driving.steps import DONES, INTENTS, LOG, SUMMARIES, Get, Machines, Newest, Put, Request, Steps, Trim, UnderWay
-from snowmelt.relay.retention import Relay, Sealed
+from snowmelt.relay.retention import Relay, SegmentRecord
 
 SUMMARIES_KEPT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class AskUnderWay(Request[UnderWay]):
-    """What this driver has begun and not ended."""
+    """Jobs and reads of this driver that are not over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class DropRecords(Request[None]):
 class DropSegments(Request[None]):
     """Delete the data of segments. Their records are gone."""
 
-    segments: Sequence[Sealed]
+    segments: Sequence[SegmentRecord]
 
 
 @dataclass(frozen=True, slots=True)
 class Forget(Request[None]):
-    """Drop what this process alone holds of what is done."""
+    """Drop what this process holds in memory of done epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class Discard(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class SweepFiles(Request[None]):
-    """Look for files that no report names, if it is time for that (`sweep`)."""
+    """Search for files that no report names, if a search is due (`sweep`), in each table as `of_table` shows it."""
 
     standing: CleaningView
 
 
 @dataclass(frozen=True, slots=True)
 class IsTimeToSumUp(Request[bool]):
-    """Whether records are summed up and trimmed after this epoch."""
+    """Whether to write a summary and trim records after this epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class DeleteFiles(Request[None]):
 
 
 def let_go(machines: Machines, leftovers: Leftovers) -> Steps[None]:
-    """After an epoch is done: nothing asks any more for what it covers."""
+    """Release, after an epoch is done, what no reader can ask for any more."""
     yield from let_go_of_log(machines)
     yield from Forget()
     standing = yield from stand(machines)
@@ -124,30 +124,44 @@ def let_go_of_log(machines: Machines) -> Steps[None]:
     if (visible := ledger.tables.lowest_visible()) is not None:
         needed.append(visible)
     relay.raise_floor(relay.decide_floor(ledger.done_upto, min(needed, default=None)))
-    yield from drop(relay, ledger.segment)
+    # Not what an open intent names: a newer driver may have looked for intents before that one was won, and continue from the one before.
+    yield from drop(relay, ledger.done_segment)
 
 
 def drop(relay: Relay, segment: int) -> Steps[None]:
-    """Delete what lies below the relay's floor. `segment`: the record that the newest intent names."""
+    """Delete what is below the relay's floor. `segment`: the record that the intent of the last done epoch names."""
     gone, over = relay.deletable(segment), relay.over
     relay.forget(gone)
     if over:
         yield from DropAside([group.number for group in over])
     if gone:
-        yield from DropRecords([sealed.number for sealed in gone])
+        yield from DropRecords([record.number for record in gone])
         yield from DropSegments(gone)
 
 
 def stand(machines: Machines) -> Steps[CleaningView]:
     """What decides about staged files, as of now."""
     ledger = machines.ledger
-    newest_job = (yield from AskUnderWay()).newest_job
+    asked = yield from AskUnderWay()
     under_way = {reading.launch.job for reading in ledger.tables.readings()}
-    return CleaningView(machines.generation, ledger.epoch, ledger.generation, newest_job, under_way, machines.commit.named)
+    return CleaningView(
+        generation=machines.generation,
+        epoch=ledger.epoch,
+        intent_generation=ledger.generation,
+        jobs=asked.newest_job,
+        under_way=under_way,
+        named=machines.commit.named,
+        rewrites=asked.rewrites,
+    )
+
+
+def of_table(standing: CleaningView, ledger: Ledger, target: str) -> CleaningView:
+    """The same for one table, whose last done commit may be of a newer driver than those that rewrote its files."""
+    return replace(standing, table_generation=generation_of(ledger.last_commits.get(target, "")))
 
 
 def sweep(target: str, standing: CleaningView) -> Steps[int]:
-    """Delete the staged files of a target that nothing needs; how many. It may be late, and outlive its driver."""
+    """Delete the staged files of a target that nothing needs, and count them. It may run late, also after its driver ended."""
     listed = yield from ListStaged(target)
     staged = [name for name in listed if deletable(StagedName.parse(name), standing)]
     if not staged:
@@ -159,7 +173,7 @@ def sweep(target: str, standing: CleaningView) -> Steps[int]:
 
 
 def sweep_log(relay: Relay, done: int) -> Steps[None]:
-    """Remove records that a driver which died had not come to, and data that no record can name any more. `done` is the record that the
+    """Remove records that a dead driver did not remove, and data that no record can name any more. `done` is the record that the
     last done epoch names."""
     held = relay.segments
     yield from Trim(LOG, min(held[0].number, done) if held else 0)
@@ -167,7 +181,7 @@ def sweep_log(relay: Relay, done: int) -> Steps[None]:
 
 
 def sum_up(ledger: Ledger) -> Steps[None]:
-    """Write a summary of what is done, then trim what lies below the oldest that is kept."""
+    """Write a summary of what is done, then trim everything below the oldest summary that is kept."""
     number = yield from Newest(SUMMARIES)
     last = (yield from Get(SUMMARIES, number)) if number else None
     if last is not None and last.epoch >= ledger.epoch:

@@ -1,7 +1,7 @@
-"""How a driver that starts folds the state of its pipeline: the newest summary, the intents and done records after it, and the chain of the
-captured log from where the newest intent ends.
+"""How a starting driver folds the state of its pipeline: the newest summary, the intents and done records after it, and the chain of the
+captured log from the end of the newest intent.
 
-A driver that is fenced may trim records meanwhile. So what was folded counts only if its summary is still the newest.
+Another driver may trim records meanwhile. So a fold counts only if its summary is still the newest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.summary import restore
 from snowmelt.driving.steps import DONES, INTENTS, LOG, SUMMARIES, Get, Newest, Steps
 from snowmelt.errors import Corrupt, Unavailable
-from snowmelt.relay.retention import Relay, Sealed, needs_before, take_over
+from snowmelt.relay.restored import needs_before, take_over
+from snowmelt.relay.retention import Relay, SegmentRecord
 
 _TRIES_MAX: Final = 100
 
@@ -47,11 +48,11 @@ def _is_newest(summary: int) -> Steps[bool]:
 
 
 def take_over_log(ledger: Ledger) -> Steps[Relay]:
-    """The chain after the record that the newest intent names; with that one where the intent ends inside it."""
-    chain: list[Sealed] = []
+    """The chain after the record that the newest intent names, and that record too if the intent ends inside it."""
+    chain: list[SegmentRecord] = []
     number = ledger.segment
-    while (sealed := (yield from Get(LOG, number + 1))) is not None:
-        chain.append(sealed)
+    while (record := (yield from Get(LOG, number + 1))) is not None:
+        chain.append(record)
         number += 1
     if ledger.segment and needs_before(chain, ledger.upto):
         before = yield from Get(LOG, ledger.segment)

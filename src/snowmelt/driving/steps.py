@@ -1,7 +1,7 @@
 """Steps without I/O.
 
-A function of steps is a generator: it yields a request, is given the answer, and continues. It decides what is done and in which order. Its
-shell does it. Between two requests anything can happen, the end of the process included.
+A function of steps is a generator: it yields a request, receives the answer, and continues. It decides what is done and in which order. Its
+shell does it. Between two requests anything can happen, including the end of the process.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from snowmelt.commit.cleaning import NO_REWRITES, RewritesUnderWay
 from snowmelt.commit.coordinator import Coordinator
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Done, Intent
 from snowmelt.commit.summary import Summary
-from snowmelt.relay.retention import Relay, Sealed
+from snowmelt.model.numbers import GenerationNumber, LogOffset
+from snowmelt.relay.retention import Relay, SegmentRecord
 
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
@@ -22,7 +24,7 @@ Value = TypeVar("Value")
 
 
 class Request(Generic[Answer]):
-    """What a shell is asked to do. `yield from` it gives the answer."""
+    """A request to the shell. `yield from` returns the answer."""
 
     __slots__ = ()
 
@@ -35,7 +37,7 @@ Steps = Generator[Request[Any], Any, Result]
 
 
 def perform(steps: Steps[Result], act: Callable[[Request[Any]], Any]) -> Result:
-    """Move steps to their end. What `act` raises ends them."""
+    """Run steps to their end. An error of `act` ends them."""
     answer: Any = None
     while True:
         try:
@@ -57,7 +59,7 @@ class StoredKind(Generic[Value]):
 INTENTS: Final[StoredKind[Intent]] = StoredKind("intent")
 DONES: Final[StoredKind[Done]] = StoredKind("done")
 SUMMARIES: Final[StoredKind[Summary]] = StoredKind("summary")
-LOG: Final[StoredKind[Sealed]] = StoredKind("relay")
+LOG: Final[StoredKind[SegmentRecord]] = StoredKind("relay")
 """The records of the captured log."""
 
 
@@ -70,7 +72,7 @@ class Newest(Request[int]):
 
 @dataclass(frozen=True, slots=True)
 class Get(Request[Value | None], Generic[Value]):
-    """A record; None: it is not there."""
+    """A record; None: it does not exist."""
 
     kind: StoredKind[Value]
     number: int
@@ -78,7 +80,7 @@ class Get(Request[Value | None], Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class Put(Request[Value], Generic[Value]):
-    """Put a record if its number is free. The answer is the one that is there then: ours, or that of another."""
+    """Put a record if its number is free. The answer is the record that exists then: ours or another's."""
 
     kind: StoredKind[Value]
     number: int
@@ -87,7 +89,7 @@ class Put(Request[Value], Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class Trim(Request[None]):
-    """Delete all records of a kind below a number. Absent ones are fine."""
+    """Delete all records of a kind below a number. Missing ones are fine."""
 
     kind: StoredKind[Any]
     below: int
@@ -98,7 +100,7 @@ class NewestGeneration(Request[int]):
     """The generation of the newest driver."""
 
 
-# ---- what they move
+# ---- what the steps work on
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +115,16 @@ class Machines:
         return self.commit.ledger
 
     @property
-    def generation(self) -> int:
+    def generation(self) -> GenerationNumber:
         return self.commit.generation
 
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """What this driver has begun and not ended."""
+    """Jobs and reads of this driver that are not over."""
 
-    reads_from: Sequence[int]
-    """From where on log jobs may read the log."""
+    reads_from: Sequence[LogOffset]
+    """The offsets from which log jobs may read."""
     newest_job: int
-    """Of the chunk lane."""
+    """The newest job of the chunk lane."""
+    rewrites: RewritesUnderWay = NO_REWRITES

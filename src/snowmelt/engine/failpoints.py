@@ -1,7 +1,7 @@
 """Places where a test lets a process die, as kill -9 would: `SNOWMELT_FAILPOINT=NAME:FILE`, or several with commas between them.
 
-The process that comes to the place first makes FILE and dies; whoever comes later passes, and so does everyone while FILE's folder
-is not there. `NAME@executor:FILE` in a task: its executor dies, and the worker goes on for as long as it can. Without the variable
+The first process that reaches the place creates FILE and dies. Later ones pass, because FILE exists. All pass while FILE's folder does
+not exist. `NAME@executor:FILE` in a task: its executor dies, and the worker continues for as long as it can. Without the variable
 nothing happens.
 """
 
@@ -23,6 +23,12 @@ DURING_RELEASE: Final = "during-release"
 GROUPS_ASIDE: Final = "groups-aside"
 HALF_UPLOADED: Final = "half-uploaded"
 
+REWRITE_WRITTEN: Final = "rewrite-written"
+REWRITE_STAGED: Final = "rewrite-staged"
+REWRITE_PUBLISHED: Final = "rewrite-published"
+SNAPSHOTS_CHOSEN: Final = "snapshots-chosen"
+SNAPSHOTS_EXPIRED: Final = "snapshots-expired"
+
 SPLIT_READ: Final = "split-read"
 SPLITS_STAGED: Final = "splits-staged"
 OFFSETS_PREPARED: Final = "offsets-prepared"
@@ -32,6 +38,8 @@ FLUSS_TOLD: Final = "fluss-told"
 NAMES: Final = (CHUNK_READ, SEGMENT_DURABLE, FILES_STAGED, INTENT_WRITTEN, BETWEEN_TABLES, BEFORE_DONE, DURING_RELEASE)
 IN_TASKS: Final = (CHUNK_READ, FILES_STAGED)
 """Here a worker dies and not the driver."""
+OF_MAINTENANCE: Final = (REWRITE_WRITTEN, REWRITE_STAGED, REWRITE_PUBLISHED, SNAPSHOTS_CHOSEN, SNAPSHOTS_EXPIRED)
+"""In the order of a round; at the first a worker dies."""
 OF_TIERING: Final = (SPLIT_READ, SPLITS_STAGED, OFFSETS_PREPARED, LAKE_COMMITTED, FLUSS_TOLD)
 """In the order of a round; at the first a worker dies."""
 _EXECUTOR: Final = "@executor"
@@ -39,6 +47,11 @@ _EXECUTOR: Final = "@executor"
 
 def of_executor(name: str) -> str:
     return f"{name}{_EXECUTOR}"
+
+
+def armed(name: str) -> bool:
+    """Whether a process dies at this place, or died there before."""
+    return any(one.partition(":")[0] == name for one in os.environ.get("SNOWMELT_FAILPOINT", "").split(","))
 
 
 def reach(name: str) -> None:

@@ -9,11 +9,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from snowmelt.errors import Corrupt, OutcomeUnknown, SnowmeltError, Unavailable, present
+from snowmelt.fluss.answers import (
+    Claim,
+    Cluster,
+    FetchedBucket,
+    FetchFrom,
+    HandedOut,
+    HeartbeatAnswer,
+    LakeSnapshot,
+    LatestSnapshots,
+    Node,
+    OffsetKind,
+    Partition,
+    RemoteLog,
+    RemoteSegment,
+    TableInfo,
+)
 from snowmelt.fluss.messages import message
 from snowmelt.fluss.rpc import NO_LAKE_SNAPSHOT, TIMEOUT_S, Call, FlussConnection, GoneFromFluss, error_of
 from snowmelt.fluss.target import Login, parse_bootstrap
@@ -29,137 +43,6 @@ _CLIENT: Final = -1
 _ALL_REPLICAS: Final = -1
 _LAST: Final = 0
 """Where a new column stands."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableInfo:
-    table: int
-    schema: int
-    schema_json: str
-    """The schema as Fluss writes it down, for whoever reads rows."""
-    primary_key: tuple[str, ...]
-    partition_keys: tuple[str, ...]
-    bucket_keys: tuple[str, ...]
-    buckets: int
-    properties: Mapping[str, str]
-    custom_properties: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    server: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """Who is there. Fluss may know of no coordinator for a moment; a bucket without a leader is not in `leaders`."""
-
-    coordinator: Node | None
-    tablets: Mapping[int, Node]
-    leaders: Mapping[Bucket, int] = field(default_factory=dict)
-    login: Login | None = None
-    """By which its servers were asked, and are to be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    partition: int
-    values: tuple[tuple[str, str], ...]
-    """Its columns and their values."""
-
-    @property
-    def name(self) -> str:
-        """As Fluss asks for it in other calls."""
-        return "$".join(value for _, value in self.values)
-
-
-class OffsetKind(IntEnum):
-    EARLIEST = 0
-    LATEST = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LatestSnapshots:
-    """The newest KV snapshot of each bucket that has one."""
-
-    table: int
-    partition: int | None
-    snapshots: Mapping[Bucket, KvSnapshot]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A table that was handed out for tiering, by the epochs that say so."""
-
-    table: int
-    coordinator_epoch: int
-    tiering_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOut:
-    table: int
-    path: TableId
-    tiering_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
-    coordinator_epoch: int
-    table: HandedOut | None
-    tiering: Mapping[int, SnowmeltError | None]
-    """What became of each table that was reported, by what it was reported as."""
-    finished: Mapping[int, SnowmeltError | None]
-    failed: Mapping[int, SnowmeltError | None]
-
-
-@dataclass(frozen=True, slots=True)
-class LakeSnapshot:
-    """A lake snapshot that Fluss knows, with the offset of each bucket up to which it holds the log, exclusively."""
-
-    table: int
-    snapshot: int
-    offsets: Mapping[Bucket, int]
-
-
-@dataclass(frozen=True, slots=True)
-class FetchFrom:
-    bucket: Bucket
-    offset: int
-    bytes_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteSegment:
-    """A segment of the log that the tablet server has given away. Offsets from `start` up to `end`, exclusively."""
-
-    segment: str
-    start: int
-    end: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteLog:
-    """Where the offset that was asked for lies, if not with the server any more."""
-
-    folder: str
-    partition_name: str | None
-    first_position: int
-    segments: tuple[RemoteSegment, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedBucket:
-    """Of one bucket: record batches as Fluss stores them, or where to read them; or the error of this bucket alone."""
-
-    bucket: Bucket
-    high_watermark: int | None
-    records: bytes
-    remote: RemoteLog | None
-    error: SnowmeltError | None
 
 
 class FlussClient:
@@ -381,7 +264,7 @@ class FlussClient:
         self.connection.call(Call.DROP_TABLE, changes=True, table_path=_path(path), ignore_if_not_exists=True)
 
     def add_columns(self, path: TableId, columns: Mapping[str, Mapping[str, Any]]) -> None:
-        """Behind all others. Types as `FlussType.json` has them."""
+        """After all others. Types as `FlussType.json` has them."""
         added = [
             {"column_name": name, "data_type_json": json.dumps(kind).encode(), "column_position_type": _LAST}
             for name, kind in columns.items()
@@ -408,7 +291,7 @@ class FlussClient:
         )
 
     def release(self, lease: str, buckets: Iterable[Bucket]) -> None:
-        """Let go of what a lease has of these buckets. A lease that has nothing left is gone, and releasing from it is fine, so repeating
+        """Release what a lease has of these buckets. A lease that has nothing left is gone, and releasing from it is fine, so repeating
         it is harmless. 0.9 fails (`OutcomeUnknown`) where the lease has nothing of the table."""
         self.connection.call(
             Call.RELEASE_KV_SNAPSHOT_LEASE,
@@ -529,7 +412,7 @@ class FlussClient:
                     "table_id": table,
                     "snapshot_id": snapshot,
                     "tiered_bucket_offsets_file_path": offsets_file,
-                    # Other readers of Fluss see a lake snapshot by this alone. It is the same where no row hides behind a compaction.
+                    # Other readers of Fluss see a lake snapshot by this alone. It is the same where no compaction hides a row.
                     "readable_bucket_offsets_file_path": offsets_file,
                     "earliest_snapshot_id_to_keep": keep_from,
                 }

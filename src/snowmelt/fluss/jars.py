@@ -1,7 +1,7 @@
 """The published Fluss server, fetched once into the cache and checked against what is written here.
 
-The server is one jar of Maven Central with all that it needs but logging. With it come the jars by which the coordinator makes Paimon
-tables. A folder of jars appears in the cache at once and whole, by a rename; who comes at the same time waits. Only the standard
+The server is one jar of Maven Central that contains all it needs except logging. The jars come with it by which the coordinator makes
+Paimon tables. A folder of jars appears in the cache whole and at once, by a rename; a second process waits meanwhile. Only the standard
 library and `errors` are used: `scripts/fetch_servers` runs this before anything is installed.
 """
 
@@ -21,7 +21,7 @@ from snowmelt.errors import Corrupt, Unavailable
 VERSION: Final = "0.9.1"
 REPOSITORY: Final = "https://repo1.maven.org/maven2"
 REPOSITORY_VARIABLE: Final = "SNOWMELT_MAVEN"
-"""Names a mirror of Maven Central, where that can't be reached."""
+"""Names a mirror of Maven Central, for machines that can't reach it."""
 _TIMEOUT_S: Final = 60.0
 _PIECE_BYTES: Final = 1 << 20
 
@@ -36,11 +36,11 @@ _JARS: Final = {
     "org/slf4j/slf4j-api/1.7.36": "d3ef575e3e4979678dc01bf1dcce51021493b4d11fb7f1be8ad982877c16a1c0",
     "org/slf4j/slf4j-simple/1.7.36": "2f39bed943d624dfa8f4102d0571283a10870b6aa36f197a8a506f147010c10f",
 }
-"""By their folder in the repository; a jar is named by the last two parts of it."""
+"""By their folder in the repository; the last two parts of the folder give a jar's name."""
 
 
 def fetch_jars() -> Path:
-    """The folder of all jars, 180 MB. `Unavailable` if they can't be had, `Corrupt` if one is not what it must be."""
+    """The folder of all jars, 180 MB. `Unavailable` if they can't be fetched, `Corrupt` if a checksum differs."""
     servers = Path(os.environ.get("SNOWMELT_CACHE") or Path.home() / ".cache" / "snowmelt") / "servers"
     target = servers / f"fluss-{VERSION}"
     if target.is_dir():

@@ -1,15 +1,15 @@
-"""A stretch of a bucket's log as Arrow, with every kind of change, of log tables and of tables with a key.
+"""A range of a bucket's log as Arrow, with every kind of change, of log tables and of tables with a key.
 
-The leader of the bucket is asked for what follows an offset. It answers with batches out of its own files, or says in which segments
-of Fluss' remote storage they lie; those are read from there, and the leader is asked for the rest.
+The leader of the bucket is asked for what follows an offset. It answers with batches from its own files, or names the segments of Fluss'
+remote storage that have them. Those are read there, and the leader is asked for the rest.
 
 Laws:
-- Rows come out in the order of their offsets, each once, from the first offset wanted up to the last, exclusively.
-- An offset that the log does not have any more is an error. Nothing is read from another place instead.
-- A batch of a newer schema than the plan's ends the stretch before it: `offset` says where, and the next plan goes on there.
-- `offset` is where the next row would stand. It moves over batches without rows too, so a stretch that has none ends all the same.
+- Rows come out in the order of their offsets, each once, from the first wanted offset up to the last, exclusive.
+- An offset that the log no longer has is an error. Nothing is read from another offset instead.
+- A batch of a newer schema than the plan's ends the range early: `offset` says where, and the next plan continues there.
+- `offset` is the offset of the next row. It passes over batches without rows too, so a range without rows also ends.
 
-Memory: an answer of `bytes_max`, or of one batch that is larger, and the rows of one batch; segments are mapped, not loaded.
+Memory: an answer of `bytes_max`, or of one larger batch, and the rows of one batch; segments are mapped, not loaded.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 import pyarrow as pa
 
+from snowmelt import budgets
+from snowmelt.budgets import RetryBudget
 from snowmelt.errors import Corrupt, SourceDrift, Unavailable, check
-from snowmelt.fluss.client import FetchedBucket, FetchFrom, RemoteLog, RemoteSegment
+from snowmelt.fluss.answers import FetchedBucket, FetchFrom, RemoteLog, RemoteSegment
 from snowmelt.fluss.formats.batches import BatchDecoder, LogBatch, log_batches
 from snowmelt.fluss.formats.types import Versions
 from snowmelt.fluss.remote import RemoteFiles
@@ -34,24 +37,37 @@ from snowmelt.model.fluss import Bucket
 
 _WAIT_MS: Final = 1000
 _WAITS_MAX: Final = 30
-"""How often in a row the leader may have nothing for us below an offset that it has told us of."""
-_PAUSE_S: Final = 0.1
-_PAUSE_S_MAX: Final = 5.0
+"""How often in a row the leader may have no data below an offset that it has reported."""
 _SEGMENT_ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class LogSource(Protocol):
-    """Whoever has a bucket's log: `FlussClient` at its leader, or `BucketLeader`, which finds it. Asking twice is harmless. After
-    `Unavailable` the next call may find another server, or the same one well again."""
+    """A source of a bucket's log: `FlussClient` at its leader, or `BucketLeader`, which finds the leader. Asking twice is harmless. After
+    `Unavailable` the next call may reach another server, or the same one after it recovered."""
 
     def fetch_log(self, wanted: Iterable[FetchFrom], *, bytes_max: int, wait_ms: int = 0) -> list[FetchedBucket]: ...
 
 
-class BucketReader:
-    """Reads one bucket from `offset` up to `end`. After `Unavailable` another one may go on where this one stood.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogAccess:
+    """How the log of a bucket is read."""
 
-    What a server refuses is asked for again `retries_max` times in a row. 0.9 hangs up when it deletes a file that it is just sending,
-    and one that has just been started knows neither its buckets nor what their logs have.
+    source: LogSource
+    remote: RemoteFiles
+    bytes_max: int = 16 << 20
+    """Of one answer."""
+    budget: RetryBudget = budgets.FLUSS_FETCH
+    """How often refused requests are repeated."""
+    pause: Callable[[float], None] = time.sleep
+    folder: Path | None = None
+    """For segments of remote storage while they are read."""
+
+
+class BucketReader:
+    """Reads one bucket from `offset` up to `end`. After `Unavailable` another reader may continue at this one's `offset`.
+
+    Refused requests are repeated as often as `LogAccess.budget` says. 0.9 hangs up when it deletes a file that it is sending, and a server
+    that has just started knows neither its buckets nor their logs.
     """
 
     def __init__(
@@ -60,33 +76,23 @@ class BucketReader:
         offset: int,
         end: int,
         *,
-        source: LogSource,
+        access: LogAccess,
         versions: Versions,
-        remote: RemoteFiles,
         log_format: str = "ARROW",
-        bytes_max: int = 16 << 20,
-        retries_max: int = 6,
-        pause: Callable[[float], None] = time.sleep,
-        folder: Path | None = None,
     ) -> None:
-        check(0 <= offset <= end, "a stretch of the log has no such ends", f"{offset} to {end}")
+        check(0 <= offset <= end, "the range of a bucket's log is invalid", f"{offset} to {end}")
         self.bucket = bucket
         self.offset = offset
         self.newer_schema: int | None = None
-        """The schema that ended the stretch before its end."""
+        """The schema that ended the range early."""
         self._end = end
-        self._source = source
+        self._access = access
         self._versions = versions
         self._decoder = BatchDecoder(versions, log_format)
-        self._remote = remote
-        self._bytes_max = bytes_max
-        self._retries_max = retries_max
-        self._pause = pause
-        self._folder = folder
         self.schema = self._decoder.schema
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Its rows. It has ended when `offset` is the end, or `newer_schema` says why it is not."""
+        """Its rows. Afterwards `offset` is the end, or `newer_schema` says why it is not."""
         waits = 0
         while self.offset < self._end and self.newer_schema is None:
             before = self.offset
@@ -103,16 +109,19 @@ class BucketReader:
                 )
 
     def _fetch(self) -> FetchedBucket:
-        for tried in range(self._retries_max):
+        failures = 0
+        while True:
             try:
                 return self._ask()
             except (Unavailable, SourceDrift):
-                self._pause(min(_PAUSE_S * 2**tried, _PAUSE_S_MAX))
-        return self._ask()
+                failures += 1
+                if self._access.budget.is_spent(failures):
+                    raise
+                self._access.pause(self._access.budget.pause_s(failures))
 
     def _ask(self) -> FetchedBucket:
-        wanted = FetchFrom(self.bucket, self.offset, self._bytes_max)
-        answers = self._source.fetch_log([wanted], bytes_max=self._bytes_max, wait_ms=_WAIT_MS)
+        wanted = FetchFrom(self.bucket, self.offset, self._access.bytes_max)
+        answers = self._access.source.fetch_log([wanted], bytes_max=self._access.bytes_max, wait_ms=_WAIT_MS)
         if len(answers) != 1 or answers[0].bucket != self.bucket:
             raise Corrupt("a Fluss server answers for another bucket", detail=f"{self.bucket}: {len(answers)} answers")
         if answers[0].error is not None:
@@ -146,8 +155,8 @@ class BucketReader:
         for place, segment in enumerate(remote.segments):
             if segment.start >= self._end or self.newer_schema is not None:
                 return
-            with tempfile.TemporaryDirectory(prefix="snowmelt-log-", dir=self._folder) as folder:
-                path = self._remote.bring(_path(remote.folder, segment), Path(folder), f"{segment.segment}.log")
+            with tempfile.TemporaryDirectory(prefix="snowmelt-log-", dir=self._access.folder) as folder:
+                path = self._access.remote.bring(_path(remote.folder, segment), Path(folder), f"{segment.segment}.log")
                 yield from self._rows(_mapped(path, 0 if place else remote.first_position, self.offset))
 
 
@@ -164,5 +173,5 @@ def _mapped(path: Path, position: int, offset: int) -> Iterator[LogBatch]:
             raise Corrupt("Fluss names a place after the end of its file", detail=f"{path.name}: {position} of {size}")
         if size == 0:
             return
-        # It is unmapped when the last batch that looks into it is gone.
+        # It is unmapped when the last batch that refers to it is gone.
         yield from log_batches(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[position:], from_offset=offset)

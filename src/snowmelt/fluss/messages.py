@@ -1,7 +1,7 @@
 """The messages of the Fluss calls that we use, as Fluss 0.9.1 has them.
 
-Only what we send or look at is here: a field that a server adds is skipped by protobuf, one that we must have and do not get is an error.
-The classes are made from the lines below when this module is imported, so that there is no generated file to keep in step. A line is a
+Only what we send or read is here. Protobuf skips a field that a server adds; a field that we need and don't get is an error.
+The classes are made from the lines below when this module is imported, so no generated file must be kept in step. A line is a
 message; a field is `name=number kind`, `kind?` where it may be absent, `kind*` where it may come many times (`**`: packed).
 """
 
@@ -161,7 +161,7 @@ def _classes() -> dict[str, Any]:
             else:
                 field.type = FieldDescriptorProto.TYPE_MESSAGE
                 field.type_name = f".{_PACKAGE}.{parts[3]}"
-    # A pool of our own: another library's messages of the same names are none of our business.
+    # A pool of our own, so that another library's messages of the same names do not collide.
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return {one.name: GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{one.name}")) for one in file.message_type}

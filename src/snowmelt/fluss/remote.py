@@ -4,7 +4,7 @@ A path of this machine is linked, not copied: Fluss never changes a file that it
 
 Laws:
 - Paths and names come from a server. A name is one part of a path, and nothing is written outside the folder it is meant for.
-- A file that is not there is `Unavailable`: what named it is gone by now, and a new plan names another.
+- A missing file is `Unavailable`: the object that named it was deleted since, and a new plan names another file.
 - Texts of obstore quote addresses and answers; only words known to be harmless are taken from them.
 
 Memory: a piece of `_PIECE_BYTES` for each file that is copied.
@@ -71,7 +71,7 @@ class RemoteFiles:
         except (BaseError, NotImplementedError, ValueError) as error:
             raise Unavailable("a file of Fluss can't be read", detail=f"{name}: {why(error)}") from None
         except OSError as error:
-            # Of this machine's disk as much as of the storage.
+            # The error may be of this machine's disk as well as of the storage.
             detail = os.strerror(error.errno) if error.errno else why(error)
             raise Unavailable("a file of Fluss can't be brought here", detail=f"{name}: {detail}") from None
 

@@ -1,15 +1,15 @@
 """One connection to a Fluss server: requests and answers in frames, and a server's errors as ours.
 
-    Laws. A connection asks which calls the server knows before anything else, because a call that it does not know is never answered.
-    A server that asks for it is told who we are right after that, and nothing of the password is in an error or a log.
+    Laws. A connection first asks which calls the server knows, because an unknown call is never answered. If the server asks for a login,
+    it is sent right after that; no error and no log line has the password.
     Every call has a time-out. After a time-out, a broken frame or an answer to something else the connection is closed for good: what comes
-    later could be taken for the answer to a later call. No length that a server sends is believed beyond `frame_bytes_max`, and memory
+    later could be taken for the answer to a later call. No length that a server sends is trusted beyond `frame_bytes_max`, and memory
     grows only with what arrives. One thread uses a connection, one call at a time.
 
     Frames, big endian. Request: int32 length of what follows, int16 call, int16 version, int32 request, message. Answer: int32 length,
     int8 kind, int32 request, message; of the kind `_FAILURE`, int32 length, int8 kind, message.
 
-A call that changes something and has no answer is `OutcomeUnknown`; one that may simply be repeated is `Unavailable`.
+A call that changes something and has no answer is `OutcomeUnknown`; one that can be repeated is `Unavailable`.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Call(IntEnum):
 
     @property
     def words(self) -> str:
-        """As its messages are named: `GetTableInfo`."""
+        """The stem of its messages' names: `GetTableInfo`."""
         return self.name.title().replace("_", "")
 
 
 class GoneFromFluss(SourceDrift):
-    """What was asked for does not exist, or not any more. `code` is the server's and says what: see `GONE`."""
+    """The object does not exist, or no longer. `code` is the server's and says which: see `GONE`."""
 
     def __init__(self, fact: str, *, detail: str = "", hint: str = "", code: int = 0) -> None:
         super().__init__(fact, detail=detail, hint=hint)
@@ -120,9 +120,9 @@ _PASSING: Final = {
     51: "Fluss could not authenticate at the moment",
 }
 _GAVE_UP: Final = frozenset({25, 28})
-"""Of waiting; a change may have been made nevertheless."""
+"""The server gave up waiting; a change may have been made nevertheless."""
 _UNFORESEEN: Final = -1
-"""An error of the server's own, which need not pass when the call is repeated, whatever the call."""
+"""An unexpected error of the server. A retry need not help, whatever the call."""
 _SETTINGS: Final = {
     2: "the Fluss server does not know this version of the call",
     39: "Fluss takes a setting for invalid",
@@ -139,7 +139,7 @@ _OUT_OF_RANGE: Final = 19
 
 
 def error_of(code: int, said: str, where: str, *, changes: bool) -> SnowmeltError:
-    """A server's error as one of ours. Of what it said only the first line is kept: behind it stand its stack traces."""
+    """A server's error as one of ours. Only the first line of its text is kept: its stack traces come after that."""
     reason = (said.strip().splitlines() or [""])[0][:_REASON_CHARS_MAX]
     detail = f"{where}, error {code}: {reason}"
     if code in GONE:
@@ -162,12 +162,12 @@ def error_of(code: int, said: str, where: str, *, changes: bool) -> SnowmeltErro
 
 
 class FlussConnection:
-    """Open from the start; closed by `close`, and by whatever went wrong in a frame."""
+    """Open from the start; closed by `close`, and by any error in a frame."""
 
     def __init__(
         self, host: str, port: int, *, login: Login | None = None, timeout_s: float = TIMEOUT_S, frame_bytes_max: int = FRAME_BYTES_MAX
     ) -> None:
-        """Connects, asks which calls the server knows, and logs in. `Unavailable` if nobody is there, `InvalidConfig` if it refuses us."""
+        """Connects, asks which calls the server knows, and logs in. `Unavailable` if nothing answers, `InvalidConfig` if it refuses us."""
         self.where = f"{host}:{port}"
         self.login = login
         self._timeout_s = timeout_s
@@ -203,7 +203,8 @@ class FlussConnection:
         return self._socket is not None
 
     def call(self, call: Call, *, changes: bool = False, wait_s: float = 0.0, **fields: Any) -> Any:
-        """The answer to one call. `changes`: it must not simply be sent again. `wait_s`: how long the server itself was asked to wait."""
+        """The answer to one call. `changes`: it must not be repeated without a check. `wait_s`: how long the server itself was told to
+        wait."""
         if not self.knows(call):
             raise InvalidConfig("the Fluss server does not know the call", detail=f"{call.name} at {self.where}")
         where = f"{call.name} at {self.where}"
@@ -221,7 +222,7 @@ class FlussConnection:
             kind = OutcomeUnknown if changes else Unavailable
             raise kind("the Fluss server did not answer", detail=f"{where}, {type(error).__name__}") from error
         except BaseException:
-            # Interrupted between question and answer, so the next call would read this one's.
+            # Interrupted between question and answer: the next call would read this answer.
             self.close()
             raise
         return self._answer(call, frame, where, changes=changes)
@@ -259,7 +260,7 @@ class FlussConnection:
         answer = message(name)()
         try:
             answer.ParseFromString(frame[start:])
-            # Not every implementation of protobuf asks this by itself.
+            # Some implementations of protobuf do not check this by themselves.
             whole = answer.IsInitialized()
         except DecodeError:
             whole = False

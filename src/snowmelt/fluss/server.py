@@ -1,16 +1,16 @@
-"""A Fluss server of one's own in a folder: ZooKeeper, coordinator and one tablet server, on loopback, for trying out and for tests.
+"""A private Fluss server in a folder: ZooKeeper, coordinator and one tablet server, on loopback, for trying out and for tests.
 
-    server = FlussServer.make(folder, FlussSettings(kv_snapshot_interval_s=2))
-    server.start()                        # returns when tables can be made
-    server.kill(ServerProcess.COORDINATOR)
-    server.start()                        # starts what does not run; same data, same ports
-    server.stop()
+server = FlussServer.make(folder, FlussSettings(kv_snapshot_interval_s=2))
+server.start()                        # returns when tables can be made
+server.kill(ServerProcess.COORDINATOR)
+server.start()                        # starts what does not run; same data, same ports
+server.stop()
 
-    Laws. The folder holds everything but the jars: settings and ports, data, logs, and the id of each process. A process is ended by
-    its id, and only if its command line says that it is this folder's. Starts are waited for by asking, stops by the process's end:
-    a port or a folder is never used by the next process while the last one may still have it.
+Laws. The folder holds everything except the jars: settings and ports, data, logs, and the id of each process. A process is ended by
+its id, and only if its command line names this folder. A start is over when the server answers, a stop when the process has ended:
+the next process never uses a port or a folder that the last one may still have.
 
-There is neither authentication nor encryption, hence loopback alone.
+There is neither authentication nor encryption, so it listens on loopback only.
 """
 
 from __future__ import annotations
@@ -61,27 +61,27 @@ _HEAP_MB: Final = {ServerProcess.ZOOKEEPER: 128, ServerProcess.COORDINATOR: 256,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlussSettings:
-    """What differs from Fluss' own defaults, or is worth differing."""
+    """Settings that differ from Fluss' own defaults, or may need to."""
 
     kv_snapshot_interval_s: float = 60.0
     kv_snapshots_retained: int = 2
     lease_check_interval_s: float = 60.0
-    """How often the coordinator looks for leases that have expired."""
+    """How often the coordinator searches for expired leases."""
     buckets: int = 1
-    """Of a table that says nothing itself."""
+    """For a table that sets no number itself."""
     lake: bool = True
     """The coordinator makes a Paimon table for each table with `table.datalake.enabled`, in `lake` below the folder."""
     session_timeout_s: float = 30.0
-    """How long a coordinator that was killed is still taken for alive, and keeps the next one from starting."""
+    """How long a killed coordinator counts as alive, and keeps the next one from starting."""
     more: tuple[tuple[str, str], ...] = ()
     """Other settings of Fluss, by its own names."""
 
 
 class FlussServer:
-    """One folder's server. Several processes may look at it; one at a time starts and stops it."""
+    """One folder's server. Several processes may read it; only one at a time starts and stops it."""
 
     def __init__(self, folder: Path, settings: FlussSettings, ports: dict[ServerProcess, int], *, before: Sequence[str] = ()) -> None:
-        """`make` and `open` are the ways to have one. `before` stands in front of each command line."""
+        """Use `make` or `open`. `before` is put in front of each command line."""
         self.folder = folder
         self.settings = settings
         self._ports = ports
@@ -90,7 +90,7 @@ class FlussServer:
 
     @classmethod
     def make(cls, folder: Path, settings: FlussSettings | None = None, *, before: Sequence[str] = ()) -> FlussServer:
-        """A new one, in a folder that is empty or not there. Nothing is started yet."""
+        """A new one, in a folder that is empty or missing. Nothing is started yet."""
         folder = folder.absolute()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InvalidConfig("the folder for a Fluss server is not empty, and none of Fluss'", detail=str(folder))
@@ -106,7 +106,7 @@ class FlussServer:
 
     @classmethod
     def open(cls, folder: Path) -> FlussServer:
-        """The one whose folder this is."""
+        """The existing server of a folder."""
         folder = folder.absolute()
         try:
             said = json.loads((folder / _DESCRIPTION).read_text())
@@ -121,7 +121,7 @@ class FlussServer:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect to: the coordinator."""
+        """The address for clients: the coordinator."""
         return f"{HOST}:{self._ports[ServerProcess.COORDINATOR]}"
 
     @property
@@ -131,7 +131,7 @@ class FlussServer:
 
     @property
     def remote(self) -> Path:
-        """What Fluss takes for remote storage: KV snapshots, leases, old segments of logs."""
+        """Fluss' remote storage: KV snapshots, leases, old segments of logs."""
         return self.folder / "data" / "remote"
 
     def port(self, part: ServerProcess) -> int:
@@ -144,7 +144,7 @@ class FlussServer:
         return FlussConnection(HOST, self._ports[part], timeout_s=timeout_s)
 
     def pid(self, part: ServerProcess) -> int | None:
-        """Of the process that is this part of this server, if it runs."""
+        """The process of this part of this server, if it runs."""
         child = self._children.get(part)
         if child is not None:
             return child.pid if child.poll() is None else None
@@ -155,7 +155,7 @@ class FlussServer:
         return pid if self._mark(part) in _command_line(pid) else None
 
     def start(self) -> None:
-        """Start what does not run, and return when the whole answers. `Unavailable` with the end of a log if it does not come up."""
+        """Start what does not run, and return when all of it answers. `Unavailable`, with the end of a log, if it does not come up."""
         jars = fetch_jars()
         started = []
         try:
@@ -163,7 +163,7 @@ class FlussServer:
                 if self.pid(part) is None:
                     self._launch(part, jars)
                     started.append(part)
-                # The other two find ZooKeeper at once or after a pause of seconds.
+                # The other two find ZooKeeper at once, or only after seconds.
                 if part is ServerProcess.ZOOKEEPER:
                     self._await(part, self._zookeeper_answers)
             self._await(ServerProcess.COORDINATOR, self._coordinator_answers)
@@ -174,7 +174,7 @@ class FlussServer:
             raise
 
     def stop(self, *parts: ServerProcess) -> None:
-        """An orderly end of these parts, or of all. What does not run is left."""
+        """Stop these parts, or all, in order. A part that does not run is skipped."""
         for part in reversed(ServerProcess):
             if not parts or part in parts:
                 self._end(part, signal.SIGTERM)
@@ -266,7 +266,7 @@ class FlussServer:
         self._pid_file(part).unlink(missing_ok=True)
 
     def _mark(self, part: ServerProcess) -> str:
-        """What tells a process of this folder from all others."""
+        """The text by which a process of this folder is recognised."""
         return f"-Dsnowmelt.fluss={part.value}:{str(self.folder).replace(' ', '%20')}"
 
     def _pid_file(self, part: ServerProcess) -> Path:
@@ -336,7 +336,7 @@ def _java() -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Below those that the kernel gives to outgoing connections, so that nobody takes one while its process is down."""
+    """Below the ports that the kernel gives to outgoing connections, so that no connection takes one while its process is down."""
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:

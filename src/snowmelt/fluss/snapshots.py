@@ -1,11 +1,11 @@
-"""A KV snapshot of a bucket as Arrow: its files brought to a folder of their own, opened as the RocksDB that they are, and read once.
+"""A KV snapshot of a bucket as Arrow: its files are copied to a folder, opened there as a RocksDB, and read once.
 
 Laws:
-- Nothing is read that is not leased, or the table has no leases: the caller sees to it, and holds the lease until this has ended.
-- The files stay as they are: the database is opened for reading alone, and what RocksDB writes beside them goes with the folder.
-- A snapshot counts once it was read to its end. An error takes back all that was handed out of it.
+- Only leased snapshots are read, unless the table has no leases. The caller ensures it, and holds the lease until the read has ended.
+- The files do not change: the database is opened read-only, and what RocksDB writes beside them is deleted with the folder.
+- A snapshot counts once it was read to its end. An error voids all rows that were handed out.
 
-Memory: `bytes_max` of rows, as many as that holds or `rows_max`, and the batch made of them; on disk what is not on this machine already.
+Memory: up to `bytes_max` or `rows_max` of rows, and the batch made of them; on disk the files that are not on this machine already.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SnapshotReader:
         bytes_max: int = 16 << 20,
         folder: Path | None = None,
     ) -> None:
-        """`folder`: where files are brought to, the system's place for such things if None."""
+        """`folder`: where files are copied to; None: the system's temporary folder."""
         if kv_format.upper() != "COMPACTED":
             raise InvalidConfig(
                 "a Fluss table keeps its rows in a format that is not supported",
@@ -57,7 +57,7 @@ class SnapshotReader:
         self._folder = folder
 
     def read(self, files: Iterable[SnapshotFile]) -> Iterator[pa.RecordBatch]:
-        """All rows of the snapshot, in no order that means anything."""
+        """All rows of the snapshot, in no defined order."""
         with tempfile.TemporaryDirectory(prefix="snowmelt-kv-", dir=self._folder) as name:
             folder = Path(name)
             for file in files:
@@ -79,7 +79,7 @@ class SnapshotReader:
             values.clear()
             for batch in self._decoder.decode(data, ends - lengths, ends):
                 yield self._with_system(batch)
-            # By the size of the last rows; not much more than they were, for the next may be larger.
+            # Sized by the last rows. It grows slowly, because the next rows may be larger.
             count = max(1, min(self._rows_max, _GROWTH * count, self._bytes_max * len(lengths) // max(1, data.shape[0])))
 
     def _with_system(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -100,7 +100,7 @@ def _open(folder: Path) -> Any:
 
 
 def _next_values(rows: Any, count: int) -> list[bytes]:
-    """Up to `count` values from where an iterator of rocksdict stands. At its end it is asked whether that is the end."""
+    """Up to `count` values of an iterator of rocksdict. At its end it is checked that this is the end and not an error."""
     values: list[bytes] = []
     try:
         more, value, step = rows.valid, rows.value, rows.next
@@ -115,5 +115,5 @@ def _next_values(rows: Any, count: int) -> list[bytes]:
 
 
 def _unreadable(error: Exception) -> Corrupt:
-    # What follows the first colon may quote keys.
+    # The text after the first colon may quote keys.
     return Corrupt("a KV snapshot of Fluss can't be read", detail=str(error).partition(":")[0][:60])

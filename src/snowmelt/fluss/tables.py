@@ -1,6 +1,6 @@
-"""What has to be known of a Fluss table to read it: asked for once by whoever plans, and handed to tasks.
+"""What a reader must know of a Fluss table: the planner asks for it once and hands it to tasks.
 
-A plan's schema stays the plan's: rows of older schemas are read into it, and those of newer ones wait for the next plan.
+A plan keeps its schema: rows of older schemas are read into it, and rows of newer ones wait for the next plan.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from snowmelt.errors import SnowmeltError, SourceDrift, Unavailable
-from snowmelt.fluss.client import Cluster, FetchedBucket, FetchFrom, FlussClient, Node, OffsetKind
+from snowmelt.fluss.answers import Cluster, FetchedBucket, FetchFrom, Node, OffsetKind
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.formats.buckets import Bucketing
 from snowmelt.fluss.formats.types import Versions, read_schema
 from snowmelt.fluss.rpc import NO_TABLE, NO_TABLE_OR_BUCKET, FlussConnection, GoneFromFluss
@@ -22,7 +23,7 @@ _FIRST_SCHEMA: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadableTable:
-    """A table as it was when it was asked for. `bucket_key` is empty where rows are spread without one."""
+    """A table as of its description. `bucket_key` is empty where rows are spread without one."""
 
     path: TableId
     table: int
@@ -31,14 +32,14 @@ class ReadableTable:
     bucket_key: tuple[str, ...]
     buckets: int
     lake_format: str | None
-    """The table's own, which decides how keys are hashed, whatever the cluster tiers to."""
+    """The table's own, which decides how keys are hashed, whatever format the cluster tiers to."""
     log_format: str
     kv_format: str
     properties: Mapping[str, str]
     """Fluss' own and the user's."""
 
     def bucketing(self) -> Bucketing | None:
-        """Where rows have to be; None: anywhere."""
+        """The function from keys to buckets; None: rows may be in any bucket."""
         if not self.bucket_key:
             return None
         return Bucketing([self.versions.target.column(name) for name in self.bucket_key], self.buckets, self.lake_format)
@@ -64,11 +65,11 @@ def describe_table(client: FlussClient, path: TableId) -> ReadableTable:
 
 
 class NoLeader(Unavailable):
-    """Nobody serves a bucket: its server is away, or its table is so young that none was chosen yet."""
+    """No server leads the bucket: its leader is away, or the table is so young that none was chosen yet."""
 
 
 def leader_of(cluster: Cluster, bucket: Bucket) -> Node:
-    """Whom to ask for a bucket's log. Leaders move; one that was found may lead no longer when it is asked."""
+    """The server of a bucket's log. Leaders move, so a server may lead no longer when it is asked."""
     node = cluster.tablets.get(cluster.leaders.get(bucket, -1))
     if node is None:
         hint = "if it stays so, restart the coordinator: Fluss 0.9 may forget to look after a new table"
@@ -77,11 +78,11 @@ def leader_of(cluster: Cluster, bucket: Bucket) -> Node:
 
 
 class BucketLeader:
-    """A bucket's log at whoever leads it (`log.LogSource`), found when it is asked, and anew after it could not be asked. One thread uses
-    it; `close` it."""
+    """A bucket's log at its leader (`log.LogSource`). The leader is found when it is asked, and again after it could not be reached. One
+    thread uses it; `close` it."""
 
     def __init__(self, path: TableId, bucket: Bucket, connect: Callable[[], FlussClient]) -> None:
-        """`connect` gives a client at any server of the cluster."""
+        """`connect` returns a client of any server of the cluster."""
         self._path = path
         self._bucket = bucket
         self._connect = connect
@@ -99,15 +100,15 @@ class BucketLeader:
             self.close()
             raise
         if refused:
-            # It may be that it leads no longer.
+            # It may no longer lead the bucket.
             self.close()
         return fetched
 
     def _judged(self, client: FlussClient, asked: FetchFrom, one: FetchedBucket) -> SnowmeltError | None:
-        """Errors of a server that does not know yet what it has are those of one that will never have it."""
+        """A server that does not know yet what it has gives the same errors as one that will never have it. This tells them apart."""
         error = one.error
         if isinstance(error, GoneFromFluss) and error.code == NO_TABLE_OR_BUCKET:
-            # Whether there is such a bucket the cluster says, which is asked next.
+            # The cluster, which is asked next, knows whether the bucket exists.
             return Unavailable("a Fluss server does not know a bucket at the moment", detail=error.detail)
         if type(error) is SourceDrift:
             bucket = asked.bucket
@@ -119,7 +120,7 @@ class BucketLeader:
     def _find(self) -> FlussClient:
         anyone = self._connect()
         try:
-            # Asked for the leaders of a table that is gone, 0.9 fails in a way that tells nothing.
+            # When asked for the leaders of a dropped table, 0.9 fails with an error that says nothing.
             if anyone.table_info(self._path).table != self._bucket.table:
                 raise GoneFromFluss("the Fluss table was dropped and made anew", detail=str(self._path), code=NO_TABLE)
             partitions = [] if self._bucket.partition is None else [self._bucket.partition]

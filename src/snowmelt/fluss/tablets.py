@@ -1,15 +1,16 @@
-"""Ways to the tablet servers of a Fluss cluster."""
+"""Connections to the tablet servers of a Fluss cluster."""
 
 from __future__ import annotations
 
-from snowmelt.fluss.client import Cluster, FlussClient, Node
+from snowmelt.fluss.answers import Cluster, Node
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.rpc import FlussConnection
 from snowmelt.fluss.tables import leader_of
 from snowmelt.model.fluss import Bucket
 
 
 class Tablets:
-    """Connections to the tablet servers that lead buckets, one a server. `close` it."""
+    """Connections to the tablet servers that lead buckets, one per server. `close` it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""Where a pipeline's tables of Fluss are. It needs nothing that comes with the extra `fluss`: settings of all pipelines know of it."""
+"""Where a pipeline's Fluss tables are. It needs nothing of the extra `fluss`, because the settings of all pipelines use it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from snowmelt.errors import InvalidConfig
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user of SASL/PLAIN. The password is looked up for each connection and kept nowhere."""
+    """A user of SASL/PLAIN. The password is resolved for each connection and not kept."""
 
     username: str
     password: Secret
 
     def token(self) -> bytes:
-        """As the server wants it. Hand it straight to the connection."""
+        """The token in the server's form. Pass it straight to the connection."""
         password = self.password.reveal()
         if not self.username or not password or "\0" in self.username + password:
             raise InvalidConfig("a user of Fluss needs a name and a password", detail=f"user {self.username!r:.60}")
@@ -25,16 +25,16 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class FlussTarget:
-    """The cluster that tables are brought to, and what new ones are like."""
+    """The cluster for the tables, and the properties of new tables."""
 
     bootstrap: str
-    """Servers of the cluster, of which one must answer: host:port, with commas between them."""
+    """Servers of the cluster, host:port with commas between them. At least one must answer."""
     tiered: bool = True
-    """Whether a tiering service takes them on to the lake."""
+    """Whether a tiering service copies them to the lake."""
     freshness_s: float | None = None
-    """How far the lake may be behind; None: as Fluss has it."""
+    """How late the lake may be; None: Fluss' default."""
     login: Login | None = None
-    """Where the servers ask for it."""
+    """For servers that ask for a login."""
 
     def properties(self) -> dict[str, str]:
         if not self.tiered:
@@ -52,7 +52,7 @@ def make_login(username: str, password: Secret) -> Login | None:
 
 
 def parse_bootstrap(bootstrap: str) -> tuple[tuple[str, int], ...]:
-    """`host:port`, several of them with commas between, as Fluss' own clients take them."""
+    """`host:port`, several of them with commas between them, like Fluss' own clients."""
     addresses = []
     for one in bootstrap.split(","):
         host, _, port = one.strip().rpartition(":")

@@ -1,1 +1,1 @@
-"""Frozen values that every room speaks in. No I/O, no clock, no chance."""
+"""Frozen values that all packages share. No I/O, no clock, no chance."""

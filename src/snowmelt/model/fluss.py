@@ -1,4 +1,4 @@
-"""What Fluss calls things: buckets of tables, their KV snapshots, offsets. Offsets are of a bucket's log; a range of them is half-open."""
+"""Fluss' terms: buckets of tables, their KV snapshots, offsets. An offset is in a bucket's log; a range of them is half-open."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 NEVER: Final = -1
-"""What Fluss says of an offset or a snapshot that there is not."""
+"""Fluss' number for an offset or a snapshot that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket of a table, or of one partition of it. Ids are never given twice, so a table that was dropped and made anew has others."""
+    """A bucket of a table, or of one partition of it. Fluss never reuses an id, so a table that is dropped and created again has others."""
 
     table: int
     bucket: int
@@ -23,7 +23,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class KvSnapshot:
-    """All rows of a bucket as of `offset`: the log goes on there, inclusively."""
+    """All rows of a bucket as of `offset`. The log continues at `offset`, inclusive."""
 
     bucket: Bucket
     snapshot: int
@@ -33,9 +33,9 @@ class KvSnapshot:
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
     path: str
-    """Where it lies in Fluss' remote storage."""
+    """Its address in Fluss' remote storage."""
     name: str
-    """What it is called in the folder that RocksDB opens."""
+    """Its name in the folder that RocksDB opens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A moment in milliseconds since 1970, UTC: of a commit, by the database's clock, or of a sign of life, by the driver's.
 
-Records of a store are not believed to be ours: what a field may hold is part of its type, and the codec holds both ways to it.
+A record in a store may come from elsewhere. So a field's type says what it may hold, and the codec checks it on writing and on reading.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999, beyond which no calendar here goes."""
+"""The end of the year 9999, the last that our calendars know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Numbers from `low` to `high`, both of them too."""
+    """Numbers from `low` to `high`, both inclusive."""
 
     low: int
     high: int

@@ -1,8 +1,8 @@
 """A place in a source log.
 
-`era` counts the identities of the server. Positions of two eras are never compared by file and offset: only the database tells
-whether a transaction of one is among those of the other. A log without files has the number 0 for all of it. `offset` has 64 bits.
-A position is where an event *ends*, which is where the next one begins.
+`era` counts the identities of the server. Positions of two eras are never compared by file and offset: only the database knows whether a
+transaction of one is also in the other. A log without files has file number 0. `offset` has 64 bits. A position is where an event *ends*,
+which is where the next one begins.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Position:
     offset: int
     era: int = 0
     transactions: str | None = None
-    """Every transaction up to here, in words that only the database reads, where the server names transactions. Equal sets have
-    equal words."""
+    """Every transaction up to here, in a form that only the database reads, if the server names transactions. Equal sets have equal
+    texts."""
 
     def _order(self, other: Position) -> tuple[tuple[int, int], tuple[int, int]]:
-        # Many are compared, so what to say of them is written only where it is said.
+        # Many positions are compared, so the text of the error is made only on failure.
         if self.era != other.era:
             check(False, "positions of two eras are compared by offset", f"{self} and {other}")
         return (self.file, self.offset), (other.file, other.offset)
@@ -51,7 +51,7 @@ class Position:
 
     @staticmethod
     def parse(text: str) -> Position:
-        """Read what `str` printed. The transactions are kept beside, not in it."""
+        """Read what `str` printed. `transactions` is not part of it."""
         match = _POSITION.fullmatch(text)
         if match is None:
             raise Corrupt("not a position", detail=repr(text))

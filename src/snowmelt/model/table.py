@@ -1,4 +1,4 @@
-"""Names of tables, and which schema was in force where."""
+"""Names of tables, and which schema is in force where."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class TableId:
         return f"{self.database}.{self.name}"
 
     def stuck(self, fact: str, *, detail: str = "", hint: str = "") -> TableStuck:
-        """That this table can't go on, and the others can."""
+        """The error that this table can't continue, while the others can."""
         return TableStuck(fact, detail=detail, hint=hint, table=(self.database, self.name))
 
 
 SYSTEM_COLUMNS: Final = frozenset({"_seq", "_op", "_position", "_ts", "_event", "_ordinal", "_absent"})
-"""Columns of ours, in lake tables and in batches of changes: no column of a source can have such a name."""
+"""Our columns in lake tables and in batches of changes. No column of a source table may have such a name."""
 
 KIND: Final = "_VALUE_KIND"
-"""What a row of a keyed table does, for the writers of lake tables; it is Paimon's own name."""
+"""The column by which a writer of lake tables learns what a row of a keyed table does. The name is Paimon's own."""
 INSERT, DELETE = 0, 3
 
 Schema = TypeVar("Schema")
@@ -39,7 +39,7 @@ class SchemaHistory(Generic[Schema]):
     """Schemas of tables by position: a row at `p` is read with the newest schema whose position is ≤ `p`.
 
     Schemas are added in the order of the log. A dropped table has `None` from its drop on. Memory: one entry per table and
-    schema change until `forget` lets go of what no reader can ask for.
+    schema change, until `forget` drops those that no reader can ask for.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class SchemaHistory(Generic[Schema]):
         return versions[index - 1][1] if index else None
 
     def at(self, table: TableId, position: Position) -> Schema:
-        """The schema in force at `position`; asking for one that is not known is the operator's case."""
+        """The schema in force at `position`. An unknown one is an error that an operator must resolve."""
         schema = self.find(table, position)
         if schema is None:
             raise SourceDrift(

@@ -1,19 +1,19 @@
-"""What an epoch is to do, decided before any of its tasks starts.
+"""What an epoch does, decided before any of its tasks starts.
 
     States. None of its own: a plan follows from the tables, the relay and the epoch before, which is the newest won intent
     and never a job.
 
-    Forbidden orders. A chunk is adopted by an epoch whose plan did not name it: its log tasks have dropped the chunk's changes.
-    A chunk is launched at a cut that was not proven visible, that the relay may have let go of, or that lies before its table's
-    incarnation. An epoch holds statements of two transactions about one table, a table-wide one elsewhere than at its beginning, or
-    a change of schema elsewhere than at its end. A change of a table that is set aside, or that the epoch sets aside, is emitted.
+    Must never happen. A chunk is adopted by an epoch whose plan did not name it: its log tasks have dropped the chunk's changes.
+    A chunk is launched at a cut that was not proven visible, that the relay may have released, or that is before its table's
+    incarnation. An epoch holds statements of two transactions about one table, a table-wide one not at its beginning, or a change of
+    schema not at its end. A change of a table that is set aside, or that the epoch sets aside, is emitted.
 
-    Memory. A plan is as large as what is unfinished and what the epoch touches: a live table without a statement in the range is
+    Memory. A plan is as large as what is unfinished and what the epoch touches. A live table without a statement in the range is
     not in it, nor is one that is gone.
 
-The adoption rule. An epoch (s, e] adopts a chunk whose read contains nothing beyond `h` ≤ e. For the chunk's keys it emits what
-lies in (V, e], for a change table only what the read's mark does not cover; later epochs emit everything. Before, a chunk's changes are
-dropped. A table that is read again in place (`Recopied`) stays live meanwhile. Tasks apply the rule to columns (`engine.tasks.log`).
+The adoption rule. An epoch (s, e] adopts a chunk whose read contains nothing after `h` ≤ e. For the chunk's keys it emits the changes
+in (V, e]; for a change table only those that the read's mark does not cover. Later epochs emit everything. Earlier ones drop a chunk's
+changes. A table that is read again in place (`Recopied`) stays live meanwhile. Tasks apply the rule to columns (`engine.tasks.log`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from snowmelt.errors import check
+from snowmelt.model.numbers import EpochNumber, GenerationNumber, LogOffset
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import (
@@ -48,7 +49,7 @@ from snowmelt.planning.tables import TABLE_LIFE, ChunkState, Copy, Reading, Tabl
 from snowmelt.relay.retention import Effect, Relay, TableStatement
 
 Turned = Reborn | Truncated | Gone | Reshaped | Recopied | SetAside
-"""What a statement can make of a table."""
+"""What a statement can do to a table."""
 
 TURNS: Final[dict[type[Turned], TableTrigger]] = {
     Reborn: TableTrigger.REBORN,
@@ -61,7 +62,7 @@ TURNS: Final[dict[type[Turned], TableTrigger]] = {
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A range of keys: all above `above`, from the table's least key on if that is None, up to and with `upto`."""
+    """A range of keys: above `above`, or from the table's least key if that is None, up to and including `upto`."""
 
     above: bytes | None
     upto: bytes
@@ -72,30 +73,31 @@ class Adopting:
     """A read that this epoch makes part of the lake."""
 
     reading: Reported
-    visible: int
-    """`V`: changes above it are emitted, also those of epochs that dropped them; to a change table those that the read lacks."""
+    visible: LogOffset
+    """`V`: changes after it are emitted, also those that earlier epochs dropped. For a change table only those that the read lacks."""
     span: Span | None
-    """None: all that lies outside of the table's extent."""
+    """None: everything outside the table's extent."""
     replaces: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Which changes of a table an epoch emits. A known table without a rule is live: all its changes in (s, e] are."""
+    """The changes of a table that an epoch emits. A live table needs no rule: all its changes in (s, e] are emitted."""
 
     incarnation: Incarnation
-    after: int
-    """Changes up to here are not this epoch's, but for what a chunk that is being adopted needs."""
-    live: bool
+    after: LogOffset
+    """Changes up to here belong to earlier epochs, except for what an adopted chunk needs."""
+    emits_all: bool
+    """Whether all changes after `after` are emitted, and not only those of adopted keys. `adopting` has its own cuts."""
     outside: bool = False
-    """What lies outside of the extent is adopted."""
+    """The keys outside the extent are adopted."""
     extent: KeyEnds | None = None
     adopted: tuple[Span, ...] = ()
     adopting: tuple[Adopting, ...] = ()
 
     @property
-    def low(self) -> int:
-        """From where on the log is read for this table."""
+    def low(self) -> LogOffset:
+        """The offset from which the log is read for this table."""
         return min([self.after, *(adopting.visible for adopting in self.adopting)])
 
 
@@ -103,25 +105,25 @@ class Rule:
 class EpochPlan:
     """Fixed before the epoch's first task starts. Its intent says exactly this, or is not written."""
 
-    epoch: int
-    generation: int
+    epoch: EpochNumber
+    generation: GenerationNumber
     follows: str
     """The identity of the won intent that it was planned from; empty for the first."""
-    after: int
-    upto: int
+    after: LogOffset
+    upto: LogOffset
     facts: tuple[Durable, ...]
     rules: dict[TableId, Rule]
     given_back: tuple[GivenBack, ...]
     """Reads that no plan can adopt any more."""
 
     @property
-    def low(self) -> int:
-        """From where on the log is read at all."""
+    def low(self) -> LogOffset:
+        """The offset from which the log is read."""
         return min([self.after, *(rule.low for rule in self.rules.values())])
 
     def untouched(self, tables: Tables) -> set[TableId]:
-        """Tables whose lake tables this epoch leaves as they are, whatever its other facts say of them: those that are set aside, or
-        gone, with it or before."""
+        """Tables whose lake tables this epoch leaves unchanged, whatever its other facts say of them: those that are set aside or
+        gone, with this epoch or before."""
         resting = {table.incarnation.table for table in tables if table.phase is TablePhase.SET_ASIDE}
         for fact in self.facts:
             if isinstance(fact, SetAside | Gone):
@@ -131,28 +133,28 @@ class EpochPlan:
         return resting
 
     def rule(self, table: Table) -> Rule:
-        return self.rules.get(table.incarnation.table) or Rule(incarnation=table.incarnation, after=self.after, live=table.live)
+        return self.rules.get(table.incarnation.table) or Rule(incarnation=table.incarnation, after=self.after, emits_all=table.live)
 
 
-def visible_cut(relay: Relay, shown: Position) -> int | None:
+def visible_cut(relay: Relay, shown: Position) -> LogOffset | None:
     """`V`: the newest durable cut that a server which shows everything up to `shown` is proven to show; None if there is none.
 
-    The end of the log is no proof: servers send a transaction before their engine shows it to a SELECT.
+    The end of the log is no proof: servers send a transaction before a SELECT shows it.
     """
     offset = relay.offset_of(shown)
     return relay.cut_at_or_below(relay.end if offset is None else offset)
 
 
-def choose_end(tables: Tables, relay: Relay, after: int, bytes_max: int) -> int:
-    """Where an epoch that begins at `after` ends: at a cut within the limit, at one cut at least if there is any.
+def choose_end(tables: Tables, relay: Relay, after: LogOffset, bytes_max: int) -> LogOffset:
+    """Where an epoch that begins at `after` ends: at a cut within the limit, and at least at the next cut if there is one.
 
-    Statements about tables that are not known change nothing that an epoch does. Of the others table-wide ones are its first: before
-    them lie other statements at most, and no row. Those that change a schema are its last. A table has those of one transaction.
+    Table-wide statements lie at the beginning of an epoch, before its first row. Changes of a schema lie at its end, after its last row. Of
+    one table an epoch has the statements of one transaction. Statements about unknown tables do not matter.
     """
     first = relay.next_cut(after)
     if first is None:
         return after
-    end = max(first, relay.cut_at_or_below(after + bytes_max) or first)
+    end = max(first, relay.cut_at_or_below(LogOffset(after + bytes_max)) or first)
     begun, met = _statements_from(tables, relay, after, end, set(), table_wide=True)
     rest = _known(tables, relay.statements(begun, end))
     if not rest:
@@ -161,7 +163,7 @@ def choose_end(tables: Tables, relay: Relay, after: int, bytes_max: int) -> int:
     here = [statement for statement in rest if statement.offset == offset]
     mixed = any(statement.effect.table_wide for statement in here)
     if (mixed or not met.isdisjoint(statement.table for statement in here)) and offset > first:
-        before = relay.cut_at_or_below(offset - 1)
+        before = relay.cut_at_or_below(LogOffset(offset - 1))
         check(before is not None and before > after, "a statement has no cut before it", f"at {offset}")
         return before or first
     if mixed:
@@ -171,10 +173,10 @@ def choose_end(tables: Tables, relay: Relay, after: int, bytes_max: int) -> int:
 
 
 def _statements_from(
-    tables: Tables, relay: Relay, after: int, end: int, met: AbstractSet[TableId], *, table_wide: bool
-) -> tuple[int, AbstractSet[TableId]]:
-    """How far the log goes on with nothing but statements, of this kind where their tables are known, each of one that was not met. And
-    the known tables that were met then."""
+    tables: Tables, relay: Relay, after: LogOffset, end: LogOffset, met: AbstractSet[TableId], *, table_wide: bool
+) -> tuple[LogOffset, AbstractSet[TableId]]:
+    """Follow the cuts after `after` as long as nothing but statements lies between them: statements of one kind (`table_wide`) about tables
+    that are not in `met`, or any about unknown tables. Returns the last of these cuts, and `met` with the tables of the statements."""
     while (cut := relay.next_cut(after)) is not None and cut <= end:
         here = relay.statements(after, cut)
         known = _known(tables, here)
@@ -186,26 +188,34 @@ def _statements_from(
 
 
 def _known(tables: Tables, statements: Iterable[TableStatement]) -> list[TableStatement]:
-    """Those that `turns_of` makes something of."""
+    """Statements that can change a table (`turns_of`)."""
     return [one for one in statements if (table := tables.get(one.table)) is not None and table.phase is not TablePhase.GONE]
 
 
-def statements_wait(tables: Tables, relay: Relay, after: int) -> bool:
-    """Whether statements lie ahead that end epochs, so that the log behind them should not wait for one epoch after the other."""
+def statements_wait(tables: Tables, relay: Relay, after: LogOffset) -> bool:
+    """Whether statements ahead end epochs, so that the log after them should not wait for one small epoch after the other."""
     return bool(_known(tables, relay.statements(after, relay.end)))
 
 
 def plan_epoch(
-    tables: Tables, relay: Relay, *, epoch: int, generation: int, follows: str, after: int, upto: int, proposals: Iterable[Durable] = ()
+    tables: Tables,
+    relay: Relay,
+    *,
+    epoch: EpochNumber,
+    generation: GenerationNumber,
+    follows: str,
+    after: LogOffset,
+    upto: LogOffset,
+    proposals: Iterable[Durable] = (),
 ) -> EpochPlan:
-    """Plan the epoch (after, upto]. `proposals` are new tables and bounds, tables that can't go on and those that an operator asks for,
-    which its intent is to make true."""
+    """Plan the epoch (after, upto]. `proposals` are facts that its intent shall make true: new tables and bounds, tables that can't
+    continue, and tables that an operator asked for."""
     statements = relay.statements(after, upto)
     asides, others = _parted(proposals)
     facts: list[Durable] = [fact for fact in others if wanted(tables, fact, statements)]
     gone = {fact.incarnation.table for fact in facts if isinstance(fact, Gone)}
-    # Bounds and reads of a table that begins anew, is forgotten or set aside are void with this epoch's intent. And who asks for a table
-    # that is to be forgotten is not heard.
+    # Bounds and reads of a table that begins anew, is forgotten or set aside are void with this epoch's intent. A request for a table
+    # that is to be forgotten is ignored.
     over = gone | set(asides) | {fact.incarnation.table for fact in facts if isinstance(fact, Reborn)}
     stays = {Gone: frozenset[TableId](), Found: frozenset[TableId](), Reborn: gone}
     facts = [fact for fact in facts if fact.incarnation.table not in stays.get(type(fact), over)]
@@ -239,14 +249,14 @@ def plan_epoch(
             rules[name] = rule_of(table, after, tuple(adopting.get(name, ())))
     for fact in facts:
         if isinstance(fact, Found | Reborn | Gone):
-            rules[fact.incarnation.table] = Rule(incarnation=fact.incarnation, after=after, live=False)
+            rules[fact.incarnation.table] = Rule(incarnation=fact.incarnation, after=after, emits_all=False)
     for turned, statement in turns_of(tables, relay, statements, epoch):
         facts.append(turned)
         if not isinstance(turned, Reshaped | Recopied):
-            rules[statement.table] = Rule(incarnation=turned.incarnation, after=statement.offset, live=isinstance(turned, Truncated))
+            rules[statement.table] = Rule(incarnation=turned.incarnation, after=statement.offset, emits_all=isinstance(turned, Truncated))
     for aside in _set_aside(tables, facts, asides):
         facts.append(aside)
-        rules[aside.incarnation.table] = Rule(incarnation=aside.incarnation, after=after, live=False)
+        rules[aside.incarnation.table] = Rule(incarnation=aside.incarnation, after=after, emits_all=False)
     return EpochPlan(
         epoch=epoch,
         generation=generation,
@@ -260,7 +270,7 @@ def plan_epoch(
 
 
 def _parted(proposals: Iterable[Durable]) -> tuple[dict[TableId, SetAside], list[Durable]]:
-    """Tables that are to be set aside, and all other proposals."""
+    """Splits proposals: tables to set aside, and all others."""
     asides: dict[TableId, SetAside] = {}
     others: list[Durable] = []
     for fact in proposals:
@@ -272,26 +282,28 @@ def _parted(proposals: Iterable[Durable]) -> tuple[dict[TableId, SetAside], list
 
 
 def _set_aside(tables: Tables, facts: list[Durable], asides: dict[TableId, SetAside]) -> Iterator[SetAside]:
-    """What becomes of proposals to set tables aside, after all else that the epoch makes of them: a table is set aside as it is then. One
-    that is dropped needs it no more."""
+    """Proposals to set tables aside, adapted to what else the epoch does: a table is set aside in its state after that. A table that is
+    dropped needs it no more."""
     for name, aside in asides.items():
         table = tables.get(name)
         incarnation = None if table is None or table.phase in (TablePhase.SET_ASIDE, TablePhase.GONE) else table.incarnation
         for fact in facts:
             if fact.incarnation.table == name:
-                # What stopped the table that was is no reason to set aside the one that is copied anew.
+                # The trouble of the former table is no reason to set aside the one that is copied anew.
                 asked = isinstance(fact, Reborn) and fact.asked and aside.incarnation != fact.incarnation
                 incarnation = None if isinstance(fact, Gone | SetAside) or asked else fact.incarnation
         if incarnation is not None:
             yield replace(aside, incarnation=incarnation)
 
 
-def turns_of(tables: Tables, relay: Relay, statements: Iterable[TableStatement], epoch: int) -> Iterator[tuple[Turned, TableStatement]]:
-    """What statements make of the tables that are known, each after the ones before it."""
+def turns_of(
+    tables: Tables, relay: Relay, statements: Iterable[TableStatement], epoch: EpochNumber
+) -> Iterator[tuple[Turned, TableStatement]]:
+    """What statements do to the known tables, in order."""
     now: dict[TableId, tuple[Incarnation, TablePhase]] = {}
     for statement in statements:
         table = tables.get(statement.table)
-        # One that is gone is forgotten when its epoch is done, which is before this one's intent: it is found anew.
+        # A table that is gone is forgotten when its epoch is done, which is before this one's intent. Then it is found as a new one.
         if table is None or table.phase is TablePhase.GONE:
             continue
         incarnation, phase = now.get(statement.table, (table.incarnation, table.phase))
@@ -303,7 +315,7 @@ def turns_of(tables: Tables, relay: Relay, statements: Iterable[TableStatement],
 
 
 def wanted(tables: Tables, fact: Durable, statements: list[TableStatement]) -> bool:
-    """Whether a proposal still fits what is true by now. One whose table is changed by a statement of the epoch waits."""
+    """Whether a proposal still fits the current state. If a statement of the epoch changes its table, the proposal waits."""
     if any(statement.table == fact.incarnation.table for statement in statements):
         return False
     table = tables.current(fact.incarnation)
@@ -322,8 +334,10 @@ def wanted(tables: Tables, fact: Durable, statements: list[TableStatement]) -> b
             return False
 
 
-def judge_reading(tables: Tables, relay: Relay, reading: Reading, report: Reported, *, after: int, upto: int) -> bool | GivenBack:
-    """Whether the epoch (after, upto] adopts what was read: yes, not yet, or never."""
+def judge_reading(
+    tables: Tables, relay: Relay, reading: Reading, report: Reported, *, after: LogOffset, upto: LogOffset
+) -> bool | GivenBack:
+    """Whether the epoch (after, upto] adopts a read: yes, not yet, or never."""
     table = tables.known(report.incarnation)
     visible = reading.launch.visible
 
@@ -346,16 +360,16 @@ def judge_reading(tables: Tables, relay: Relay, reading: Reading, report: Report
 
 
 def turn_of(
-    incarnation: Incarnation, phase: TablePhase, statement: TableStatement, epoch: int, *, keyed: bool, time_ms: int = 0
+    incarnation: Incarnation, phase: TablePhase, statement: TableStatement, epoch: EpochNumber, *, keyed: bool, time_ms: int = 0
 ) -> Turned | None:
-    """What a statement, committed at `time_ms`, makes of a table; None: nothing, because the table is not there or is set aside."""
+    """What a statement, committed at `time_ms`, does to a table; None: nothing, because the table does not exist or is set aside."""
     at = statement.offset
     reborn = Reborn(Incarnation(incarnation.table, epoch), at, statement.schema)
     if phase is TablePhase.GONE:
-        # DROP IF EXISTS is logged although nothing is there.
+        # DROP IF EXISTS is logged even if the table does not exist.
         return reborn if statement.effect is Effect.MAKES else None
     if phase is TablePhase.SET_ASIDE and statement.effect is Effect.MAKES:
-        # Its shape is followed, so that it can be asked for again; nothing else brings it back.
+        # Its shape is followed, so that an operator can ask for it again; nothing else brings it back.
         return Reshaped(incarnation, at, statement.schema)
     match statement.effect:
         case Effect.MAKES:
@@ -376,11 +390,11 @@ def turn_of(
             return reborn
 
 
-def rule_of(table: Table, after: int, adopting: tuple[Adopting, ...]) -> Rule:
+def rule_of(table: Table, after: LogOffset, adopting: tuple[Adopting, ...]) -> Rule:
     copy = table.copy
     if copy is None or copy.extent is None:
         outside = copy is not None and OUTSIDE in copy.adopted
-        return Rule(incarnation=table.incarnation, after=after, live=table.live, outside=outside, adopting=adopting)
+        return Rule(incarnation=table.incarnation, after=after, emits_all=table.live, outside=outside, adopting=adopting)
     spans = []
     for first, last in copy.adopted:
         if last > OUTSIDE:
@@ -388,7 +402,7 @@ def rule_of(table: Table, after: int, adopting: tuple[Adopting, ...]) -> Rule:
     return Rule(
         incarnation=table.incarnation,
         after=after,
-        live=table.live,
+        emits_all=table.live,
         outside=True,
         extent=copy.extent,
         adopted=tuple(spans),
@@ -397,7 +411,7 @@ def rule_of(table: Table, after: int, adopting: tuple[Adopting, ...]) -> Rule:
 
 
 def lower(copy: Copy, ordinal: int) -> bytes | None:
-    """The bound that a chunk lies above. Of a finished beginning it is not kept: nothing lies between it and the least key."""
+    """The bound below a chunk. For the first chunks it is not kept: no key is between it and the least key."""
     return copy.bounds.upper(ordinal - 1) if ordinal > copy.bounds.first else None
 
 
@@ -406,19 +420,19 @@ def span_of(copy: Copy, ordinal: int) -> Span | None:
 
 
 def decide_launches(
-    tables: Tables, relay: Relay, *, visible: int, job: int, running_max: int, waiting: AbstractSet[TableId] = frozenset()
+    tables: Tables, relay: Relay, *, visible: LogOffset, job: int, running_max: int, waiting: AbstractSet[TableId] = frozenset()
 ) -> list[Launched]:
-    """The next chunks to read, with `visible` as the newest durable cut that was proven so. Jobs are numbered from `job` on. Tables
-    that are `waiting` are left alone for now.
+    """The next chunks to read. `visible` is the newest durable cut that was proven visible. Jobs are numbered from `job` on. `waiting`
+    tables are skipped for now.
 
-    A cut below the floor is too old: what lies above it may be gone from the relay. It will be newer soon.
+    A cut below the floor is too old: the relay may have released what comes after it. It will be newer soon.
     """
     free = running_max - sum(1 for _ in tables.readings())
     launches: list[Launched] = []
     if visible < relay.floor:
         return launches
     unfinished = [table for table in tables if table.copy is not None]
-    # A table whose reads fail again and again must not keep the others waiting.
+    # A table whose reads fail repeatedly must not keep the others waiting.
     for table in sorted(unfinished, key=lambda one: tables.failures(one.incarnation.table)):
         if len(launches) >= free:
             break

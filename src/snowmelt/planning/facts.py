@@ -1,8 +1,8 @@
-"""What can become true of a table and its chunks.
+"""Facts about a table and its chunks.
 
-A *durable* fact rides in an intent and is true once that intent is won, whoever wrote it. A *passing* fact is known to one
-driver only and dies with it: the reads that it has under way. So a restart folds the durable facts of the intents, and whatever was
-being read is read again.
+A *durable* fact is part of an intent and is true once that intent is won, whichever driver wrote it. A *passing* fact is known to one
+driver only and ends with it: the reads that it has under way. `Covered` and `Released` are neither: they follow from done epochs. So a
+restart folds the durable facts of the intents, and repeats the reads that were under way.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snowmelt.model.moment import TimeMs
+from snowmelt.model.numbers import BEGINNING, EpochNumber, LogOffset
 from snowmelt.model.table import TableId
 
 OUTSIDE = 0
-"""The ordinal of everything below a table's least and above its greatest key: a chunk without rows, adopted first. Of a table that is not
-copied in chunks it is the only one, and has all rows."""
+"""The ordinal of the keys below a table's least and above its greatest one: a chunk without rows, adopted first. A table that is not
+copied in chunks has only this one, with all its rows."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Incarnation:
-    """A table between two events that empty it. Reads, marks and bounds belong to one; none outlives it."""
+    """The life of a table from `Found` or `Reborn` to the next `Reborn`. Reads, marks and bounds belong to one incarnation and end with it.
+
+    `Truncated` empties a live table, which has no reads, and does not end its incarnation. Nor does `Recopied`.
+    """
 
     table: TableId
     number: int
-    """The epoch that it began in: so no number comes twice, and none needs to be remembered when a table is gone."""
+    """The epoch that it began in. So no number is used twice, and none must be remembered after the table is gone."""
 
     def __str__(self) -> str:
         return f"{self.table}#{self.number}"
@@ -31,7 +35,7 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class KeyEnds:
-    """The least and the greatest key that a table had when its ends were read. They are opaque here: the database orders keys."""
+    """The least and the greatest key of a table when they were read. They are opaque here: the database orders keys."""
 
     least: bytes
     greatest: bytes
@@ -41,34 +45,34 @@ class KeyEnds:
 class Found:
     """A table is captured from now on, into the lake table `target`. `keyed`: rows of one key replace each other there.
 
-    What the lake has of a table that had this name is emptied by the same epoch, at `at`. Reads must show everything up to there: rows of
-    one that shows less would lie before the emptying.
+    The same epoch empties, at `at`, what the lake has of a former table with this name. Reads must show everything up to `at`: otherwise
+    their rows would come before the emptying.
     """
 
     incarnation: Incarnation
     target: str
     keyed: bool
     schema: int
-    at: int = 0
+    at: LogOffset = BEGINNING
 
 
 @dataclass(frozen=True, slots=True)
 class Reborn:
-    """The table was emptied, dropped and made again, or renamed into its name, at offset `at`: all that was read is void."""
+    """The table was emptied, dropped and created again, or renamed into its name, at offset `at`: all its reads are void."""
 
     incarnation: Incarnation
-    at: int
+    at: LogOffset
     schema: int
     asked: bool = False
-    """An operator asked for it. No statement of the log did it, and it is what brings a table back that was set aside."""
+    """An operator asked for it; no statement of the log did it. Only this brings back a table that was set aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """A live table was emptied at `at`. The epoch that says so overwrites it with what follows."""
+    """A live table was emptied at `at`. The epoch of this fact overwrites it with what follows."""
 
     incarnation: Incarnation
-    at: int
+    at: LogOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Gone:
     """The table was dropped at `at`."""
 
     incarnation: Incarnation
-    at: int
+    at: LogOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class Reshaped:
     """The table has another schema from `at` on."""
 
     incarnation: Incarnation
-    at: int
+    at: LogOffset
     schema: int
 
 
@@ -105,28 +109,28 @@ class Adopted:
     incarnation: Incarnation
     ordinal: int
     nonce: str
-    """Of the run of the task whose files these are."""
-    visible: int
-    high: int
+    """Of the task run that wrote these files."""
+    visible: LogOffset
+    high: LogOffset
     extent: KeyEnds | None = None
-    """Of OUTSIDE: what it lies outside of; None for a table without rows, and for one that is read whole."""
+    """For OUTSIDE: the extent; None for a table without rows, and for one that is read whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recopied:
-    """A live table is read again, replacing what the lake has. Reads must show everything up to `at`, where the cause lies."""
+    """A live table is read again, and the read replaces the lake's rows. Reads must show everything up to `at`, the offset of the cause."""
 
     incarnation: Incarnation
-    at: int
+    at: LogOffset
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """The table can't go on, and the others can: from this epoch on nothing of it reaches the lake, where it stays as it is."""
+    """The table can't continue, and the others can: from this epoch on nothing of it reaches the lake, where it stays as it is."""
 
     incarnation: Incarnation
-    at: int
-    """What the log says of it after this offset is not in the lake."""
+    at: LogOffset
+    """Its changes after this offset are not in the lake."""
     time_ms: TimeMs
     """When the last transaction up to there was committed."""
     why: str
@@ -142,23 +146,23 @@ class Launched:
     incarnation: Incarnation
     ordinal: int
     job: int
-    """Counted by the driver. Names of its files carry it, with the driver's generation."""
-    visible: int
+    """Counted by the driver. The names of its files have it, with the driver's generation."""
+    visible: LogOffset
     era: int
-    """Of the server that it is read from. A read of another server can't be joined with this one's log."""
+    """The era of the server that is read. A read of another server can't be joined with this one's log."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """The read ended well. It contains nothing beyond `high`, and its mark says of any change up to there whether it does."""
+    """The read succeeded. It contains nothing after `high`, and its mark says for any change up to there whether it has it."""
 
     incarnation: Incarnation
     ordinal: int
     job: int
     nonce: str
-    high: int
+    high: LogOffset
     exact: bool
-    """The mark leaves nothing open, so that no change comes twice."""
+    """The mark decides for every change, so no change comes twice."""
     schema: int
     files: tuple[str, ...]
     extent: KeyEnds | None = None
@@ -167,7 +171,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The read is void: it failed, took too long, or the table changed under it. The chunk is to be read again."""
+    """The read is void: it failed, took too long, or the table changed meanwhile. The chunk is read again."""
 
     incarnation: Incarnation
     ordinal: int
@@ -179,13 +183,13 @@ class GivenBack:
 class Covered:
     """Epoch `epoch`, which ends at `upto`, is done."""
 
-    epoch: int
-    upto: int
+    epoch: EpochNumber
+    upto: LogOffset
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Bounds and marks of a table are let go of, or all of one that is gone: no plan can ask for them again."""
+    """The bounds and marks of a table are released, or everything of one that is gone: no plan can ask for them again."""
 
     incarnation: Incarnation
 

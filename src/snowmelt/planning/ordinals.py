@@ -12,7 +12,7 @@ from snowmelt.errors import check
 
 @dataclass(slots=True)
 class RangeSet:
-    """A set of whole numbers kept as ranges. Chunks are adopted nearly in order, so it has few: one per gap."""
+    """A set of whole numbers kept as ranges. Chunks are adopted nearly in order, so there are few ranges: one per gap."""
 
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -31,7 +31,7 @@ class RangeSet:
         return sum(last - first + 1 for first, last in self)
 
     def add(self, ordinal: int) -> None:
-        """Adding what is there changes nothing."""
+        """Adding a number twice changes nothing."""
         if ordinal in self:
             return
         index = bisect_right(self.starts, ordinal)
@@ -56,7 +56,7 @@ class RangeSet:
 
 @dataclass(slots=True)
 class Bounds:
-    """The upper bounds of chunks, packed. Those of a finished beginning are dropped by `forget`."""
+    """The upper bounds of chunks, packed. `forget` drops those of the finished chunks at the beginning."""
 
     first: int = 1
     """The ordinal of the first bound that is held."""
@@ -81,7 +81,7 @@ class Bounds:
         return bytes(self.data[self.ends[index - 1] if index else 0 : self.ends[index]])
 
     def forget(self, below: int) -> None:
-        """Let go of bounds of ordinals below `below`, once they are enough to be worth a copy: half of what is held."""
+        """Drop the bounds of ordinals below `below`. Does nothing until they are half of what is held: each drop copies the rest."""
         drop = min(below, self.last + 1) - self.first
         if drop <= 0 or drop * 2 < len(self.ends):
             return

@@ -1,18 +1,18 @@
 """The life of tables and their chunks.
 
-States. A table goes from DISCOVERED to RELEASED as `TABLE_LIFE` says, a chunk from PLANNED to ADOPTED as `CHUNK_LIFE`
-says. What a table's phase is, is durable: it follows from the facts in won intents and from epochs that are done. That a
-chunk is being read, or was read and waits, is known to this driver alone. A table that can't go on is SET_ASIDE, from any phase: it
-keeps its name, target and schema, and the reason, until it is dropped in the source or an operator asks for it again.
+States. A table passes from DISCOVERED to RELEASED as in `TABLE_LIFE`, a chunk from PLANNED to ADOPTED as in `CHUNK_LIFE`. A table's phase
+is durable: it follows from the facts in won intents and from done epochs. Only this driver knows that a chunk is being read, or was read
+and waits. A table that can't continue is SET_ASIDE, from any phase: it keeps its name, target and schema, and the reason, until it is
+dropped in the source or an operator asks for it again.
 
-Forbidden orders. A chunk is launched before its bound is in a won intent; adopted without an intent that says so; adopted
-for another incarnation than the current one. Bounds are let go of before an epoch is done that ends at or behind the
-greatest `h` of the table's reads; asking for them afterwards stops the job and never gives an empty answer. A report of
-another job than the one that was launched last changes nothing.
+Must never happen. A chunk is launched before its bound is in a won intent; adopted without an intent that says so; adopted for another
+incarnation than the current one. Bounds are released before an epoch is done that ends at or after the greatest `h` of the table's reads;
+asking for them afterwards stops the job and never gives an empty answer. A report of another job than the last launched one has an
+effect.
 
 Memory. Per table a few hundred bytes; per chunk that is not adopted its bound and 8 bytes; per chunk under way one record, and
-the planner limits how many those are; per gap among the adopted ones two numbers. After release nothing but the table's
-name, target, schema and phase; of a table that is gone nothing at all.
+the planner limits their number; per gap among the adopted ones two numbers. After release only the table's
+name, target, schema and phase; of a table that is gone nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from enum import Enum
 from typing import Final, assert_never
 
 from snowmelt.errors import InvariantBroken, check
+from snowmelt.model.numbers import BEGINNING, NO_EPOCH, EpochNumber, LogOffset
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import (
     OUTSIDE,
@@ -48,7 +49,7 @@ from snowmelt.planning.ordinals import Bounds, RangeSet
 
 
 class TablePhase(Enum):
-    """Of a table. Set by facts of won intents, and by `Covered` and `Released`; all of it durable."""
+    """How far a table is. It is durable: it follows from the facts of won intents and from done epochs (`Covered`, `Released`)."""
 
     DISCOVERED = "discovered"
     SPLITTING = "splitting"
@@ -61,7 +62,7 @@ class TablePhase(Enum):
 
 
 class TableTrigger(Enum):
-    """What moves a table on."""
+    """The causes of a table's transitions."""
 
     OUTSIDE_ADOPTED = "outside adopted"
     SPLIT_COMPLETE = "split complete"
@@ -115,7 +116,7 @@ CHUNK_LIFE: Final[dict[tuple[ChunkState, ChunkTrigger], ChunkState]] = {
     (ChunkState.RUNNING, ChunkTrigger.GIVEN_BACK): ChunkState.PLANNED,
     (ChunkState.READ, ChunkTrigger.GIVEN_BACK): ChunkState.PLANNED,
     (ChunkState.READ, ChunkTrigger.ADOPTED): ChunkState.ADOPTED,
-    # An intent of another generation may adopt what this driver has not read; its own read is void then.
+    # Another driver's intent may adopt a chunk that this driver has not read. Its own read is void then.
     (ChunkState.PLANNED, ChunkTrigger.ADOPTED): ChunkState.ADOPTED,
     (ChunkState.RUNNING, ChunkTrigger.ADOPTED): ChunkState.ADOPTED,
 }
@@ -123,7 +124,7 @@ CHUNK_LIFE: Final[dict[tuple[ChunkState, ChunkTrigger], ChunkState]] = {
 
 @dataclass(slots=True)
 class Reading:
-    """A chunk under way: launched, and reported once `report` is there."""
+    """A chunk under way: launched, and reported once `report` is set."""
 
     launch: Launched
     report: Reported | None = None
@@ -131,28 +132,28 @@ class Reading:
 
 @dataclass(slots=True, kw_only=True)
 class Copy:
-    """One copying of a table: which chunks there are and which of them the lake has."""
+    """One copy of a table: its chunks, and which of them the lake has."""
 
     replaces: bool = False
-    """The lake has this table already; each chunk replaces its range there."""
+    """The lake has this table already; each chunk replaces its key range there."""
     bounds: Bounds = field(default_factory=Bounds)
     extent: KeyEnds | None = None
     complete: bool = False
     adopted: RangeSet = field(default_factory=RangeSet)
-    adopted_in: int = 0
+    adopted_in: EpochNumber = NO_EPOCH
     """The last epoch that adopted a chunk."""
-    high: int = 0
-    """The greatest `h` of what was adopted."""
+    high: LogOffset = BEGINNING
+    """The greatest `h` of the adopted reads."""
 
     def state(self, ordinal: int) -> ChunkState | None:
-        """Without the reads of a driver; None where no such chunk exists yet."""
+        """The durable state, without the reads of a driver; None where no such chunk exists yet."""
         if ordinal in self.adopted:
             return ChunkState.ADOPTED
         return ChunkState.PLANNED if OUTSIDE <= ordinal <= self.bounds.last else None
 
     @property
     def progress(self) -> tuple[int, int | None]:
-        """How many chunks the lake has, and of how many, once all are found. OUTSIDE is one of them."""
+        """How many chunks the lake has, and the number of all once they are found. OUTSIDE is one of them."""
         return self.adopted.count, self.bounds.last + 1 if self.complete else None
 
     @property
@@ -172,25 +173,26 @@ class Table:
     copy: Copy | None = field(default_factory=Copy)
     """None once released, and while the table is set aside or gone."""
     since: int = 0
-    """The offset at which this incarnation began; rows of the log up to there are none of its rows."""
+    """Reads must show everything up to this offset: where the incarnation began, or what caused the copy in place (`Recopied`)."""
     aside: SetAside | None = None
     """Why it is set aside, and since when."""
 
     @property
     def live(self) -> bool:
-        """The lake has all of it, so that every change counts."""
+        """Whether the lake follows the table, so that every change is emitted. The lake has all its rows. While the table is read again in
+        place, some may have old values."""
         return self.phase in (TablePhase.CATCHING_UP, TablePhase.STREAMING, TablePhase.RELEASED) or (
             self.copy is not None and self.copy.replaces
         )
 
     @property
     def complete(self) -> bool:
-        """The lake has all of it, as of the last epoch or of when it was set aside, and nothing of it is being copied again."""
+        """Whether the lake has all its rows, as of the last epoch or as of when it was set aside, and no copy of it is under way."""
         return self.phase in (TablePhase.CATCHING_UP, TablePhase.STREAMING, TablePhase.RELEASED, TablePhase.SET_ASIDE)
 
 
 class Tables:
-    """All tables of a pipeline. `apply` is the only way that anything changes."""
+    """All tables of a pipeline. Only `apply` changes them."""
 
     def __init__(self) -> None:
         self._tables: dict[TableId, Table] = {}
@@ -214,26 +216,26 @@ class Tables:
         return table if table is not None and table.incarnation == incarnation else None
 
     def restore(self, table: Table) -> None:
-        """Put in what a summary holds. Only into a book that has nothing of that name."""
+        """Add a table from a summary. Only if no table of that name is there."""
         check(table.incarnation.table not in self._tables, "a table is restored twice", str(table.incarnation))
         self._tables[table.incarnation.table] = table
 
     def known(self, incarnation: Incarnation) -> Table:
-        """The same, where a fact must be of the current incarnation."""
+        """The table of this incarnation. Any other than the current one is a bug."""
         table = self.current(incarnation)
         if table is None:
             raise InvariantBroken("a fact is of an incarnation that is over", detail=str(incarnation))
         return table
 
     def copy_of(self, incarnation: Incarnation) -> Copy:
-        """The bounds and marks of a table. To ask after they were let go of is a bug that must not pass as an empty answer."""
+        """The bounds and marks of a table. To ask after their release is a bug, and must not look like an empty answer."""
         copy = self.known(incarnation).copy
         if copy is None:
             raise InvariantBroken("metadata is asked for after its release", detail=str(incarnation))
         return copy
 
     def readings(self) -> Iterator[Reading]:
-        """Every chunk under way, in the order of launching."""
+        """All chunks under way, in the order of their launch."""
         return iter(self._readings.values())
 
     def reading(self, incarnation: Incarnation, ordinal: int) -> Reading | None:
@@ -249,30 +251,30 @@ class Tables:
             return ChunkState.READ if reading.report is not None else ChunkState.RUNNING
         return table.copy.state(ordinal)
 
-    def lowest_visible(self) -> int | None:
-        """The least `V` of all chunks under way: the relay keeps what lies above it."""
+    def lowest_visible(self) -> LogOffset | None:
+        """The least `V` of all chunks under way: the relay keeps the log after it."""
         return min((reading.launch.visible for reading in self._readings.values()), default=None)
 
     def failures(self, table: TableId) -> int:
-        """How many reads of a table were given back since the last one that was adopted."""
+        """How many reads of a table were given back since its last adoption."""
         return self._failures.get(table, 0)
 
     def releasable(self) -> list[Released]:
-        """Tables whose bounds and marks nobody can ask for any more, and those that are gone."""
+        """Tables whose bounds and marks no plan can ask for any more, and those that are gone."""
         over = (TablePhase.STREAMING, TablePhase.GONE)
         return [Released(table.incarnation) for table in self._tables.values() if table.phase in over]
 
     # ---- deciding
 
     def decide_report(self, report: Reported) -> list[Fact]:
-        """A report counts if it is of the read that was launched last for its chunk, and for the first time."""
+        """A report counts if it is of its chunk's last launched read, and for the first time."""
         reading = self.reading(report.incarnation, report.ordinal)
         if reading is None or reading.launch.job != report.job or reading.report is not None:
             return []
         return [report]
 
     def decide_give_back(self, incarnation: Incarnation, ordinal: int, job: int, why: str) -> list[Fact]:
-        """The same for a read that is void; of one that is over, or of another job, nothing follows."""
+        """Give back a read that is void. Nothing follows if the read is over, or is of another job."""
         reading = self.reading(incarnation, ordinal)
         if reading is None or reading.launch.job != job:
             return []
@@ -280,8 +282,8 @@ class Tables:
 
     # ---- applying
 
-    def apply(self, fact: Fact, epoch: int = 0) -> None:
-        """Make a fact true. `epoch` is that of the intent which holds it, for durable facts."""
+    def apply(self, fact: Fact, epoch: EpochNumber = NO_EPOCH) -> None:
+        """Make a fact true. For durable facts `epoch` is that of the intent with the fact."""
         match fact:
             case Found(incarnation, target, keyed, schema, at):
                 check(incarnation.table not in self._tables, "a table is found twice", str(incarnation))
@@ -314,7 +316,7 @@ class Tables:
             case Launched(incarnation, ordinal):
                 self._move_chunk(incarnation, ordinal, ChunkTrigger.LAUNCHED)
                 self._readings[incarnation.table, ordinal] = Reading(fact)
-            case Reported(incarnation, ordinal, job):
+            case Reported(incarnation=incarnation, ordinal=ordinal, job=job):
                 self._move_chunk(incarnation, ordinal, ChunkTrigger.REPORTED, job)
                 self._readings[incarnation.table, ordinal].report = fact
             case GivenBack(incarnation, ordinal, job):
@@ -343,7 +345,7 @@ class Tables:
             raise InvariantBroken("invalid transition of a chunk", detail=f"{ordinal} of {incarnation} is {name}: {trigger.value}")
 
     def _void(self, table: Table) -> None:
-        """Reads of an incarnation that ended are none of ours any more; their reports will find nothing."""
+        """Reads of an ended incarnation are dropped; their reports will change nothing."""
         for key in [key for key in self._readings if key[0] == table.incarnation.table]:
             del self._readings[key]
         self._failures.pop(table.incarnation.table, None)
@@ -361,7 +363,7 @@ class Tables:
         check(table.phase is TablePhase.SPLITTING, "a table is split that is not being split", f"{incarnation} is {table.phase.value}")
         check(first == copy.bounds.last + 1, "bounds leave a gap", f"{incarnation}: {first} after {copy.bounds.last}")
         last = uppers[-1] if uppers else copy.bounds.upper(copy.bounds.last)
-        # A split that ends early would leave keys that are neither inside of a chunk nor outside of all.
+        # A split that ends early would leave keys that are neither in a chunk nor outside of all.
         ends = copy.extent is not None and last == copy.extent.greatest
         check(ends or not complete, "bounds do not end at the greatest key", str(incarnation))
         copy.bounds.extend(uppers)
@@ -370,14 +372,14 @@ class Tables:
             self._move(table, TableTrigger.SPLIT_COMPLETE)
             self._finish(table, copy)
 
-    def _adopt(self, fact: Adopted, epoch: int) -> None:
+    def _adopt(self, fact: Adopted, epoch: EpochNumber) -> None:
         table, copy = self.known(fact.incarnation), self.copy_of(fact.incarnation)
         self._move_chunk(fact.incarnation, fact.ordinal, ChunkTrigger.ADOPTED)
         self._readings.pop((fact.incarnation.table, fact.ordinal), None)
         self._failures.pop(fact.incarnation.table, None)
         copy.adopted.add(fact.ordinal)
         copy.adopted_in, copy.high = epoch, max(copy.high, fact.high)
-        # The bound before the first gap is its lower edge, so that one is kept.
+        # The bound before the first gap is its lower edge, so it is kept.
         copy.bounds.forget(copy.adopted.first_missing(OUTSIDE) - 1)
         if fact.ordinal == OUTSIDE:
             copy.extent = fact.extent
@@ -391,14 +393,14 @@ class Tables:
         if table.phase is TablePhase.SNAPSHOTTING and copy.finished:
             self._move(table, TableTrigger.ALL_ADOPTED)
 
-    def _cover(self, done: int, upto: int) -> None:
+    def _cover(self, done: int, upto: LogOffset) -> None:
         for table in self._tables.values():
             if table.phase is TablePhase.CATCHING_UP and covers(self.copy_of(table.incarnation), done, upto):
                 self._move(table, TableTrigger.COVERED)
 
     def _release(self, incarnation: Incarnation) -> None:
         table = self.current(incarnation)
-        # To let go twice is harmless, also when the table has moved on meanwhile.
+        # A second release is harmless, also when the table has changed meanwhile.
         if table is None:
             return
         if table.phase is TablePhase.GONE:
@@ -408,6 +410,6 @@ class Tables:
             table.copy = None
 
 
-def covers(copy: Copy, done: int, upto: int) -> bool:
-    """Whether an epoch that is done leaves no plan that could ask for this copy's bounds and marks again."""
+def covers(copy: Copy, done: int, upto: LogOffset) -> bool:
+    """Whether, after a done epoch, no plan can ask for this copy's bounds and marks again."""
     return done >= copy.adopted_in and upto >= copy.high

@@ -1,1 +1,1 @@
-"""The log in flight: captured raw, kept until it is covered. Pure here: what is kept and from where capture goes on."""
+"""The log in flight: what of the captured log is kept, and where capture resumes. Pure: no I/O."""

@@ -1,22 +1,22 @@
-"""Whether capture may go on reading, by how much of the log is held already.
+"""Backpressure: whether capture may continue to read, given how much log it holds.
 
-    States. ON: read. PAUSED: the socket is left alone until something is let go of. FULL: nothing can be let go of and no more can be
-    held; an operator must choose.
+    States. ON: read. PAUSED: don't read the socket until some log is released. FULL: no log can be released and no more can be held; an
+    operator must choose.
 
-    Forbidden orders. A pause that only more log could end. What ends a pause is that log is let go of, for which an epoch is done or
-    a chunk is over. So capture may pause as long as one of these needs no more log:
-    - some of what is sealed is not in the lake: an epoch ends at the first cut at the latest, whatever its limit;
-    - a chunk is being read, or was read and has its high end in the log: it is adopted or given back.
+    Must never happen. A pause that only more log could end. For a pause ends when log is released: after an epoch is done or a chunk is
+    over. So capture may pause while one of these needs no more log:
+    - some sealed log is not in the lake: the next epoch ends at the first cut at the latest, whatever its limit;
+    - a chunk is being read, or was read and its high end is in the log: it will be adopted or given back.
     It must not pause
-    - when the lake has all that is sealed and no chunk is under way. What is held then is the newest segment, which is always kept, and a
-      transaction that has no cut behind it. It may go on to its end, up to the hard cap;
-    - when a chunk that was read waits for the log up to its high end, and what it holds back can't go before (S2). Capture may go on
-      until it has come there, up to the hard cap; at that one the chunk is given back, which sets free what it held.
+    - when the lake has all sealed log and no chunk is under way. What is held then is the newest segment, which is always kept, and an
+      open transaction without a cut. It may continue to its end, up to the hard cap;
+    - when a chunk that was read waits for the log up to its high end, and what it holds back can't be released before (S2). Capture may
+      continue up to that end, or up to the hard cap. At the hard cap the chunk is given back, which releases what it held.
 
     Memory. A few numbers.
 
-Who decides runs beside who knows: a `Need` may be some seconds old. So it names what it is about, and is void once that has moved on:
-`drained` when something was sealed since, `upto` when capture has come there.
+The decision and its facts are made in two threads: a `Need` may be some seconds old. So it says what it is about, and it is void after that
+has changed: `drained` when something was sealed since, `upto` when capture has reached it.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Backlog:
     """What capture holds at this moment."""
 
     size: int
-    """Bytes of all segments that were not let go of, with the one that is being filled."""
+    """Bytes of all segments that are not released, with the one that is being filled."""
     sealed: int
-    """Bytes ever sealed, by a count that only grows."""
+    """Bytes ever sealed. This count only grows."""
     end: Position | None
     """Where the last sealed segment ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What only more log can bring about."""
+    """What only more log can do."""
 
     drained: int | None = None
-    """With so many bytes ever sealed there was nothing left that could be let go of; None: there is."""
+    """The count of bytes ever sealed when nothing more could be released; None: something can be."""
     upto: Position | None = None
     """The high end of chunks that wait for the log."""
 

@@ -1,10 +1,10 @@
-"""How much of what has passed the filter may wait for whoever consumes it.
+"""The memory for rows that passed the filter and wait for their consumer.
 
-States. So many bytes are taken of so many.
+States. `taken` bytes of `size`.
 
-Forbidden orders. More is taken than there is room for; more is given back than was taken.
+Must never happen. More is taken than there is room for; more is given back than was taken.
 
-Memory. At most `size` bytes, but for a batch that is larger than that by itself: it goes when nothing else is taken, or nothing
+Memory. At most `size` bytes, except for one batch that is larger than that: it may go when nothing else is taken, because otherwise nothing
 would ever move again.
 """
 
@@ -15,7 +15,7 @@ from snowmelt.relay.limits import POOL_BYTES_MIN
 
 
 class Pool:
-    """The count alone; who waits, and for whom, is the shell's."""
+    """The count alone; the shell does the waiting."""
 
     def __init__(self, size: int) -> None:
         if size < POOL_BYTES_MIN:

@@ -1,12 +1,12 @@
-"""The segment that a task reads the log through, before anything is filtered.
+"""The buffer through which a task reads the log, before the filter.
 
-States. Nothing allocated; free; lent. Closed is the end of all.
+States. Not allocated; free; lent. Closed is the end.
 
-Forbidden orders. A second request while the segment is lent; to give back what is not lent; anything behind the close.
+Must never happen. A second request while the segment is lent; giving back a segment that is not lent; any call after `close`.
 
-Memory. One segment of a fixed size, allocated on first use, used again for every piece, freed on close. It is never of the pool: who
-filters holds it while he waits for room in the pool, and room comes only when what has passed the filter is consumed. Were both of one
-pool, a full one would wait for itself (FLINK-39519).
+Memory. One segment of a fixed size: allocated on first use, used again for every piece, freed on close. It is never part of the pool. The
+filter holds it while it waits for room in the pool, and the pool gets room only when filtered rows are consumed. If both were one pool, a
+full pool would wait for itself (FLINK-39519).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Segment = npt.NDArray[np.uint8]
 
 
 class PreFilter:
-    """Of one task. `lend`, `give_back`, and so on; `close` once, or twice."""
+    """One per task. Call `lend` and `give_back` in turn, then `close` once or twice."""
 
     def __init__(self, size: int) -> None:
         if size < PREFILTER_BYTES_MIN:
@@ -52,7 +52,7 @@ class PreFilter:
         self._lent = False
 
     def close(self) -> None:
-        """Free it, whoever looks at it."""
+        """Free it, also while it is lent."""
         self._segment = None
         self._lent = False
         self._closed = True

@@ -1,13 +1,13 @@
-"""How long a driver waits for the folder of the log, which the one before it still holds.
+"""How long a starting driver waits for the folder of the log, which an older driver still holds.
 
-    States. A driver that starts has taken its generation, so the older one is fenced and ends at its next step. Until then its capture
-    holds the folder. A process that is paused (SIGSTOP, a suspended machine) has no next step for as long as the pause lasts.
+    States. A driver that starts has taken its generation, so the older one is fenced and ends at its next step. Until then the older one's
+    capture holds the folder. A suspended process (SIGSTOP, a suspended machine) makes no next step until it continues.
 
-    Forbidden orders. The waiting driver never gives up while it is the newest: the older one is fenced already, so both would end and
-    the pipeline would be left without a driver. It ends as soon as a newer driver exists, which then waits in its place.
+    Laws. The waiting driver never gives up while it is the newest: the older one is fenced already, so both would end and the pipeline
+    would have no driver. It ends as soon as a newer driver exists, which then waits in its place.
 
-A relay without a driver (`engine.log.standby`) ends when it sees a generation that is newer than the one that it saw before it took the
-folder. It may have seen ours and still have come first, so after `ANOTHER_MS` the driver takes another generation, once.
+A relay without a driver (`engine.log.standby`) ends when it sees a generation newer than the one that it saw before it took the folder.
+It may have seen ours and have taken the folder before us. So after `ANOTHER_MS` the driver takes another generation, once.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from enum import Enum
 from typing import Final
 
 ANOTHER_MS: Final = 3_000
-"""Longer than a capture takes to end."""
+"""Longer than a capture needs to end."""
 TELL_FIRST_MS: Final = 5_000
 TELL_MS: Final = 60_000
-"""How often the operator is told that an older driver still holds the folder, after the first time."""
+"""How often the driver reports that an older driver still holds the folder, after the first time."""
 
 
 class Waiting(Enum):
     LOOK = "look"
     """Try the folder again after a moment."""
     ANOTHER = "another"
-    """Take another generation, then go on waiting."""
+    """Take another generation, then continue to wait."""
     TELL = "tell"
-    """Tell the operator, then go on waiting."""
+    """Report it to the operator, then continue to wait."""
     FENCED = "fenced"
     """A newer driver exists."""
 
 
 def decide_wait(*, waited_ms: int, told_ms: int, newest: bool, took_another: bool) -> Waiting:
-    """What a driver does next while the folder is another's. `told_ms`: how long it had waited when it told last, 0 before that."""
+    """What a driver does next while another one has the folder. `told_ms`: how long it had waited at its last report, 0 before the
+    first."""
     if not newest:
         return Waiting.FENCED
     if waited_ms > ANOTHER_MS and not took_another:

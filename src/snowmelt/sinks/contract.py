@@ -2,7 +2,7 @@
 
 A *sink* is where a pipeline's tables are; a *target* is one table in it. What a row is, what an intent says and which driver may act is the
 same for all sinks. They differ in how an entry reaches its table exactly once (`sinks.paimon`, `sinks.fluss`), and they state what they
-can do (`Sink.empties`, `Sink.tags`). `sinks.registry` opens them; nothing else names one of them.
+can do (`Sink.empties`, `Sink.tags`, `Sink.at_once`). `sinks.registry` opens them; nothing else names one of them.
 """
 
 from __future__ import annotations
@@ -63,6 +63,12 @@ class Sink(Protocol):
         """Whether a snapshot of a table can be given a name (`tag`)."""
         ...
 
+    @property
+    def at_once(self) -> int:
+        """How many threads may call its methods at the same time, each for another target: no more than that helps. 1: only one thread
+        may use it."""
+        ...
+
     def exists(self, target: str) -> bool: ...
 
     def create(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
@@ -102,8 +108,8 @@ class Sink(Protocol):
         ...
 
     def commit(self, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
-        """Bring an entry into its table, once, whoever else tries the same, now or later. Returns how far the table has come with it.
-        `watermark_ms` (`commit.watermarks`) follows from the intent and what was done before it; a sink that can keep it does."""
+        """Bring an entry into its table, once, also if other drivers try the same, now or later. Returns how far the table has come with
+        it. `watermark_ms` (`commit.watermarks`) follows from the intent and what was done before it; a sink that can keep it does."""
         ...
 
     def tag(self, target: str, name: str, snapshot: int, identity: str) -> int:
@@ -129,7 +135,7 @@ class Sink(Protocol):
         ...
 
     def discard(self, target: str, staged: Staged) -> None:
-        """Delete what a writer left behind, without a listing. Absent files are fine."""
+        """Delete what a writer has left, without a listing. Absent files are fine."""
         ...
 
 

@@ -9,6 +9,7 @@ from snowmelt.credentials import Secret
 from snowmelt.errors import InvalidConfig
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.sinks.contract import LakeReader, Sink
+from snowmelt.sinks.maintenance import Maintenance
 from snowmelt.sinks.paimon import shape
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.sinks.paimon.tiering import PaimonTieringSink
@@ -22,7 +23,7 @@ def open_sink(warehouse: str | Warehouse, fluss: FlussTarget | None, *, user: st
         return PaimonSink(warehouse, user=user)
     # Fluss is an extra: its libraries are imported where they are used.
     try:
-        from snowmelt.sinks.fluss import FlussSink
+        from snowmelt.sinks.fluss.sink import FlussSink
     except ImportError as error:
         raise InvalidConfig("what Fluss needs is not installed", detail=error.name or "", hint="pip install 'snowmelt[fluss]'") from error
     return FlussSink(fluss, state)
@@ -35,6 +36,14 @@ def open_reader(warehouse: str | Warehouse, *, user: str) -> LakeReader:
 def open_tiering(warehouse: str, *, remote: Mapping[str, str | Secret] | None = None) -> TieringSink:
     """`remote`: obstore's options for Fluss' remote storage, where files of offsets are."""
     return PaimonTieringSink(warehouse, remote=remote)
+
+
+def open_maintenance(warehouse: str | Warehouse) -> Maintenance:
+    """Of tables in a lake: those of Fluss have no files of ours."""
+    # It loads kernels, which most processes do without.
+    from snowmelt.sinks.paimon.maintenance.care import PaimonMaintenance
+
+    return PaimonMaintenance(warehouse)
 
 
 def wrong_name(names: Iterable[str]) -> str:

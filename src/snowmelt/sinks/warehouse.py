@@ -29,7 +29,7 @@ _S3: Final[Mapping[str, tuple[str, ...]]] = {
     "s3.secret-key": ("secret-key", "secret.key", "accessKeySecret"),
     "s3.session.token": ("session.token", "session-token", "security.token", "security-token", "securityToken"),
 }
-"""The name that every client knows, and the others that pypaimon takes, behind one of the prefixes."""
+"""The name that every client knows, and the others that pypaimon takes, after one of the prefixes."""
 _PREFIXES: Final = ("s3.", "s3a.", "fs.s3.", "fs.s3a.")
 _SETTLED: Final = {prefix + name: key for key, names in _S3.items() for name in names for prefix in _PREFIXES}
 PLAIN_OPTIONS: Final = ("s3.endpoint", "s3.region", "s3.path.style.access")

@@ -15,9 +15,9 @@
 Laws:
 - Equal values have equal bytes: keys sorted, no blanks, ASCII. Hashes and `numbered.settle` rely on it.
 - Bytes that `encode` would not have written are `Corrupt`: unknown and missing fields, a bool for an int, an int for a float,
-  keys out of order or twice, blanks. What differs between two versions of a record is the business of its version.
-- An error names the place in the type, never what was found there.
-- A class is read once, into closures; a type that the codec can't keep these laws for is refused then, as a bug of ours.
+  keys out of order or twice, blanks. A record's version handles what differs between two versions of it.
+- An error names the place in the type, never the value found there.
+- A class is read once, into closures. A type for which the codec can't keep these laws is refused then, as a bug of ours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import math
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from snowmelt.errors import Corrupt, InvariantBroken, check
 from snowmelt.model.moment import Within
@@ -43,7 +43,7 @@ _TAG: Final = "is"
 
 
 class _Wrong(Exception):
-    """A value is not of its type. The path grows while it is passed up."""
+    """A value is not of its type. The path grows while the error is passed up."""
 
     def __init__(self, expected: str) -> None:
         super().__init__(expected)
@@ -61,7 +61,7 @@ class _Pair(NamedTuple):
 
 _classes: dict[type, _Pair] = {}
 _unfinished: dict[type, _Pair] = {}
-"""Classes that are being read, by whoever holds the lock: no other thread may meet one that lacks fields."""
+"""Classes that are being read by the thread that holds the lock. No other thread may see one that lacks fields."""
 _reading = threading.RLock()
 
 
@@ -74,11 +74,11 @@ def encode(value: object) -> bytes:
 
 
 def decode(kind: type[T], raw: bytes) -> T:
-    """The value that these bytes are of. Anything else is `Corrupt`."""
+    """The value that these bytes encode. Anything else is `Corrupt`."""
     pair = _class(kind)
     try:
         tree = json.loads(raw)
-        # Parsing forgets duplicate keys, blanks, the order of keys and how numbers and strings were spelled. NaN can't be dumped.
+        # Parsing loses duplicate keys, blanks, the order of keys and the spelling of numbers and strings. NaN can't be dumped.
         if _dump(tree) != raw:
             raise _Wrong("canonical JSON")
         value: T = pair.decode(tree)
@@ -86,7 +86,7 @@ def decode(kind: type[T], raw: bytes) -> T:
     except _Wrong as wrong:
         raise Corrupt(f"not a {kind.__name__}", detail=str(wrong)) from None
     except (ValueError, RecursionError):
-        # The text of these errors may quote what was read.
+        # The text of these errors may quote the value.
         raise Corrupt(f"not a {kind.__name__}", detail="not JSON as it was written") from None
 
 
@@ -96,7 +96,7 @@ def _dump(tree: Any) -> bytes:
 
 def _exactly(kind: type, expected: str) -> Callable[[Any], Any]:
     def same(value: Any) -> Any:
-        # `type` and not isinstance: bool is a subclass of int, and a subclass of ours would lose what it adds.
+        # `type`, not isinstance: bool is a subclass of int, and a subclass of ours would lose its additions.
         if type(value) is not kind:
             raise _Wrong(expected)
         return value
@@ -159,6 +159,9 @@ _PLAIN: Final[dict[Any, _Pair]] = {
 
 
 def _compile(hint: Any) -> _Pair:
+    if isinstance(hint, NewType):
+        # The kind of a number is the type checker's business.
+        return _compile(hint.__supertype__)
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, arguments = get_origin(hint), get_args(hint)
@@ -229,7 +232,7 @@ def _fixed(hints: tuple[Any, ...]) -> _Pair:
 
 def _mapping(key_hint: Any, value_hint: Any) -> _Pair:
     check(key_hint in (str, int), "a mapping can't be recorded", f"its keys are {key_hint}")
-    # Not as an object: its keys would be texts, and 10 would come before 9.
+    # Not as an object: its keys would be strings, and 10 would sort before 9.
     items = _row(tuple[key_hint, value_hint])
 
     def encode_mapping(value: Any) -> list[Any]:
@@ -247,7 +250,7 @@ def _mapping(key_hint: Any, value_hint: Any) -> _Pair:
 
 
 def _enum(kind: type[enum.Enum]) -> _Pair:
-    # By name: values may be made by auto(), and then depend on the order in the source.
+    # By name: values may come from auto(), and then depend on the order in the source.
     def decode_name(raw: Any) -> enum.Enum:
         member = kind.__members__.get(raw) if type(raw) is str else None
         if member is None or member.name != raw:
@@ -352,10 +355,10 @@ def _read_class(kind: type) -> _Pair:
         try:
             return kind(**fields)
         except Exception:
-            # The class refuses the values together. The text of its error may hold them.
+            # The class refuses this combination of values. The text of its error may hold them.
             raise _Wrong(f"a {kind.__name__} whose fields agree") from None
 
-    # A class may hold itself, so it is there before its fields are read.
+    # A class may contain itself, so its entry exists before its fields are read.
     pair = _unfinished[kind] = _Pair(encode_fields, decode_fields)
     hints = get_type_hints(kind, include_extras=True)
     members.extend((name, _compile(hints[name])) for name in names)

@@ -1,4 +1,4 @@
-"""Drivers by number, and whether two processes see one store."""
+"""Generations of drivers, and a check that two processes see one store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
+from snowmelt.model.numbers import GenerationNumber
 from snowmelt.store.contract import Store, key_of, numbered
 from snowmelt.store.numbered import Won, newest
 from snowmelt.store.records import RecordKind, get_record, settle_record
@@ -16,9 +17,9 @@ _TRIES_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A driver. The nonce is its own, so that it knows itself and its tasks know its store."""
+    """A driver. By its own nonce it knows itself, and its tasks know its store."""
 
-    number: int
+    number: GenerationNumber
     nonce: str
 
 
@@ -28,30 +29,30 @@ GENERATION: Final = RecordKind("generation", 1, Generation)
 def take_generation(store: Store, nonce: str, *, since: int = 1) -> Generation:
     """Become the newest driver. Durable on return; from then on every older one is fenced.
 
-    `since` as in `newest`. Each call takes another number. A number whose outcome is not known is left alone by the next call:
-    it is nobody's, and newer ones fence it.
+    `since` as in `newest`. Each call takes another number. If the outcome of a number is not known, the next call skips it:
+    no driver uses it, and newer ones fence it.
     """
     last = newest(store, PREFIX, since=since)
     number = since if last is None else last + 1
     for taken in range(number, number + _TRIES_MAX):
-        mine = Generation(taken, nonce)
+        mine = Generation(GenerationNumber(taken), nonce)
         if isinstance(settle_record(store, numbered(PREFIX, taken), GENERATION, mine), Won):
             return mine
     raise Unavailable("drivers start faster than this one", detail=f"{_TRIES_MAX} generations since {number}")
 
 
-def newest_generation(store: Store, generation: int) -> int:
-    """The newest driver, as a driver of number `generation` asks; 0 if even its own record is gone."""
-    return newest(store, PREFIX, since=generation) or 0
+def newest_generation(store: Store, generation: GenerationNumber) -> GenerationNumber:
+    """The newest generation, as seen by the driver of `generation`; 0 if even its own record is gone."""
+    return GenerationNumber(newest(store, PREFIX, since=generation) or 0)
 
 
-def is_newest(store: Store, generation: int) -> bool:
-    """Whether no newer driver exists. To be asked after winning a record and before its first effect elsewhere."""
+def is_newest(store: Store, generation: GenerationNumber) -> bool:
+    """Whether no newer driver exists. Ask it after winning a record and before the first effect elsewhere."""
     return newest_generation(store, generation) == generation
 
 
-def check_shared(store: Store, generation: int, nonce: str) -> None:
-    """For a task, first of all: does it see what its driver wrote? A path of another machine looks like an empty store."""
+def check_shared(store: Store, generation: GenerationNumber, nonce: str) -> None:
+    """The first step of a task: does it see what its driver wrote? A path of another machine looks like an empty store."""
     try:
         found = get_record(store, numbered(PREFIX, generation), GENERATION)
     except Corrupt as error:
@@ -66,9 +67,9 @@ def check_shared(store: Store, generation: int, nonce: str) -> None:
 
 
 def check_exclusive(store: Store, nonce: str) -> None:
-    """For a driver, before it relies on a store that it does not know: some servers take a condition and ignore it.
+    """The first use of a new store by a driver: some servers accept a condition and ignore it.
 
-    The nonce must be new. Leaves nothing behind unless it is interrupted.
+    The nonce must be new. Nothing remains unless the call is interrupted.
     """
     key = key_of("probe", nonce)
     store.put_if_absent(key, b"first")

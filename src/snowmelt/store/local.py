@@ -1,15 +1,15 @@
 """The store in a folder.
 
-A record is written under another name, made durable, then given its own name by link(2), which fails if there is one; then the
-folder is made durable. So it is exclusive between processes, never seen half written, and there after a power loss once
-anybody was told of it. Which includes readers: who finds a record makes the folder durable before answering, as its writer may
-not have come that far.
+A record is written under a temporary name, made durable, then given its own name by link(2), which fails if the name exists. Then the
+folder is made durable. So writers exclude each other between processes, no reader sees a record half written, and an answered record
+survives a power loss. That includes readers: one that finds a record makes the folder durable before it answers, because the writer may
+not have done so yet.
 
     <root>/<key>      objects
-    <root>/.tmp/      what is being written; a crash leaves files here, removed by a later writer when they are an hour old
+    <root>/.tmp/      files being written; a crash leaves some here, and a later writer removes them when they are an hour old
 
-Folders and objects are reached without following symbolic links below the root, so no key leads out of it. A root that is not
-there is an empty store, made by the first write: whether it is the store that was meant, `generations.check_shared` tells.
+Below the root no symbolic link is followed, so no key leads out of it. A root that does not exist is an empty store, created by the first
+write. `generations.check_shared` tells whether it is the intended store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from snowmelt.store.contract import DATA_BYTES_MAX, PARTS, Store, checked_data, 
 _TEMPORARY: Final = ".tmp"
 _ABANDONED_S: Final = 3600
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Not blocking, because what lies there might be a pipe; that it is a file is looked at after opening.
+# Not blocking, because it might be a pipe. It is checked to be a file after it is opened.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -41,7 +41,7 @@ class LocalStore(Store):
         self._root = os.path.abspath(root)
         self._lock = threading.Lock()
         self._durable: set[str] = set()
-        """Folders whose own names are known to be durable, so that only their content has to be made so."""
+        """Folders whose names are known to be durable, so that only their content must be synced."""
         self._swept = False
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
@@ -114,7 +114,7 @@ class LocalStore(Store):
                 raise self._failure(error, above) from None
 
     def _remove_empty(self, path: str) -> None:
-        """A folder of parts would be left for every record that ever had some."""
+        """Otherwise an empty folder would remain for every record that ever had parts."""
         above, _, name = path.rpartition("/")
         with self._folder(above) as folder:
             try:
@@ -171,16 +171,16 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _writable(self, path: str) -> Iterator[int]:
-        """A folder of the store, open, made if need be; its name is durable."""
-        # A folder of parts goes with the last of them, perhaps by another process, and may be just made anew: that its name was durable
-        # once says nothing.
+        """A folder of the store, open, created if needed. Its name is durable."""
+        # A folder of parts is removed with the last of them, perhaps by another process, and may be new again: that its name was durable
+        # once proves nothing.
         if path not in self._durable or path.endswith(PARTS):
             self._make(path)
         try:
             with self._folder(path) as folder:
                 yield folder
         except FileNotFoundError:
-            # Somebody removed it. The next try makes it anew.
+            # Another process removed it. The next try creates it again.
             with self._lock:
                 self._durable.discard(path)
             raise
@@ -192,7 +192,7 @@ class LocalStore(Store):
             with self._folder("/".join(parts[:depth])) as above:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, dir_fd=above)
-                # Also if it was there: whoever made it may not have come to this yet.
+                # Also if it existed: its creator may not have synced it yet.
                 os.fsync(above)
         with self._lock:
             self._durable.add(path)
@@ -207,7 +207,7 @@ class LocalStore(Store):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
         for folder in {os.path.dirname(folder) for folder in [self._root, *missing]}:
-            # A folder of somebody else that we can't open was not made by us.
+            # A folder that we can't open belongs to another user, so we did not create it.
             with contextlib.suppress(PermissionError):
                 descriptor = os.open(folder, _FOLDER)
                 try:
@@ -226,7 +226,7 @@ class LocalStore(Store):
         return deeper
 
     def _remove_abandoned(self, temporaries: int) -> None:
-        """Once a process. Taking away what is still being written is harmless: its writer hears that nothing happened."""
+        """Once per process. Removing a file that is still being written is harmless: its writer sees that nothing happened."""
         with self._lock:
             if self._swept:
                 return
@@ -240,7 +240,7 @@ class LocalStore(Store):
         detail = f"{self._root}: {key}: {error.strerror}"
         if isinstance(error, PermissionError) or error.errno in (errno.EROFS, errno.EOPNOTSUPP):
             hint = "who owns it, is it mounted read-only, and does its file system have hard links?"
-            return InvalidConfig("the store's folder does not let us in", detail=detail, hint=hint)
+            return InvalidConfig("the store's folder refuses access", detail=detail, hint=hint)
         if isinstance(error, NotADirectoryError):
             return InvalidConfig("the store's address is not a folder", detail=self._root)
         if error.errno == errno.ELOOP:

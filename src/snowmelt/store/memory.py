@@ -1,4 +1,4 @@
-"""The store in this process' memory: for tests, and the model that the other stores are compared with."""
+"""The store in this process' memory: for tests, and the model that other stores are compared with."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class MemoryStore(Store):
         return [name for name in names if "/" not in name]
 
     def _place(self, key: str, value: bytes) -> None:
-        # A file system could not do this either, and a test should find out first.
+        # A file system could not do this either, and a test should notice it first.
         folders = [key[:end] for end, letter in enumerate(key) if letter == "/"]
         check(key not in self._folders, "a key of the store is the folder of another", key)
         check(not any(folder in self._objects for folder in folders), "a key of the store lies under another", key)

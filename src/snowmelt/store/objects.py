@@ -1,11 +1,11 @@
-"""The store in a bucket, by obstore, and the one way to open a store of any kind.
+"""The store in a bucket, by obstore, and the function that opens a store of any kind.
 
 Laws:
 - Put-if-absent is the server's: a conditional PUT (S3: If-None-Match, Google: generation 0, Azure: If-None-Match).
-- What went wrong while writing may have been done all the same: `OutcomeUnknown`, unless the server says that it refused.
-- A bucket that is not there is not an empty store. Its 404 looks like that of an absent key, so the reason is looked at.
+- A write that failed may have happened: `OutcomeUnknown`, unless the server says that it refused.
+- A missing bucket is not an empty store. Its 404 looks like that of an absent key, so the text of the error is read.
 - Texts of obstore quote addresses, headers and answers of the server. Only words known to be harmless are taken from them.
-- A store stays where it was opened: pickled it would carry credentials, and in a forked process it would wait for ever.
+- A store stays in the process that opened it: pickled it would carry credentials, and in a forked process it would hang.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _REASONS: Final[Mapping[str, str]] = {
     "certificate": "its certificate is not trusted",
 }
 PLAIN_OPTIONS: Final = ("account_name", "endpoint", "region", "skip_signature", "virtual_hosted_style_request")
-"""What may stand in a file; every other option might be a secret."""
+"""Options that a file may have in the clear; every other one might be a secret."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
 @dataclass(frozen=True, slots=True)
 class BucketAddress:
-    """The address of a store in a bucket, as it is given to whoever opens it: in another process, on another machine. Nothing of it is a
-    secret: options that are name where theirs is found."""
+    """The address of a store in a bucket, for the code that opens it in another process or on another machine. It holds no secret:
+    secret options are references."""
 
     url: str
     options: tuple[tuple[str, str | Secret], ...] = ()
@@ -115,7 +115,7 @@ class ObjectStore(Store):
             raise different(key)
 
     def delete(self, keys: Iterable[str]) -> None:
-        # One by one: in one request for many, some servers stop at the first that is absent.
+        # One by one: in a request for many keys, some servers stop at the first that is absent.
         for key in keys:
             try:
                 obstore.delete(self._here(), checked_key(key))
@@ -136,7 +136,7 @@ class ObjectStore(Store):
 
     def _put(self, key: str, value: memoryview) -> bool:
         try:
-            # A put in many requests has no condition that all servers know.
+            # A multipart upload has no condition that all servers support.
             obstore.put(self._here(), key, value, mode="create", use_multipart=False)
             return True
         except AlreadyExistsError:
@@ -150,15 +150,15 @@ class ObjectStore(Store):
         return self._bucket
 
     def _refuse(self, error: Exception, key: str) -> None:
-        """Raise what no repetition changes."""
+        """Raise errors that a retry can't change."""
         fact, hint = "", ""
         status = _STATUS.search(str(error))
-        # Of a listing obstore only says that it failed.
+        # For a listing obstore only says that it failed.
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or (status and status[1] in ("401", "403")):
-            fact = "the store does not let us in"
+            fact = "the store refuses access"
             hint = "it needs the rights to get, put, delete and list; without the last, S3 forbids to ask for what is absent"
         elif _NO_BUCKET.search(str(error)):
-            fact, hint = "the store's bucket does not exist", "is its name right? It is not made by us"
+            fact, hint = "the store's bucket does not exist", "check its name; snowmelt does not create buckets"
         elif isinstance(error, NotImplementedError):
             fact, hint = "the store can't put if absent", "is conditional put switched off in its options or environment?"
         if fact:
@@ -174,11 +174,11 @@ class ObjectStore(Store):
         return f"ObjectStore({self._name!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise InvariantBroken("a store does not travel; it is opened where it is used", detail=self._name)
+        raise InvariantBroken("a store can't be pickled; open it where it is used", detail=self._name)
 
 
 def why(error: Exception) -> str:
-    """What an error of obstore says that is fit to be shown."""
+    """The part of an obstore error that is safe to show."""
     text = str(error)
     words = [f"status {match[1]}" for match in [_STATUS.search(text)] if match]
     words += [match[1] for match in [_CODE.search(text)] if match]
@@ -193,11 +193,11 @@ def open_store(
     timeout_s: float = 30,
     retries_max: int = 4,
 ) -> Store:
-    """Open a store by its address. Nothing is asked of it yet, so a wrong one is found by the first use.
+    """Open a store by its address. No request is sent yet, so the first use finds a wrong address.
 
     A path or `file:///path`, `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, or `memory://`, a new one each
-    time. `options` are obstore's (`region`, `endpoint`, …), secrets by reference; what is not given comes from the environment.
-    `timeout_s` is for one request, of which there are at most 1 + `retries_max` a call.
+    time. `options` are obstore's (`region`, `endpoint`, …), secrets by reference; the environment gives the missing ones.
+    `timeout_s` is per request; a call makes at most 1 + `retries_max` requests.
     """
     if isinstance(where, BucketAddress):
         return open_store(where.url, dict(where.options), timeout_s=timeout_s, retries_max=retries_max)
@@ -207,7 +207,7 @@ def open_store(
     scheme, separator, _ = url.partition("://")
     if not separator or scheme == "file":
         return LocalStore(_path(url) if separator else url)
-    # The rest of a wrong address may hold credentials, so errors don't repeat it.
+    # The rest of a wrong address may hold credentials, so errors don't quote it.
     try:
         address = urlsplit(url)
         odd = address.query or address.fragment or address.username or address.password or address.port
@@ -236,7 +236,7 @@ def open_store(
 
 
 def check_options(url: str, options: Mapping[str, str | Secret]) -> None:
-    """Refuse options that no such store has, and secrets in the clear. Nothing is looked up yet."""
+    """Refuse unknown options, and secrets in the clear. No reference is resolved yet."""
     clear = sorted(name for name, value in options.items() if not isinstance(value, Secret) and name not in PLAIN_OPTIONS)
     if clear:
         raise InvalidConfig(
@@ -246,7 +246,7 @@ def check_options(url: str, options: Mapping[str, str | Secret]) -> None:
         )
     if any("@" in value or "?" in value for value in options.values() if isinstance(value, str)):
         raise InvalidConfig("an option of the store may hold credentials", hint="they have options of their own")
-    # As base64, which is what some of them have to be. What is not given may be in the environment.
+    # In base64, because some options must be. The environment may have the missing ones.
     shown = {name: "eA==" if isinstance(value, Secret) else value for name, value in options.items()}
     open_store(url, ({"account_name": "x"} if url.startswith("az://") else {}) | shown)
 

@@ -1,17 +1,17 @@
-"""Records: typed values in an envelope that proves itself.
+"""Records: typed values in an envelope with a checksum.
 
     {"bytes":17,"kind":"intent","sha256":"…","snowmelt":1,"version":3}⏎ body
 
-The hash is of kind, version and body, so no flipped bit makes one record another. A record of more than `PART_BYTES_MAX` lies
-in parts beside its key, named by their hashes, and what is at the key is the list of them:
+The hash covers kind, version and body, so a flipped bit can't turn one record into another. A record of more than `PART_BYTES_MAX` is
+stored in parts beside its key, named by their hashes, and the object at the key is the list of them:
 
     intent/00000000000000000007               kind "parts": sizes and hashes
     intent/00000000000000000007.parts/<hash>  a piece of the record, envelope and all
 
 Laws:
-- Parts are durable before the list of them is; only the list is put-if-absent, so it decides who won like any other record.
-- A part belongs to one key. Whatever the winner's list does not name is nobody's, and the loser removes its own.
-- Empty, torn, too long, of another kind, of a version that is not known: `Corrupt`, naming the key and never the content.
+- Parts are durable before the list of them is. Only the list is put-if-absent, so it decides who won like any other record.
+- A part belongs to one key. A part that the winner's list does not name is garbage, and the loser removes its own.
+- Empty, torn, too long, of another kind, of an unknown version: `Corrupt`, naming the key and never the content.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _PARTS_NAME: Final = "parts"
 
 @dataclass(frozen=True, slots=True)
 class RecordKind(Generic[T]):
-    """What a record is: its name and version in the envelope, and the frozen dataclass that its body is read as."""
+    """A kind of record: its name and version in the envelope, and the frozen dataclass of its body."""
 
     name: str
     version: int
     type: type[T]
     older: Mapping[int, Callable[[bytes], T]] = field(default_factory=dict)
-    """How bodies of earlier versions are read."""
+    """Readers for the bodies of earlier versions."""
 
     def __post_init__(self) -> None:
         check(_NAME.fullmatch(self.name) is not None, "a kind of record has a forbidden name", ascii(self.name)[:80])
@@ -81,7 +81,7 @@ _PARTS: Final = RecordKind(_PARTS_NAME, 1, _Parts)
 def pack(kind: RecordKind[T], value: T) -> bytes:
     """The bytes of a record. Equal values have equal bytes."""
     body = encode(value)
-    header = _Header(FORMAT, kind.name, kind.version, len(body), _seal(kind.name, kind.version, body))
+    header = _Header(FORMAT, kind.name, kind.version, len(body), _digest(kind.name, kind.version, body))
     return encode(header) + b"\n" + body
 
 
@@ -100,7 +100,7 @@ def unpack(kind: RecordKind[T], key: str, raw: bytes) -> T:
     raise _corrupt(key, f"{kind.name} has version {header.version}, known up to {kind.version}", hint="was it written by a newer snowmelt?")
 
 
-def _seal(kind: str, version: int, body: bytes) -> str:
+def _digest(kind: str, version: int, body: bytes) -> str:
     digest = hashlib.sha256(f"{kind} {version}\n".encode())
     digest.update(body)
     return digest.hexdigest()
@@ -119,7 +119,7 @@ def _open(key: str, raw: bytes) -> tuple[_Header, bytes]:
     body = raw[end + 1 :]
     if len(body) != header.bytes:
         raise _corrupt(key, f"its body has {len(body)} bytes, not {header.bytes}")
-    if header.sha256 != _seal(header.kind, header.version, body):
+    if header.sha256 != _digest(header.kind, header.version, body):
         raise _corrupt(key, "its hash is wrong")
     return header, body
 
@@ -132,7 +132,7 @@ def _corrupt(key: str, detail: str, *, hint: str = "") -> Corrupt:
 
 
 def settle_record(store: Store, key: str, kind: RecordKind[T], value: T, *, wait: Callable[[int], None] | None = None) -> Won | Lost[T]:
-    """Write a record where there is none, and say whose is there. As `numbered.settle`; of any size up to `RECORD_BYTES_MAX`."""
+    """Write a record if there is none, and say whose is there. As `numbered.settle`, for any size up to `RECORD_BYTES_MAX`."""
     raw = pack(kind, value)
     check(len(raw) <= RECORD_BYTES_MAX, "a record is too large", f"{key}: {len(raw)} bytes")
     parts: dict[str, memoryview] = {}
@@ -149,29 +149,29 @@ def settle_record(store: Store, key: str, kind: RecordKind[T], value: T, *, wait
     other = unpack(kind, key, _whole(store, key, result.value))
     if parts:
         kept = set(_parts_of(key, result.value))
-        # Left over if it fails, as after a crash: it costs space and harms nobody.
+        # If this fails they stay, as after a crash: they cost space and do no harm.
         with contextlib.suppress(Unavailable):
             store.delete(part_key for part_key in parts if part_key not in kept)
     return Lost(other)
 
 
 def get_record(store: Store, key: str, kind: RecordKind[T]) -> T | None:
-    """The record at a key; None: there is surely none. A list whose parts are missing is `Corrupt`."""
+    """The record at a key. None: there surely is none. A list whose parts are missing is `Corrupt`."""
     raw = store.get(key)
     return None if raw is None else unpack(kind, key, _whole(store, key, raw))
 
 
 def read_record(store: Store, key: str, kind: RecordKind[T]) -> T:
-    """The record that must be there. Missing is `Corrupt`."""
+    """A record that must exist. Missing is `Corrupt`."""
     return unpack(kind, key, _whole(store, key, store.read(key)))
 
 
 def delete_records(store: Store, keys: Iterable[str]) -> None:
-    """Let go of records and their parts; twice is harmless. Only below a floor: parts go before the list of them."""
+    """Delete records and their parts; twice is harmless. Only below a floor. Parts are deleted before the list of them."""
     for key in keys:
         raw = store.get(key)
         if raw is not None:
-            # Nobody may ask for it again, so damage is no reason to keep it.
+            # No reader asks for it again, so damage is no reason to keep it.
             with contextlib.suppress(Corrupt):
                 store.delete(_parts_of(key, raw))
         store.delete([key])

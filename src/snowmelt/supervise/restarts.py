@@ -18,14 +18,13 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, Protocol
 
+from snowmelt import budgets
 from snowmelt.columnar.kernels import kernel_folder
 from snowmelt.engine.loop.driver import Progress
 from snowmelt.engine.tasks.jobs import SparkGone
 from snowmelt.errors import OutcomeUnknown, Unavailable
 from snowmelt.supervise.terminal import Watcher
 
-RESTARTS_MAX: Final = 10
-PAUSE_S_MAX: Final = 60.0
 LOOK_S: Final = 0.25
 INTERRUPTED: Final = 130
 
@@ -59,7 +58,7 @@ class Interrupts:
 
 
 class Driver(Protocol):
-    """What `supervise` needs of `engine.driver.pipeline.Pipeline`."""
+    """What `supervise` needs of `engine.driver.pipeline.PipelineDriver`."""
 
     @property
     def progress(self) -> Progress: ...
@@ -89,12 +88,10 @@ def supervise(
             reached = driver.progress.epoch
             tries = 1 if reached > epoch else tries + 1
             epoch = max(epoch, reached)
-            if tries > RESTARTS_MAX:
-                raise type(error)(
-                    error.fact, detail=f"{error.detail}; {RESTARTS_MAX} new drivers met the same".removeprefix("; ")
-                ) from error
-            pause_s = min(PAUSE_S_MAX, 2.0 ** (tries - 1))
-            watcher.note("warning", f"{error}; a new driver starts in {pause_s:.0f} s, {tries} of {RESTARTS_MAX}")
+            if budgets.DRIVERS.is_spent(tries):
+                raise type(error)(error.fact, detail=f"{error.detail}; {tries - 1} new drivers met the same".removeprefix("; ")) from error
+            pause_s = budgets.DRIVERS.pause_s(tries)
+            watcher.note("warning", f"{error}; a new driver starts in {pause_s:.0f} s, {tries} of {budgets.DRIVERS.retries_max}")
             asked.wait(pause_s)
         else:
             watcher.look(driver.progress, final=True)
@@ -127,7 +124,7 @@ def start_compiling(watcher: Watcher, *, clock: Callable[[], float] = time.monot
     """Compile the kernels of a pipeline's tasks in a thread, beside Spark's start, and tell how far that is. Where they are in the cache
     this takes a moment, and nothing is told. Returns what waits for its end, or until the event is set.
 
-    Without this the first worker daemon would do it, for half a minute in which nobody could say why nothing happens.
+    Without this the first worker daemon would do it, for half a minute without a sign of why nothing happens.
     """
     due, failed, over = 0.0, [], threading.Event()
 

@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from snowmelt.config.values import SECRET_ENTRY
 from snowmelt.credentials import Secret
 from snowmelt.errors import InvalidConfig, SnowmeltError
+from snowmelt.sections.values import SECRET_ENTRY
 
 PIPELINE_DAEMON: Final = "snowmelt.engine.tasks.daemon"
 TIERING_DAEMON: Final = "snowmelt.engine.tiering.daemon"
@@ -128,7 +128,7 @@ def _quiet_connections() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A JVM whose start is interrupted would live on without us. A Ctrl-C that comes meanwhile is heard behind that; it is not blocked,
+    """A JVM whose start is interrupted would live on without us. A Ctrl-C that comes meanwhile is heard after that; it is not blocked,
     because whatever is started inside would have it blocked too."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -146,7 +146,7 @@ def _uninterrupted() -> Iterator[None]:
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
     """Spark puts a handler of Ctrl-C in place that talks to its JVM, in the midst of whatever was interrupted. Here it is taken away again,
-    and a Ctrl-C that comes meanwhile is heard behind that."""
+    and a Ctrl-C that comes meanwhile is heard after that."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -299,7 +299,7 @@ def round_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[Roun
 
 
 def relay_teller(out: Callable[[str], None], *, as_json: bool) -> Callable[[RelayStatus], None]:
-    """What a relay without a driver says: a line when it begins, stops, pauses or goes on, and how far it is now and then."""
+    """What a relay without a driver says: a line when it begins, stops, pauses or resumes, and how far it is now and then."""
     last: RelayStatus | None = None
     due = 0.0
 

@@ -1,6 +1,6 @@
-"""Tiering of Fluss tables into the lake: what is decided, without doing any of it.
+"""Tiering of Fluss tables into the lake: the decisions, without any effect.
 
-offsets    up to where a lake table has its Fluss table
+offsets    how far a lake table has its Fluss table
 splits     what a round reads of each bucket
 fence      where a round begins, and whether it may still be published
 rounds     one round of one table, from its hand-out to its end

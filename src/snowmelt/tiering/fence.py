@@ -1,13 +1,13 @@
 """Where a round begins, and whether it may still be published.
 
 Laws:
-- What the lake has is told by the lake: the newest snapshot of the tiering user names the offsets. Fluss may not have heard of it.
-- A round names the newest snapshot that it saw, its *base*. It may be published if the tiering user has none above it, as asked of the
-  very snapshot that each try builds on. Others' snapshots, such as a compaction's, are no hindrance. Nothing else fences: Fluss'
-  epochs repeat after a restart of its coordinator, and the commit user and identifier are those of all services.
-- A round is known by the file of its offsets, whose name the coordinator makes anew each time. So a try whose answer was lost is looked
-  for, and may be repeated.
-- Not to be found is not the same as not to be there. Where snapshots are missing that might have told, it is a stop.
+- The lake alone says what it has: the newest snapshot of the tiering user names the offsets. Fluss may not know that snapshot.
+- A round names the newest snapshot that it saw, its *base*. It may be published if the tiering user has none after it, judged on the
+  very snapshot that each try builds on. Snapshots of other programs, such as a compaction's, do not fence. Nothing else fences: Fluss'
+  epochs repeat after a restart of its coordinator, and all services share the commit user and identifier.
+- A round is identified by its file of offsets, for which the coordinator makes a new name each time. So a try whose answer was lost can
+  be searched for, and may be repeated.
+- A snapshot that is not found may still have existed. Where snapshots are missing that could tell, the round stops.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Tiered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeView:
-    """A lake table at its newest snapshot."""
+    """A lake table as of its newest snapshot."""
 
     identity: str
-    """Tells it from another table of its name."""
+    """Differs from that of another table with the same name."""
     schema: int
     latest: int
-    """The newest snapshot, of whomever; 0: there is none."""
+    """The newest snapshot, of any program; 0: there is none."""
     whole_from: int
-    """From this number on up to the newest all snapshots are there."""
+    """From this number up to the newest, no snapshot is missing."""
     tiered: tuple[Tiered, ...]
-    """Those of the tiering user, the newest first: all above the base that was asked for, and one at least if there is any."""
+    """Those of the tiering user, the newest first: all after the base, and at least one if there is any."""
     rows: bool
-    """The newest snapshot refers to data."""
+    """Whether the newest snapshot refers to data."""
 
     @property
     def newest(self) -> Tiered | None:
@@ -51,7 +51,7 @@ class LakeView:
 
 @dataclass(frozen=True, slots=True)
 class KnownToFluss:
-    """What Fluss says that the lake has."""
+    """What Fluss says about the lake."""
 
     snapshot: int
     ends: Mapping[Bucket, int]
@@ -59,12 +59,12 @@ class KnownToFluss:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a round was planned on, and what it has to find again."""
+    """What a round was planned on, and must find again."""
 
     identity: str
     schema: int
     snapshot: int
-    """The newest of all when the round began: no snapshot of the tiering user may come behind it."""
+    """The newest of all when the round began: no snapshot of the tiering user may come after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +75,28 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """Fluss never learned of the lake's newest snapshot: whoever tiered it died in between. It is told, then all is looked at anew."""
+    """Fluss does not know the lake's newest snapshot: its service died between the two commits. Fluss is told, then the round looks
+    again."""
 
     tiered: Tiered
 
 
 @dataclass(frozen=True, slots=True)
 class PublishRound:
-    """As the snapshot behind this one."""
+    """Publish as the snapshot after this one."""
 
     on: int
 
 
 @dataclass(frozen=True, slots=True)
 class RoundInLake:
-    """It is in the lake, as this snapshot."""
+    """The lake has it, as this snapshot."""
 
     snapshot: int
 
 
 def decide_start(table_id: int, lake: LakeView, offsets: Offsets | None, known: KnownToFluss | None) -> Start | Untold:
-    """Where a round of a table begins. `offsets`: what the file says that the lake's newest tiering snapshot names."""
+    """Where a round of a table begins. `offsets`: the content of the file that the lake's newest tiering snapshot names."""
     base = Base(lake.identity, lake.schema, lake.latest)
     newest = lake.newest
     if newest is not None:
@@ -118,7 +119,7 @@ def decide_start(table_id: int, lake: LakeView, offsets: Offsets | None, known: 
             raise _lost(known, f"its newest tiered one is {newest.snapshot}")
         return Start(base, offsets)
     if known is not None:
-        # Expired. Fluss is right about it, unless somebody tiered later and that is expired too, or the table is another.
+        # Expired. Fluss is right about it, unless a later tiered snapshot is expired too, or the table is another one.
         if known.snapshot > lake.latest or lake.whole_from > known.snapshot + 1:
             raise _lost(known, f"its snapshots are those from {lake.whole_from} to {lake.latest}" if lake.latest else "it has no snapshot")
         return Start(base, Offsets(table_id, known.ends))
@@ -132,7 +133,7 @@ def decide_start(table_id: int, lake: LakeView, offsets: Offsets | None, known: 
 
 
 def judge(base: Base, path: str, lake: LakeView) -> PublishRound | RoundInLake:
-    """Whether a round may be published on what the lake table is now. `Fenced`: somebody else's round came first."""
+    """Whether a round may be published on the lake table's current state. `Fenced`: another service's round came first."""
     if lake.identity != base.identity:
         raise Fenced("a lake table was dropped and made anew since its round began")
     if lake.latest < base.snapshot:

@@ -1,19 +1,18 @@
 """The book of KV snapshot leases: which snapshots rounds may read, and what is still to be said to the coordinator about them.
 
 A lease keeps Fluss from deleting KV snapshots while they are read. It belongs to one round of one table and has an id of its own. The book
-says which call is due; who has a connection makes it and brings the answer. Time is an argument everywhere, monotonic.
+says which call is due; the owner of the connection makes it and brings the answer. Time is an argument everywhere, monotonic.
 
     States. A lease is LISTING (which snapshots are the newest), ACQUIRING them, CHECKING by another list that they still are, LOOKING up
-    their files, HELD; then ENDING until the server confirms its drop, and GONE. A bucket of it is wanted, leased, verified, read; then let
-    go of until the server confirms its release. Nothing is durable: who crashes leaves leases that expire.
+    their files, HELD; then ENDING until the server confirms its drop, and GONE. A bucket of it is wanted, leased, verified, read; then
+    released until the server confirms it. Nothing is durable: a crash leaves leases that expire.
 
-    Forbidden orders. A snapshot is read before its lease is verified: the server says yes to snapshots that are gone, so what was
-    leased must be the newest in a list taken *behind* the acquire, at the same coordinator (one connection, one epoch) as the list
+    Must never happen. A snapshot is read before its lease is verified: the server says yes to snapshots that are gone, so what was
+    leased must be the newest in a list taken *after* the acquire, at the same coordinator (one connection, one epoch) as the list
     before it. A snapshot is read, or a round commits, when more than the duration has passed since the last renewal that
     succeeded was sent: it may have been deleted in between, whatever the server says later. That holds of a bucket until it is released:
-    a release that comes too late is a loss. Anything is sent of a lease
-    behind its drop: a late renewal would make it anew. A renewal names a bucket that is being let go of. Two calls are under way
-    at once.
+    a release that comes too late is a loss. Anything is sent of a lease after its drop: a late renewal would make it anew. A renewal names
+    a bucket that is being released. Two calls are under way at once.
 
     Memory. Per lease its buckets and their files, until it is over; leases at most `leases_max`. What the server can't be told is forgotten
     when it has expired there by itself.
@@ -32,9 +31,27 @@ from typing import Final
 from snowmelt.errors import Unavailable, check, present
 from snowmelt.model.fluss import Bucket, KvSnapshot, SnapshotFiles
 from snowmelt.model.table import TableId
+from snowmelt.tiering.lease_steps import (
+    Acquire,
+    Acquired,
+    Answer,
+    Confirmed,
+    Drop,
+    Endpoint,
+    FilesRead,
+    LeasedSnapshot,
+    Listed,
+    ListSnapshots,
+    NoAnswer,
+    ReadFiles,
+    Readiness,
+    Refused,
+    Release,
+    Step,
+)
 
 DURATION_MS: Final = 10 * 60 * 1000
-"""What a crash costs at most, but for the server's check interval: so long nobody can delete what it had leased."""
+"""What a crash costs at most, but for the server's check interval: for that time nothing that it had leased can be deleted."""
 DURATION_MS_MIN: Final = 120
 LEASES_MAX: Final = 1000
 TRIES_MAX: Final = 20
@@ -84,114 +101,7 @@ LEASE_LIFE: Final[Mapping[tuple[LeasePhase, LeaseTrigger], LeasePhase]] = {
 }
 
 
-# ---- what is due
-
-
-@dataclass(frozen=True, slots=True)
-class ListSnapshots:
-    """The newest KV snapshots of a table, of these partitions of it (None: it has none)."""
-
-    lease: str
-    path: TableId
-    partitions: tuple[str | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Acquire:
-    lease: str
-    duration_ms: int
-    snapshots: Mapping[Bucket, int]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFiles:
-    lease: str
-    snapshot: KvSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    lease: str
-    buckets: frozenset[Bucket]
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    lease: str
-
-
-Step = ListSnapshots | Acquire | ReadFiles | Release | Drop
-
-
-# ---- what came of it
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Whom was spoken to. Epochs repeat when a coordinator starts again, a connection does not survive that."""
-
-    connection: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    place: Endpoint
-    table: int
-    snapshots: Mapping[Bucket, KvSnapshot]
-
-
-@dataclass(frozen=True, slots=True)
-class Acquired:
-    connection: int
-    unavailable: frozenset[Bucket] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class FilesRead:
-    files: SnapshotFiles
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """Of a release or a drop."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
-    """No answer, or an error that passes. It may have happened."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """An error that does not pass."""
-
-    why: str
-
-
-Answer = Listed | Acquired | FilesRead | Confirmed | NoAnswer | Refused
-
-
 # ---- what a round sees
-
-
-@dataclass(frozen=True, slots=True)
-class LeasedSnapshot:
-    """A snapshot that may be read."""
-
-    snapshot: KvSnapshot
-    files: SnapshotFiles
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """`ready`: splits may be handed out, of these buckets; those without a snapshot are not among them. `failure`: the round must fail."""
-
-    ready: bool
-    failure: str
-    snapshots: Mapping[Bucket, LeasedSnapshot]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +143,7 @@ class _Lease:
     covered_ms: int | None = None
     """Up to here the server can't have deleted anything: when the last renewal that succeeded was sent, and the duration."""
     expired_ms: int | None = None
-    """Behind this the server has nothing of the lease: when the last renewal came back, in whatever way, and the duration."""
+    """After this the server has nothing of the lease: when the last renewal came back, in whatever way, and the duration."""
     held_ms: int | None = None
     """When it was ready to be read under."""
     renewal_ms: int = 0
@@ -282,7 +192,7 @@ class LeaseBook:
         return Readiness(ready, "", snapshots)
 
     def release(self, lease: str, buckets: frozenset[Bucket], now_ms: int) -> None:
-        """These buckets were read whole and are read no more. One whose time was over by now is a loss: what was read of it may not be all.
+        """These buckets were read whole and are read no more. One whose time was over by now is a loss: perhaps not all of it was read.
         Buckets that the lease does not have are passed over, so twice is fine."""
         self._expire(now_ms)
         found = self._leases.get(lease)
@@ -297,7 +207,7 @@ class LeaseBook:
         self._drop_at_last(found)
 
     def end(self, lease: str) -> None:
-        """The round is over, whatever came of it: everything it has is let go of. Twice is fine."""
+        """The round is over, whatever came of it: everything it has is released. Twice is fine."""
         found = self._leases.get(lease)
         if found is not None:
             found.over_for_round = True
@@ -315,7 +225,7 @@ class LeaseBook:
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """Leases that the server may have, for whoever has to drop them without the book."""
+        """Leases that the server may have, for a program that has to drop them without the book."""
         return tuple(one.id for one in self._leases.values() if one.expired_ms is not None and one.phase is not LeasePhase.GONE)
 
     def take_lost(self) -> list[tuple[str, str]]:

@@ -1,10 +1,10 @@
-"""Up to where a lake table has its Fluss table, per bucket.
+"""How far a lake table has its Fluss table, per bucket.
 
 Laws:
-- An offset is exclusive: the lake has everything below it, and the next round begins with it. Ranges are half-open everywhere.
-- The file of offsets is written by the Fluss coordinator and named by a lake snapshot; it is parsed strictly. What is not understood
-  is an error, never "nothing was tiered", which would bring all rows again.
-- A bucket that a file does not name was never brought. A *file* that is not there says nothing of the kind.
+- An offset is exclusive: the lake has everything below it, and the next round begins at it. Ranges are half-open everywhere.
+- The Fluss coordinator writes the file of offsets, and a lake snapshot names it. It is parsed strictly. Unknown content is an error and
+  never means "nothing was tiered", because that would tier all rows again.
+- A bucket that a file does not name was never tiered. A missing *file* does not mean that.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from snowmelt.model.fluss import NEVER, Bucket
 _VERSION: Final = 1
 _LONG_MAX: Final = 2**63 - 1
 _BUCKETS_MAX: Final = 1 << 20
-"""Of a whole file: far above what Fluss lets anybody make, and below what would fill the memory."""
+"""For a whole file: far above what Fluss allows, and too little to fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What a file of offsets says: of which table, and where each bucket goes on."""
+    """The content of a file of offsets: the table, and the next offset of each bucket."""
 
     table_id: int
     ends: Mapping[Bucket, int]
 
     def moved(self, ends: Mapping[Bucket, int]) -> Offsets:
-        """With these buckets further on. All others stay, so that whoever merges this over something older can't take one back."""
+        """With new offsets for these buckets. All others are kept, so that a merge over an older file can't take one back."""
         for bucket, end in ends.items():
             check(end >= self.ends.get(bucket, 0), "an offset would go back", f"{bucket}: from {self.ends.get(bucket)} to {end}")
         return Offsets(self.table_id, {**self.ends, **ends})
 
     def says(self, wanted: Offsets) -> bool:
-        """Whether every offset that is wanted is here, as it is wanted. Others may be too, of partitions that are gone."""
+        """Whether all wanted offsets are here, and equal. There may be others, of dropped partitions."""
         return self.table_id == wanted.table_id and all(self.ends.get(bucket) == end for bucket, end in wanted.ends.items())
 
 
@@ -74,7 +74,7 @@ def parse_offsets(content: bytes, name: str) -> Offsets:
 
 
 def _ends(found: Any, table_id: int, partition: int | None, name: str) -> dict[Bucket, int]:
-    """Places in the list are bucket numbers, and NEVER stands for a bucket that is not known."""
+    """The index in the list is the bucket number; NEVER stands for an unknown bucket."""
     if not isinstance(found, list) or len(found) > _BUCKETS_MAX:
         raise _unreadable(name, "its offsets are no list, or too long a one")
     numbers = ((place, _whole(offset, name, NEVER)) for place, offset in enumerate(found))

@@ -4,30 +4,61 @@ States. `ROUND` says which turn leads where. A state says what is true, and in e
 whose outcome it gives back. Nothing of it is durable: all that a later round needs is in the lake and in Fluss, so a service that dies
 anywhere leaves nothing but staged files, which no snapshot names.
 
-Forbidden orders. A plan before Fluss knows of the lake's newest tiered snapshot: PREPARE merges over what Fluss knows. A read of a KV
+Must never happen. A plan before Fluss knows of the lake's newest tiered snapshot: PREPARE merges over what Fluss knows. A read of a KV
 snapshot that is not leased. PREPARE of less than all buckets' offsets: Fluss may have gone back by then, through the late word of a
 round that slept. A lake commit begun more than `SILENCE_MS_MAX` after the last heartbeat that was answered was sent, or after an
-answer that names an error: the table is somebody else's by then, or will be. Files deleted that the lake may yet get: those of
+answer that names an error: the table is another service's by then, or will be. Files deleted that the lake may yet get: those of
 a commit whose answer was lost, which may land late, stay. A word to Fluss about a snapshot that is not the lake's newest tiered one. A
 report of a table that is no longer ours: after a restart of the coordinator epochs repeat, and it would be taken for the new owner's.
 
 None of this keeps a round that slept from committing late; what does is `fence.judge`, in every try of the commit.
 
-Memory. A split and an offset per bucket, and what its writer left behind, some hundred bytes a file.
+Memory. A split and an offset per bucket, and what its writer has left, some hundred bytes a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar, assert_never
 
 from snowmelt.errors import Corrupt, InvariantBroken, SourceDrift, check
 from snowmelt.model.fluss import Bucket, KvSnapshot
-from snowmelt.tiering.fence import Base, KnownToFluss, LakeView, Start, Tiered, Untold, decide_start
+from snowmelt.tiering.fence import KnownToFluss, LakeView, Start, Tiered, Untold, decide_start
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.splits import BucketLog, Budget, SnapshotSplit, Split, SplitPlan, plan_splits
+from snowmelt.tiering.round_steps import (
+    Absent,
+    BucketRead,
+    CheckTable,
+    Clean,
+    Cleaned,
+    Commit,
+    CommitPrepared,
+    Confirm,
+    Failed,
+    LakeCommitted,
+    LeaseSnapshots,
+    ListBuckets,
+    LogsListed,
+    Look,
+    LookBack,
+    Looked,
+    NewestConfirmed,
+    Outcome,
+    Overtaken,
+    Prepare,
+    ReadSplits,
+    Report,
+    RoundReported,
+    SnapshotsLeased,
+    SplitsRead,
+    Step,
+    TableSeen,
+    Tell,
+    Told,
+    Unclear,
+)
+from snowmelt.tiering.splits import BucketLog, Budget, SnapshotSplit, SplitPlan, plan_splits
 
 _T = TypeVar("_T")
 SILENCE_MS_MAX: Final = 90_000
@@ -103,7 +134,7 @@ ROUND: Final[dict[tuple[RoundState, RoundTrigger], RoundState]] = {
     (RoundState.HANDED_OUT, RoundTrigger.LOOKED): RoundState.SEEN,
     (RoundState.SEEN, RoundTrigger.PLANNED): RoundState.PLANNED,
     (RoundState.SEEN, RoundTrigger.NOTHING): RoundState.TOLD,
-    # Rows are lost, or only we were slow: another round came in between, and the log was cut behind it.
+    # Rows are lost, or only we were slow: another round came in between, and the log was cut after it.
     (RoundState.SEEN, RoundTrigger.DOUBTED): RoundState.DOUBTED,
     (RoundState.DOUBTED, RoundTrigger.OVERTAKEN): RoundState.VOID,
     (RoundState.PLANNED, RoundTrigger.LEASED): RoundState.LEASED,
@@ -121,6 +152,8 @@ ROUND: Final[dict[tuple[RoundState, RoundTrigger], RoundState]] = {
     (RoundState.COMMITTED, RoundTrigger.OVERTAKEN): RoundState.TOLD,
     (RoundState.NEWEST, RoundTrigger.TOLD): RoundState.TOLD,
     (RoundState.NEWEST, RoundTrigger.UNKNOWN): RoundState.COMMITTED,
+    # The lake has it, so nothing is cleaned. The next round tells Fluss first.
+    (RoundState.NEWEST, RoundTrigger.FAILED): RoundState.GIVEN_UP,
     (RoundState.TOLD, RoundTrigger.REPORTED): RoundState.FINISHED,
     (RoundState.TOLD, RoundTrigger.LOST): RoundState.FENCED,
     (RoundState.VOID, RoundTrigger.CLEANED): RoundState.GIVEN_UP,
@@ -131,220 +164,6 @@ ROUND: Final[dict[tuple[RoundState, RoundTrigger], RoundState]] = {
 }
 
 ENDS: Final = (RoundState.FINISHED, RoundState.FAILED, RoundState.FENCED)
-
-
-# ---- what the shell does next
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Ask Fluss what it knows, *then* look at the lake table and its newest file of offsets: the other way round Fluss may have learned
-    of a snapshot that we did not see, and the lake would seem to have lost it. Where Fluss names offsets whose file it has deleted, by a
-    late word, it knows nothing, and will be told anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Tell Fluss of a lake snapshot (COMMIT). What an earlier round left untold has no `ends` to say: its file has them.
-
-    Fluss deletes the files of offsets of all that it knew before `keep_from`, and of all, this one's own included, if nothing is said.
-    A word that is repeated, or comes late, must not take the file that the lake's newest snapshot names.
-    """
-
-    tiered: Tiered
-    ends: Mapping[Bucket, int]
-    keep_from: int
-
-
-@dataclass(frozen=True, slots=True)
-class ListBuckets:
-    """List every bucket's log and newest KV snapshot, at the same coordinator."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseSnapshots:
-    """Have these held, verified. Which snapshots they are in the end is the outcome: a newer one may have come."""
-
-    wanted: Mapping[Bucket, KvSnapshot]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadSplits:
-    """Read and stage, in tasks. Files are written by writers that were opened after the round's look at the lake."""
-
-    splits: tuple[Split, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckTable:
-    """Ask Fluss for the table's id and schema id, by its path."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """Have Fluss write these offsets (PREPARE), and read back what it wrote."""
-
-    offsets: Offsets
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Commit to the lake, as `fence.judge` says. Empty where buckets moved without rows."""
-
-    base: Base
-    path: str
-    messages: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LookBack:
-    """Judge once more whether the lake has it. To be repeated until the lake answers."""
-
-    base: Base
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Confirm:
-    """Look which is the newest tiered snapshot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clean:
-    """Delete what the round staged, but for what a snapshot refers to."""
-
-    messages: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """With a heartbeat, until it is answered: finished or failed. `more`: due again at once."""
-
-    finished: bool
-    more: bool
-
-
-Step = Look | Tell | ListBuckets | LeaseSnapshots | ReadSplits | CheckTable | Prepare | Commit | LookBack | Confirm | Clean | Report
-
-
-# ---- what came of it
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    lake: LakeView
-    offsets: Offsets | None
-    """What the file says that the newest tiered snapshot names."""
-    known: KnownToFluss | None
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    known: bool
-    """False: the answer was lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogsListed:
-    logs: Sequence[BucketLog]
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotsLeased:
-    held: Mapping[Bucket, KvSnapshot]
-
-
-@dataclass(frozen=True, slots=True)
-class BucketRead:
-    """What became of a split."""
-
-    bucket: Bucket
-    reached: int | None
-    """Behind the last row that was read; None: the partition is gone, and nothing was staged."""
-    messages: tuple[bytes, ...]
-    timestamp_ms: int = -1
-    """The greatest of its rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class SplitsRead:
-    reads: Sequence[BucketRead]
-
-
-@dataclass(frozen=True, slots=True)
-class TableSeen:
-    table_id: int | None
-    """None: there is no such table."""
-    schema_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommitPrepared:
-    path: str
-    written: Offsets
-
-
-@dataclass(frozen=True, slots=True)
-class LakeCommitted:
-    """The lake has it, found so by the commit or when looking back."""
-
-    snapshot: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unclear:
-    """The commit did not say what came of it. Every error of it but `Fenced` is one of these."""
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """Looked back: the lake does not have it, and it may be tried again. Where that would help nobody, `Failed` follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Overtaken:
-    """`Fenced` by the lake, at the commit or when looking back."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewestConfirmed:
-    newest: Tiered | None
-
-
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class RoundReported:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The step can't be done. `messages`: what was staged for all that."""
-
-    messages: tuple[bytes, ...] = ()
-
-
-Outcome = (
-    Looked
-    | Told
-    | LogsListed
-    | SnapshotsLeased
-    | SplitsRead
-    | TableSeen
-    | CommitPrepared
-    | LakeCommitted
-    | Unclear
-    | Absent
-    | Overtaken
-    | NewestConfirmed
-    | Cleaned
-    | RoundReported
-    | Failed
-)
 
 
 class Round:
@@ -383,14 +202,14 @@ class Round:
         self._settle()
 
     def silent(self, now_ms: int) -> bool:
-        """Whether the coordinator fell silent for too long before the commit, so that the table may be somebody else's."""
+        """Whether the coordinator fell silent for too long before the commit, so that another service may have the table."""
         return self.state in _BEFORE_THE_COMMIT and now_ms - self._heard_ms > SILENCE_MS_MAX
 
-    # ---- going on
+    # ---- step by step
 
     def next_step(self, now_ms: int) -> Step:
-        """What is to be done now. Asked again without an outcome in between it is the same, unless the coordinator fell silent; but a
-        commit that was begun is looked for."""
+        """What is to be done now. Asked again without an outcome in between it is the same, unless the coordinator fell silent; but after
+        a commit that was begun the next step looks back for it."""
         if self.silent(now_ms):
             self.lost()
         match self.state:
@@ -432,7 +251,7 @@ class Round:
     def take(self, outcome: Outcome) -> None:
         """What came of the step. After `lost` the outcome of a step that was under way is still to be given: its files are known by it.
 
-        An outcome that the round can't go on with raises (`SourceDrift`, `Corrupt`) and changes nothing; then `Failed` is to follow.
+        An outcome that ends the round raises (`SourceDrift`, `Corrupt`) and changes nothing; then `Failed` is to follow.
         """
         match outcome:
             case Looked(lake, offsets, known):
@@ -473,7 +292,7 @@ class Round:
                 self._messages = ()
                 self._move(RoundTrigger.CLEANED)
             case RoundReported():
-                # Lost while it was under way: whoever has the table has heard nothing of us.
+                # Lost while it was under way: the new owner of the table has heard nothing of us.
                 if self.state is not RoundState.FENCED:
                     self._move(RoundTrigger.REPORTED)
             case Failed(messages):
@@ -574,7 +393,7 @@ class Round:
 
     def _prepared(self, path: str, written: Offsets) -> None:
         if not written.says(self._offsets()):
-            # Nothing is committed with it; but why it is so somebody should find out.
+            # Nothing is committed with it; but an operator should find out why.
             raise Corrupt("Fluss wrote other offsets than it was given", detail=path)
         check(path != "", "a file of offsets has no name")
         self._path = path

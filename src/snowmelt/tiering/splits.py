@@ -1,15 +1,15 @@
 """What a round reads of each bucket.
 
 Laws:
-- Ranges of the log are half-open, [from, to). A KV snapshot holds everything below its log offset, so the log goes on with that one.
-- Where the lake has an offset, the round begins there and nowhere else. If the log does not reach back to it, rows are lost for good:
-  that is a stop, never a new beginning at what is left.
-- A log table that was never brought begins with what Fluss still has of it; a table with a key can't, since what is missing may have
-  been the last word on a key: it begins with a KV snapshot, or with a log that has never been cut.
-- A range of the log may be cut anywhere, a KV snapshot can't: it is a copy at one offset and has no order that one could go on in.
-  Whoever reads a range may end it early, but never with the old half of an update as its last row: without the new half the key
-  would be gone from the lake until the next round.
-- The log behind a KV snapshot waits for the next round: one writer a bucket, one thing at a time.
+- Ranges of the log are half-open, [from, to). A KV snapshot holds everything below its log offset, so the log continues at that offset.
+- If the lake has an offset, the round begins exactly there. If the log no longer reaches back to it, rows are lost for good: the round
+  stops, and never begins again with what is left.
+- A log table that was never tiered begins with what Fluss still has of it. A table with a key can't, because the missing log may have
+  had the last change of a key: it begins with a KV snapshot, or with a log that was never cut.
+- A range of the log may be divided anywhere, a KV snapshot can't: it is a copy at one offset, and has no order in which to continue.
+  A reader of a range may end early, but never with the old half of an update as its last row: without the new half the key
+  would be missing in the lake until the next round.
+- The log after a KV snapshot waits for the next round: one writer per bucket, one thing at a time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from snowmelt.model.fluss import Bucket, KvSnapshot
 
 @dataclass(frozen=True, slots=True)
 class BucketLog:
-    """A bucket as Fluss has it. Buckets of a partition that was dropped are not among those that a plan is made for."""
+    """Fluss' state of a bucket. A plan has no buckets of dropped partitions."""
 
     bucket: Bucket
     earliest: int
     latest: int
-    """Behind the last row."""
+    """The offset after the last row."""
     snapshot: KvSnapshot | None = None
 
 
@@ -43,7 +43,7 @@ class SnapshotSplit:
 
 @dataclass(frozen=True, slots=True)
 class LogSplit:
-    """The rows [start, stop) of a bucket's log. There may be fewer than the difference, or none."""
+    """The rows [start, stop) of a bucket's log. Some offsets may have no row."""
 
     bucket: Bucket
     start: int
@@ -55,7 +55,7 @@ Split = SnapshotSplit | LogSplit
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a round may read of the log, over all buckets. How many bytes that is can only be guessed before, so a reader counts too."""
+    """How much of the log a round may read, over all buckets. Its bytes can only be estimated in advance, so a reader counts too."""
 
     rows_max: int
     bytes_max: int
@@ -74,11 +74,11 @@ class Budget:
 class SplitPlan:
     splits: tuple[Split, ...]
     more: bool
-    """Something is left that could be read at once: the table is due again as soon as the round ends."""
+    """Something is left that could be read now: the table is due again as soon as the round ends."""
 
 
 def plan_splits(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[BucketLog], budget: Budget) -> SplitPlan:
-    """What to read, given where the lake goes on and what Fluss has."""
+    """What to read, given the lake's offsets and Fluss' state."""
     check(len({log.bucket for log in logs}) == len(logs), "a bucket is listed twice")
     copies: list[SnapshotSplit] = []
     ranges: list[LogSplit] = []
@@ -95,12 +95,12 @@ def plan_splits(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[Buc
 
 
 def decide_begin(keyed: bool, start: int | None, log: BucketLog) -> KvSnapshot | int:
-    """With what the reading of a bucket begins: with a KV snapshot, or with an offset of its log. `start`: where the lake goes on."""
+    """Where the read of a bucket begins: at a KV snapshot, or at an offset of its log. `start`: the lake's offset."""
     if start is None and keyed and log.snapshot is not None:
         _reaches(log, log.snapshot.offset, "its newest KV snapshot ends with")
         return log.snapshot
     if start is None:
-        # Of a key that was set in what is missing nobody knows any more.
+        # The missing log may have set a key, and no other place has that change.
         start = 0 if keyed else log.earliest
     _reaches(log, start, "the lake continues with")
     if start > log.latest:
@@ -122,7 +122,7 @@ def _reaches(log: BucketLog, start: int, what: str) -> None:
 
 
 def _cut(ranges: Iterable[LogSplit], rows: int) -> list[LogSplit]:
-    """Every bucket gets as much as any other; what a short one leaves goes to the longer ones. None gets fewer rows than an update has."""
+    """Buckets get equal shares; what a short one leaves goes to the longer ones. Each gets at least the rows of one update."""
     whole = list(ranges)
     left, share = len(whole), {}
     for split in sorted(whole, key=lambda split: split.stop - split.start):

@@ -1,11 +1,11 @@
-"""What a union read takes from where: the lake up to its offsets, and the log of Fluss behind them.
+"""What a union read takes from the lake, which is everything up to its offsets, and what from the log of Fluss after them.
 
 Laws:
-- A lake snapshot and its offsets are one pair: both are those of the newest snapshot of the tiering user, whether Fluss has heard of it
+- A lake snapshot and its offsets are one pair: both are those of the newest snapshot of the tiering user, whether Fluss knows it
   or not. The offsets of one with the rows of another would show changes twice, or not at all.
-- Where each bucket ends is fixed when the read is planned. Tasks that run later, or again, read the same rows.
-- A bucket that the lake has no offset of has no rows there either. It is read from Fluss alone, by the rules of a round (`splits`).
-- A partition that Fluss has dropped is read from the lake, as Fluss' own readers do: the lake keeps what is too old for Fluss.
+- The end of each bucket is fixed when the read is planned. Tasks that run later, or again, read the same rows.
+- A bucket without an offset in the lake has no rows there either. It is read from Fluss alone, by the rules of a round (`splits`).
+- A partition that Fluss has dropped is read from the lake, as Fluss' own readers do: the lake keeps partitions that expired in Fluss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from snowmelt.tiering.splits import BucketLog, decide_begin
 
 @dataclass(frozen=True, slots=True)
 class LakeOffsets:
-    """A lake snapshot, and up to where it has each bucket. 0: the lake has nothing."""
+    """A lake snapshot, and its offset of each bucket. 0: the lake has nothing."""
 
     snapshot: int
     offsets: Offsets
@@ -30,7 +30,7 @@ class LakeOffsets:
 
 @dataclass(frozen=True, slots=True)
 class BucketPart:
-    """What lies below `start` is in the lake, or in the KV snapshot if there is one; the log is read from there to `stop`."""
+    """Rows below `start` are in the lake, or in the KV snapshot if there is one; the log is read from there to `stop`."""
 
     bucket: Bucket
     lake: bool
@@ -40,19 +40,19 @@ class BucketPart:
 
 
 def decide_pair(table_id: int, lake: LakeView, offsets: Offsets | None, known: KnownToFluss | None) -> LakeOffsets:
-    """`offsets`: what the file says that the lake's newest tiering snapshot names. `SourceDrift`: nobody knows what the lake has."""
+    """`offsets`: the content of the file that the lake's newest tiering snapshot names. `SourceDrift`: it is unknown what the lake has."""
     start = decide_start(table_id, lake, offsets, known)
     if isinstance(start, Untold):
-        # It is what the offsets were read by.
+        # The offsets were read by its name.
         return LakeOffsets(start.tiered.snapshot, present(offsets, "an untold snapshot was found without its offsets"))
     if lake.newest is not None:
         return LakeOffsets(lake.newest.snapshot, start.offsets)
-    # The tiered snapshot is expired. Those of others that came behind it hold its rows.
+    # The tiered snapshot is expired. Later snapshots of other programs hold its rows.
     return LakeOffsets(lake.latest if start.offsets.ends else 0, start.offsets)
 
 
 def plan_union(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[BucketLog]) -> tuple[BucketPart, ...]:
-    """What to read of each bucket that Fluss has, given where the lake ends."""
+    """What to read of each bucket in Fluss, given the lake's offsets."""
     check(len({log.bucket for log in logs}) == len(logs), "a bucket is listed twice")
     reads = []
     for log in logs:
@@ -66,5 +66,5 @@ def plan_union(*, keyed: bool, starts: Mapping[Bucket, int], logs: Sequence[Buck
 
 
 def with_snapshot(snapshot: KvSnapshot, latest: int) -> BucketPart:
-    """A bucket that begins with a KV snapshot. One that was made behind the end of the log that was planned with is the end itself."""
+    """A bucket that begins with a KV snapshot. If the snapshot was made after the planned end of the log, it is the end itself."""
     return BucketPart(snapshot.bucket, False, snapshot, snapshot.offset, max(latest, snapshot.offset))

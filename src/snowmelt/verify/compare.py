@@ -5,7 +5,7 @@ then all lake tables are summed. What is equal is verified. Where sums differ th
 `rounds`, a few tables at a time because a round mostly waits.
 
 A table is *verified* at a place of the log, it *differs*, or it is *not verified* for a reason that is told: it is still being
-copied, it is gone, the lake is behind and does not move, the table was altered meanwhile. What can't be compared is never called equal.
+copied, it is gone, the lake lags and does not move, the table was altered meanwhile. What can't be compared is never called equal.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from snowmelt.databases.comparing.classes import Classes, Parting, Sums
 from snowmelt.databases.comparing.digests import Hashes
 from snowmelt.databases.comparing.rows import Detail, RowHashes, SourceRows
 from snowmelt.databases.contract.comparing import ComparedTable
-from snowmelt.databases.contract.patterns import match_tables
 from snowmelt.databases.contract.tables import ReadMark, TableShape
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.model.patterns import match_tables
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.tables import Table, TablePhase
@@ -37,7 +37,7 @@ from snowmelt.verify.rounds import DifferenceKind, LakeRows, WrongRows, find_wro
 from snowmelt.verify.standing import LakePosition, Standings
 
 NAMED_MAX = 20
-"""So many wrong rows of a table are named; all are counted."""
+"""How many wrong rows of a table are named; all are counted."""
 ROWS_AT_ONCE = 4_000_000
 """Rows whose hashes are held at once, on either side, of one table."""
 TABLES_AT_ONCE = 4
@@ -84,7 +84,7 @@ class TableVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is being done, for whoever watches."""
+    """What is being done, for progress lines."""
 
     table: TableId | None
     what: str
@@ -105,15 +105,15 @@ def verify(
 ) -> list[TableVerdict]:
     """Compare tables of a pipeline with the lake. `tables` are names or patterns; all of them, if it is None.
 
-    `patience_s`: how long the lake may stand still before it is called behind.
+    `patience_s`: how long the lake may stand still before it counts as lagging.
     """
-    patience_s = max(_PATIENCE_S, 3 * settings.interval_s) if patience_s is None else patience_s
+    patience_s = max(_PATIENCE_S, 3 * settings.pace.interval_s) if patience_s is None else patience_s
     return _Comparison(settings, spark, Standings(open_state(settings), patience_s=patience_s), watch).run(tables)
 
 
 def open_state(settings: Settings) -> State:
     """The pipeline's records; a pipeline that never ran has none."""
-    if settings.fluss is not None:
+    if settings.sink.fluss is not None:
         hint = "the table in the lake that Fluss is tiered to may be compared by a query of yours"
         raise InvalidConfig("only a lake can be verified, and this pipeline's sink is Fluss", hint=hint)
     state = State(open_store(settings.state))
@@ -221,7 +221,7 @@ class _Comparison:
         if now is None or now.incarnation != pair.known.incarnation or not _is_copied(now) or now.schema != pair.known.schema:
             raise SourceDrift("the table was emptied, altered or copied again meanwhile", detail=str(table), hint="verify it again")
         look = LakeLook(
-            warehouse=self.settings.warehouse,
+            warehouse=self.settings.sink.warehouse,
             target=pair.known.target,
             snapshot=standing.snapshot(pair.known.target),
             forms=pair.source.forms,
@@ -298,7 +298,7 @@ class _TableWorld:
 
 @contextlib.contextmanager
 def _told(verdicts: dict[TableId, TableVerdict], known: Table) -> Iterator[None]:
-    """What keeps a table from being compared is its verdict, and the others go on; a bug of ours is not."""
+    """What keeps a table from being compared is its verdict, and the others continue; a bug of ours is not."""
     try:
         yield
     except InvariantBroken:

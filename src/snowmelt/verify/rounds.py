@@ -50,7 +50,7 @@ class World(Protocol):
         """Read the rows of these classes, by a new read."""
 
     def lake(self, classes: npt.NDArray[np.int64], after: Any) -> LakeRows:
-        """The same rows as the lake has them at a place at or behind `after`. Waits for it."""
+        """The same rows as the lake has them at a place at or after `after`. Waits for it."""
 
     def changes(self, after: Any, upto: Any) -> RowHashes:
         """What the log did in (after, upto]. With a key: the last state of each key that was touched, with a count of 0 for one that

@@ -39,7 +39,7 @@ class Standings:
         self._sleep = sleep
 
     def look(self) -> LakePosition:
-        """As of now. What is trimmed while we read is looked for again."""
+        """As of now. What is trimmed while we read is read again."""
         for tried in range(_TRIES_MAX):
             try:
                 ledger = self._state.load()
@@ -57,16 +57,16 @@ class Standings:
         number, upto = ledger.done_segment, ledger.done_upto
         if not number and not ledger.epoch:
             return None
-        following = self._state.sealed(number + 1)
+        following = self._state.segment_record(number + 1)
         if following is not None and following.first == upto:
             return following.begins
-        holding = self._state.sealed(number) if number else None
+        holding = self._state.segment_record(number) if number else None
         if holding is None or not holding.first <= upto <= holding.last:
             raise Corrupt("where the lake is can't be told", detail=f"record {number} of the relay is gone")
         return Position(holding.begins.file, holding.begins.offset + upto - holding.first, holding.begins.era)
 
     def wait(self, after: Position) -> LakePosition:
-        """The lake at or behind a place of the log. Who does not move for too long is not waited for."""
+        """The lake at or after a place of the log. A lake that stands still for too long is not waited for."""
         best: Position | None = None
         deadline = self._clock() + self._patience_s
         while True:

@@ -1,4 +1,4 @@
-"""How the rows of a table are parted into classes, each of which has one sum on either side.
+"""How the rows of a table are parted into classes. Each class has one sum on either side.
 
 A class is a range of the key, where that is one integer, and in it those rows whose key's hash has one remainder. So a range is what one
 short read of the database covers, and for every kind of key, also such that only the database can order, either side finds a row's class

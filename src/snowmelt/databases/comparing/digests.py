@@ -4,7 +4,7 @@ A row's message is its columns one after the other: `-` for NULL, else the count
 No two rows have one message. The servers make the same by `IFNULL(CONCAT(LENGTH(x), ':', x), '-')`.
 
 MD5 is the cheapest that servers have, and good enough for sums. Servers without it (MySQL since 9.6, or where a policy forbids it) take
-SHA-256, of which the first 128 bits count.
+SHA-256, whose first 128 bits count.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _primes(count: int) -> list[int]:
 
 
 def _root_bits(number: int, root: int) -> int:
-    """The first 32 bits behind the point of a square or cube root."""
+    """The first 32 bits after the point of a square or cube root."""
     wanted = number << 32 * root
     low, high = 0, 1 << 40
     while high - low > 1:
@@ -163,7 +163,7 @@ def _append(message: Any, at: Any, offsets: Any, data: Any, valid: Any, rows: An
 
 @njit(**JIT)
 def _pad(tail: Any, data: Any, at: Any, rest: Any) -> Any:
-    """The last bytes of a message and what both hashes put behind them, but for its size in the last eight; how many blocks that is."""
+    """The last bytes of a message and what both hashes append, but for its size in the last eight; how many blocks that is."""
     copy(tail, 0, data, at, rest)
     tail[rest] = 0x80
     blocks = 1 if rest < 56 else 2

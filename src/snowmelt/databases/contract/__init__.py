@@ -1,8 +1,5 @@
 """What the engine, verify, config and programs may know of a database.
 
-Capture, decoding and the marks of a log are not in it yet: the modules that need them still name the database. `pyproject.toml` lists
-those that already know no more of a database than this.
-
 A *database* is a value: options, and methods that open what they need and close it before they return. It is picklable, so that tasks get
 it with their place; credentials are in it by reference. It has two halves: `tables` is what is asked of its tables, `log` what is asked of
 its log. What a method says is durable only where it says so, and all of them may be called again.

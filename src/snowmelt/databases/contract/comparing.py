@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from snowmelt.databases.comparing.classes import Classes, Parting, Sums
 from snowmelt.databases.comparing.rows import Detail, Hashes, RowHashes, SourceRows
-from snowmelt.databases.contract.patterns import TablePredicate
 from snowmelt.databases.contract.tables import ReadMark, TableShape
+from snowmelt.model.patterns import TablePredicate
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 

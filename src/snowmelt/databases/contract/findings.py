@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from snowmelt.errors import TEXT_MAX, printable
 from snowmelt.model.table import TableId
+
+NO_KEY: Final = "no-key"
+"""The code for tables without a key, of every database. Their routes say what it means."""
 
 
 class Level(StrEnum):
@@ -32,6 +36,11 @@ class Finding:
         # Some of it is what the server says.
         object.__setattr__(self, "fact", printable(self.fact, TEXT_MAX))
         object.__setattr__(self, "remedy", printable(self.remedy, TEXT_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class TableFinding(Finding):
+    """A finding about the tables that it names. As an error it keeps them from being captured, and no others."""
 
 
 def gravest_first(findings: Iterable[Finding]) -> list[Finding]:

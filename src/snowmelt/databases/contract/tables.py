@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 from snowmelt.databases.contract.findings import Finding
 from snowmelt.databases.contract.keys import Keys
-from snowmelt.databases.contract.patterns import TablePredicate
+from snowmelt.model.patterns import TablePredicate
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import KeyEnds
@@ -32,7 +32,7 @@ class TableShape(Protocol):
 
     @property
     def kind(self) -> str:
-        """Of its database: the tag of its records, by which `databases.registry` reads them back."""
+        """Of its database: the tag of its records."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class TableShape(Protocol):
         ...
 
     def record(self) -> bytes:
-        """What a durable record holds of it. Equal shapes have equal bytes."""
+        """What a durable record holds of it, for `SourceTables.shape_of`. Equal shapes have equal bytes."""
         ...
 
 
@@ -62,10 +62,10 @@ class Catalogue:
     """By the server's clock, before `ended` was read: whatever was committed until then lies before it."""
     ahead_ms: int
     """How far the server's clock is ahead of ours."""
-    server: Any
-    """Who answered, as the log half knows it: picklable, with an `identity`."""
-    log: Any
-    """The file that the server wrote to, where it has files."""
+    identity: str
+    """Of the server that answered, as states know it: another one is another server."""
+    log: str
+    """The name of the file that the server wrote to; empty where a log has no files."""
     ignores_case: bool
     lower_case_names: bool
 
@@ -82,7 +82,8 @@ class Inspected:
     tables: Mapping[TableId, TableShape]
     """Those that are wanted, sorted."""
     findings: tuple[Finding, ...]
-    """The gravest first."""
+    """The gravest first. Tables without a key are a warning with the code `findings.NO_KEY`. A finding that keeps the tables it names from
+    being captured, and no others, is a `TableFinding`."""
 
 
 class Shown(Protocol):
@@ -100,7 +101,7 @@ class Shown(Protocol):
 
     @property
     def hidden(self) -> frozenset[str]:
-        """Transactions below the place that may not be shown, though they are committed."""
+        """Transactions below the place that are committed and perhaps not shown."""
         ...
 
     def shows(self, place: Position) -> bool:
@@ -176,6 +177,10 @@ class SourceTables(Protocol):
 
     # ---- shapes: no I/O
 
+    def shape_of(self, record: bytes) -> TableShape:
+        """The shape that `TableShape.record` gave these bytes of. `Corrupt`: it gave no such bytes."""
+        ...
+
     def schema_of(self, table: TableShape) -> pa.Schema:
         """The columns, in the order and with the types of every batch of the table's rows, read or decoded. `InvalidConfig`: a column's
         type is not supported."""
@@ -195,12 +200,12 @@ class SourceTables(Protocol):
 
     # ---- the server and its catalogue
 
-    def connect(self) -> None:
-        """Connect, and leave again: whether the server answers and lets us in."""
+    def connect(self) -> str:
+        """Connect, and leave again: whether the server answers and lets us in. Returns its identity."""
         ...
 
     def inspect(self, wanted: Wanted, changelog: Wanted, *, begun: bool) -> Inspected:
-        """Look whether the wanted tables can be captured. `changelog`: tables of which each change is kept, so that reads of them must be
+        """Check whether the wanted tables can be captured. `changelog`: tables whose every change is kept, so that reads of them must be
         exact. `begun`: capture has begun. A check that can't be made is a finding; only a connection that is lost is an error. No row is
         read."""
         ...
@@ -246,7 +251,7 @@ class SourceTables(Protocol):
         """An exact read of the table, in the shape that is expected, from the server of this identity. Nothing is opened before its
         batches are asked for.
 
-        `visible`: the place that was proven to be shown. `to_a_change`: the mark must leave no transaction open. `in_parts`: where it takes
-        long, it may go on as another read after the last row, so that sessions that wait for the table get their turn. All parts show at
+        `visible`: the place that was proven to be shown. `to_a_change`: the mark must leave no transaction open. `in_parts`: a long
+        read may continue as another read after the last row, so that sessions that wait for the table get their turn. All parts show at
         least what is `visible`."""
         ...

@@ -1,7 +1,7 @@
-"""What a server's answer must be like before anything is made of it.
+"""Checks of a server's answer before it is used.
 
-A caller says beside its statement what each column holds, by one of the kinds here. A value that is of another kind, or a row that is too
-short, is `Corrupt`: a server, or whoever comes between, may send anything. No value gets into an error: it may be a row's.
+Each query names the kind of each column that it reads. A value of another kind, or a row that is too short, is `Corrupt`: a server, or an
+attacker in the middle, may send anything. No value gets into an error, because it may be of a user's row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from snowmelt.errors import Corrupt
 
 NUMBER_MAX: Final = 10**40
-"""Sums of a table's hashes are the largest that are asked for. A decimal of a few bytes may stand for more than memory holds."""
+"""The largest numbers that we ask for are sums of a table's hashes. Without a limit a decimal of a few bytes could fill the memory."""
 
 Kind = Callable[[Any], Any]
 
@@ -33,7 +33,7 @@ def text_or_none(value: Any) -> str | None:
 
 
 def number(value: Any) -> int:
-    """A whole number, also one that is told as text, as SHOW does."""
+    """A whole number, also as text: SHOW sends numbers as text."""
     try:
         if isinstance(value, int | Decimal | str) and abs(found := Decimal(value)) < NUMBER_MAX and found == int(found):
             return int(found)
@@ -47,7 +47,7 @@ def number_or_none(value: Any) -> int | None:
 
 
 def take(rows: Iterable[Sequence[Any]], columns: Sequence[Kind]) -> list[tuple[Any, ...]]:
-    """The rows, each with as many values as there are kinds; what a newer server tells beyond them is left away."""
+    """The rows, each with as many values as there are kinds. Further columns of a newer server are dropped."""
     taken = []
     for row in rows:
         if len(row) < len(columns):

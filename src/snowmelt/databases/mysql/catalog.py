@@ -1,14 +1,12 @@
 """Tables as the server's catalogue describes them.
 
 Laws:
-  - A shape is exact or it is not given: a catalogue that hides columns from our user, or that changes while it is read,
-    is an error.
+  - A shape is exact: a catalogue that hides columns from our user, or that changes while it is read, is an error.
   - Few queries: one for the names, then three per database that holds a wanted table. MySQL 5.6 and MariaDB open every
     table that a catalogue query touches and only look up by equality, hence the database by `=`.
-  - What exists is found. MySQL 5.6 and MariaDB list tables by reading a folder, and of a table that is being altered at that
-    moment they may find nothing, whatever the statement alters; asked for by its name, it is found always. So names are
-    listed more than once, and what a list leaves out of a table that was named is asked for by name. A table that is made
-    again between the queries has a key all the same.
+  - Every existing table is found. MySQL 5.6 and MariaDB list tables by reading a folder, and may miss a table that is being
+    altered at that moment. A query for its name always finds it. So names are listed more than once, and whatever a list
+    lacks of a named table is queried by name. A table that is created again between the queries gets its key, too.
   - System databases, views, sequences and temporary tables are never captured.
 
 What the log's row images hold, seen on MariaDB 10.11 and MySQL 8.0 with full images (tests/integration/test_catalog.py):
@@ -17,7 +15,7 @@ What the log's row images hold, seen on MariaDB 10.11 and MySQL 8.0 with full im
     the statement touched and whatever the engine.
   - The bits that pad the last byte of a bitmap mean nothing, and differ: MariaDB sets them to 0 in the present bitmap and
     to 1 in the null bitmap, MySQL the other way round.
-  - MySQL's hidden columns behind functional indexes are not there; its generated invisible primary key `my_row_id` is, and
+  - MySQL's hidden columns of functional indexes are not there; its generated invisible primary key `my_row_id` is, and
     the catalogue shows it when the session asks for it, which ours does.
   - MariaDB adds columns that its catalogue does not show, after all others: `row_start` and `row_end` (TIMESTAMP(6)) of an
     implicitly system-versioned table, then one `DB_ROW_HASH_n` (BIGINT UNSIGNED) for each unique index that it keeps as a
@@ -39,12 +37,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from snowmelt.databases.contract.patterns import TablePredicate
 from snowmelt.databases.mysql.answers import Kind, number, number_or_none, text, text_or_none
 from snowmelt.databases.mysql.connect import Session
 from snowmelt.databases.mysql.quoting import quote_table
 from snowmelt.databases.mysql.types.columns import IMPLICIT_PERIOD, MySqlColumn, MySqlTable
 from snowmelt.errors import Corrupt, InvalidConfig, Unavailable
+from snowmelt.model.patterns import TablePredicate
 from snowmelt.model.table import TableId
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
@@ -54,11 +52,10 @@ NAME_CHARACTERS_MAX = 256
 
 LISTINGS = 6
 LISTING_PAUSE_S = 0.01
-"""Of a table that is altered without end each list lacks it with a chance of one in ten; one that is altered once is away for less
-than a millisecond."""
+"""One list in ten lacks a table that is altered all the time. A single ALTER hides a table for less than a millisecond."""
 
 NAMES_IN_QUERY_MAX = 200
-"""Up to so many tables of a database are asked for by name; beyond that the whole database is read and filtered here."""
+"""Up to this number of tables of a database are asked for by name; for more the whole database is read and filtered here."""
 
 
 def ignores_case(session: Session) -> bool:
@@ -67,7 +64,7 @@ def ignores_case(session: Session) -> bool:
 
 
 def row_bytes(session: Session, table: TableId) -> int:
-    """About how long a row of a table is, as the server has last counted; 0 where it does not know."""
+    """The average size of a row, by the server's statistics; 0 if it has none."""
     where = "WHERE table_schema = %s AND table_name = %s"
     arguments = [table.database, table.name]
     return session.value(f"SELECT avg_row_length FROM information_schema.tables {where}", arguments, kind=number_or_none) or 0
@@ -90,7 +87,7 @@ def read_tables(session: Session, wanted: TablePredicate | Iterable[TableId]) ->
 
 
 def _lists_folders(session: Session) -> bool:
-    """Whether a list of tables may lack one that is being altered."""
+    """Whether a list of tables may lack a table that is being altered."""
     return session.server.flavour == "mariadb" or session.server.version < (8,)
 
 
@@ -129,12 +126,12 @@ def _read_database(session: Session, database: str, names: Sequence[str]) -> dic
     if len(names) > 1 and _lists_folders(session):
         for name in names:
             known = found.get(TableId(database, name))
-            # Its key alone may be what was left out.
+            # The list may lack only its key.
             if known is None or not known.key:
                 found.pop(TableId(database, name), None)
                 found |= _read_some(session, database, [name])
     elif keyless := [table.name for table, shape in found.items() if not shape.key]:
-        # One that is dropped and made again between the queries has columns of before, and no key yet.
+        # A table that is dropped and created again between the queries may have its old columns here, and no key yet.
         found = {table: shape for table, shape in found.items() if shape.key} | _read_some(session, database, keyless)
     return found
 
@@ -215,7 +212,7 @@ def _rows(session: Session, select: str, where: str, arguments: Sequence[Any], c
 def _in_order(table: TableId, columns: list[tuple[int, MySqlColumn]]) -> tuple[MySqlColumn, ...]:
     columns = sorted(columns, key=lambda pair: pair[0])
     if [ordinal for ordinal, _ in columns] != list(range(1, len(columns) + 1)):
-        # The catalogue shows a column only to who has a privilege on it; rows of the log hold all of them.
+        # The catalogue shows a column only to users with a privilege on it; rows of the log hold all of them.
         raise InvalidConfig(
             f"the user sees only some columns of {table}",
             detail=f"positions {', '.join(str(ordinal) for ordinal, _ in columns)}",
@@ -229,8 +226,8 @@ def _key(
 ) -> tuple[tuple[str, ...], bool]:
     """The columns that tell rows apart, and whether they are the primary key.
 
-    A prefix in a primary key does no harm: what differs in the prefix differs in the whole. A unique key by prefix is left
-    aside all the same, as the server does when it looks for a row's identity.
+    A primary key may have prefixes: rows that differ in a prefix differ in the whole column. Unique keys with prefixes are not
+    used, because the server does not identify rows by them.
     """
     nullable = {column.name: column.nullable for column in columns}
     usable: dict[str, tuple[str, ...]] = {}
@@ -258,7 +255,7 @@ def _key(
 
 
 def _quotes_defaults(session: Session) -> bool:
-    """MariaDB prints a default as an expression: strings in quotes, and the word NULL for none."""
+    """Whether the catalogue prints a default as an expression, as MariaDB does: strings in quotes, and NULL for none."""
     return session.server.flavour == "mariadb" and session.server.version >= (10, 2, 7)
 
 

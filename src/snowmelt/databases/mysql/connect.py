@@ -1,10 +1,10 @@
 """Connections to MySQL and MariaDB.
 
-PyMySQL speaks the handshake and the ordinary queries, under the rules of `handshake`: to whom the password is given, how much a server may
-send, and for how long. What is hot takes over its socket and speaks the protocol itself. A session is set up by us and inherits nothing
-that would change values or cut a result short: time zone UTC, utf8mb4, REPEATABLE READ, a plain sql_mode, no limit of rows or time.
+PyMySQL does the handshake and the ordinary queries, under the rules of `handshake`: which server gets the password, how much a server may
+send, and for how long. Hot paths use its socket and implement the protocol themselves. A session sets every variable that would change
+values or cut a result short: time zone UTC, utf8mb4, REPEATABLE READ, a plain sql_mode, no limit of rows or time.
 
-Nothing that a server sends is believed to be well made: whatever PyMySQL raises on it becomes an error of ours, and the session is closed.
+A server's bytes are not trusted: whatever PyMySQL raises on them becomes an error of ours, and the session is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pymysql
 
 from snowmelt.credentials import Secret
 from snowmelt.databases.mysql.answers import Kind, anything, number, take, text, unexpected
-from snowmelt.databases.mysql.handshake import Connection
+from snowmelt.databases.mysql.handshake import Connection, HandshakeRules
 from snowmelt.databases.mysql.log.files import LogFile
 from snowmelt.databases.mysql.types.columns import Flavour
 from snowmelt.errors import Corrupt, InvalidConfig, Occupied, SnowmeltError, SourceDrift, TableRefused, Unavailable, printable
@@ -31,7 +31,7 @@ _STATEMENT_CHARACTERS_MAX: Final = 80
 
 
 class Tls(StrEnum):
-    """How far the server's certificate is trusted, in the words of MySQL's own clients."""
+    """How the server's certificate is checked. The names are those of MySQL's own clients."""
 
     DISABLED = "disabled"
     PREFERRED = "preferred"
@@ -41,13 +41,13 @@ class Tls(StrEnum):
 
     @property
     def verifies(self) -> bool:
-        """Whether only a server with a certificate of our authority gets past the handshake."""
+        """Whether only a server with a certificate of our authority passes the handshake."""
         return self in (Tls.VERIFY_CA, Tls.VERIFY_IDENTITY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MySqlOptions:
-    """Where the server is and how we talk to it."""
+    """The server's address, and the settings of a connection."""
 
     host: str = "127.0.0.1"
     port: int = 3306
@@ -60,11 +60,11 @@ class MySqlOptions:
     tls_cert: str | None = None
     tls_key: str | None = None
     allow_password_to_unverified_server: bool = False
-    """Whether a server that nothing proves to be the right one may get the password itself, and not only a hash of it."""
+    """Whether a server without a verified certificate may get the password itself, and not only a hash of it."""
     connect_timeout_s: float = 10.0
     """For the connection itself, and once more for the whole handshake."""
     read_timeout_s: float = 300.0
-    """How long a single receive may wait. Chunk reads send rows all the time; capture sets its own by the heartbeat."""
+    """How long a single receive may wait. During a chunk read rows come all the time. Capture has its own limit, by the heartbeat."""
 
     read_time_max_s: float = 3600.0
     """How long one transaction that reads rows of a table may last."""
@@ -77,14 +77,14 @@ class MySqlOptions:
 
     @property
     def password_may_be_sent(self) -> bool:
-        """Whether the server may get the password itself. A socket is on this machine, where its path is the server's."""
+        """Whether the server may get the password itself. A unix socket is safe: it is on this machine, at the server's path."""
         return self.socket is not None or self.tls.verifies or self.allow_password_to_unverified_server
 
     def context(self) -> ssl.SSLContext | None:
         if self.tls is Tls.DISABLED or self.socket:
             return None
         try:
-            # Who is verified is verified by `tls_ca`; to read the system's authorities for nothing takes longer than to connect.
+            # A server is verified by `tls_ca`; to read the system's authorities for nothing takes longer than to connect.
             context = ssl.create_default_context(cafile=self.tls_ca) if self.tls_ca else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             if self.tls_cert:
                 context.load_cert_chain(self.tls_cert, self.tls_key)
@@ -101,7 +101,7 @@ class MySqlOptions:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Who answered. Positions of two identities are never compared by offset."""
+    """The server that answered. Positions on two servers are never compared by offset."""
 
     flavour: Flavour
     version: tuple[int, int, int]
@@ -140,8 +140,8 @@ class Session:
         self.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
     def query(self, sql: str, args: Sequence[Any] | None = None, *, columns: Sequence[Kind] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement and fetch all of its (few) rows. `columns`: what each of them holds, as far as the caller reads them; None:
-        rows as they come, for who looks at none of their values."""
+        """Run a statement and fetch all of its (few) rows. `columns`: the kinds of the columns that the caller reads; None: the caller
+        reads no value."""
         statement = self._connection.cursor().mogrify(sql, args)
         try:
             self._connection.begin_answer()
@@ -165,7 +165,7 @@ class Session:
         self.query(sql, args)
 
     def row(self, sql: str, args: Sequence[Any] | None = None, *, columns: Sequence[Kind]) -> tuple[Any, ...]:
-        """The only row."""
+        """The only row of an answer."""
         rows = self.query(sql, args, columns=columns)
         if len(rows) != 1:
             raise unexpected(f"rows: {len(rows)}, not 1")
@@ -182,7 +182,7 @@ class Session:
         return rows[0][1] if rows else None
 
     def log_end(self) -> tuple[LogFile, int]:
-        """The file that the server writes its log to, and where it ends as of now."""
+        """The file that the server writes its log to, and its present end."""
         renamed = self.server.flavour == "mysql" and self.server.version >= (8, 2, 0)
         rows = self.query("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS", columns=(text, number))
         if not rows:
@@ -202,7 +202,7 @@ class Session:
         return isinstance(self.sock, ssl.SSLSocket)
 
     def close(self) -> None:
-        """Close at once, without a good-bye: a stream may be in the middle of it. Twice is harmless."""
+        """Close at once, without COM_QUIT: the connection may be in the middle of a stream. Twice is harmless."""
         self._connection._force_close()
 
     def __enter__(self) -> Session:
@@ -213,7 +213,6 @@ class Session:
 
 
 def _open(options: MySqlOptions) -> Connection:
-    context = options.context()
     connection = Connection(
         host=options.host,
         port=options.port,
@@ -221,11 +220,13 @@ def _open(options: MySqlOptions) -> Connection:
         user=options.username,
         # As bytes: PyMySQL would encode text as latin1, where the server has UTF-8.
         password=options.password.reveal().encode(),
-        context=context,
-        plain_will_do=options.tls is Tls.PREFERRED,
-        password_may_be_sent=options.password_may_be_sent,
-        connect_timeout_s=options.connect_timeout_s,
-        read_timeout_s=options.read_timeout_s,
+        rules=HandshakeRules(
+            context=options.context(),
+            plain_will_do=options.tls is Tls.PREFERRED,
+            password_may_be_sent=options.password_may_be_sent,
+            connect_timeout_s=options.connect_timeout_s,
+            read_timeout_s=options.read_timeout_s,
+        ),
     )
     try:
         connection.connect()
@@ -245,7 +246,7 @@ def _tls_failed(error: Exception) -> bool:
 
 
 def _unreadable(error: Exception, options: MySqlOptions | None = None) -> Corrupt:
-    """What PyMySQL trips over in an answer, in whichever way: it trusts a server to be one."""
+    """The error for an answer that PyMySQL can't read. It may raise anything, because it trusts the server."""
     detail = "it holds text that is not UTF-8" if isinstance(error, UnicodeDecodeError) else type(error).__name__
     if isinstance(error, RuntimeError) and "LOAD_LOCAL" in str(error):
         detail = "it asks for a file of this machine, which is not sent"
@@ -286,13 +287,13 @@ _LOCKED = 1205
 
 
 def log_is_off(detail: str) -> InvalidConfig:
-    """What it means that a server has no place in a log to tell."""
+    """The error for a server without a binary log."""
     return InvalidConfig("the server keeps no binary log", detail=detail, hint="start it with log_bin and binlog_format = ROW")
 
 
 def translate(error: Exception, options: MySqlOptions | None = None) -> SnowmeltError:
-    """An error of PyMySQL, the socket or the server, by the caller's next step. The password is in none of their texts. `options`: while
-    connecting. TLS that breaks later was set up well before, so that the connection is lost like any other."""
+    """Our error for one of PyMySQL, the socket or the server, by the caller's next step. No text has the password. `options`: only while
+    connecting. If TLS fails later, the handshake was right, and the connection is lost like any other."""
     if isinstance(error, SnowmeltError):
         return error
     where = _where(options) if options else ""
@@ -302,7 +303,7 @@ def translate(error: Exception, options: MySqlOptions | None = None) -> Snowmelt
     if options is not None and _tls_failed(error):
         hint = "see tls, tls_ca, tls_cert and tls_key"
         if options.tls is Tls.PREFERRED:
-            # Whoever can break a handshake could have the rest in plain by doing so.
+            # An attacker who breaks a handshake would otherwise get the rest in plain.
             hint = "the server offers TLS, so the connection is not made without it; if its TLS is too old, set tls: disabled"
         return InvalidConfig("TLS to the database failed", detail=detail, hint=hint)
     if code == _LOCKED:

@@ -1,10 +1,9 @@
-"""Where another server's log goes on from what was captured of the first one's, and whether a log that begins later lacks anything.
+"""Where another server's log continues the captured log, and whether a purged log was captured completely.
 
-Law: the place is a cut at which this server's log holds exactly the transactions that were captured, by their GTIDs, not one less or more.
-So nothing is lost or doubled whatever the files of the two are called. A log in which others lie between those that were captured
-has no such place.
+Law: the place is a cut at which this server's log holds exactly the captured transactions, by their GTIDs. So nothing is lost or doubled,
+whatever the names of the two servers' files. If other transactions lie between the captured ones, there is no such place.
 
-It is found by asking: from the newest file that begins within what was captured the server lists its events, a page at a time.
+The search begins with the newest file whose earlier transactions were all captured. The server lists its events, a page at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from snowmelt.model.position import Position
 
 _PAGE_EVENTS: Final = 10_000
 _EVENT: Final = (anything, number, text, anything, anything, text)
-"""What SHOW BINLOG EVENTS tells: file, where the event begins, its kind, the server's id, where it ends, and what is in it."""
+"""The columns of SHOW BINLOG EVENTS: file, where the event begins, its kind, the server's id, where it ends, and a description."""
 _NAMES: Final = ("Gtid", "Gtid_tagged_log_event")
 """Events that name a transaction, as servers list them; the second one is MySQL's where the name has a tag."""
 _MARIADB: Final = re.compile(r"GTID ([0-9]+-[0-9]+-[0-9]+)")
@@ -31,7 +30,7 @@ _MYSQL: Final = re.compile(r"'([0-9A-Fa-f-]{36}:[^']+)'")
 
 
 def find_place(session: Session, captured: GtidSet, *, era: int) -> Position:
-    """The place behind exactly these transactions. `Unavailable`: this server does not have all of them yet."""
+    """The place after exactly these transactions. `Unavailable`: this server does not have all of them yet."""
     wanted = MariaDbGtidSet if session.server.flavour == "mariadb" else MySqlGtidSet
     if not isinstance(captured, wanted):
         raise SourceDrift("another kind of server answers than the one that was captured", detail=str(session.server))
@@ -62,11 +61,11 @@ def find_place(session: Session, captured: GtidSet, *, era: int) -> Position:
 
 
 def nothing_lost(session: Session, captured: GtidSet | None, file: LogFile, oldest: LogFile) -> str:
-    """Why it can't be proven that the server purged nothing but what was captured; empty: it is proven.
+    """Whether everything that the server purged was captured. Returns why that is not proven, or an empty text if it is proven.
 
-    What was captured ends in `file`, which the server purged; `oldest` is the first that it has. That one begins with the transactions
-    of all files before it: they are those that were captured, not one more or less. Of MySQL, where transactions may have no GTIDs, this
-    tells of one file only: whoever changes gtid_mode begins another one, and one that was purged since would not tell.
+    The captured log ends in `file`, which the server purged; `oldest` is the first file that it has. That file lists the transactions of
+    all files before it: they must be exactly the captured ones. On MySQL, where transactions may have no GTIDs, this proves only one file:
+    a change of gtid_mode begins another file, and if that was purged, too, nothing shows it.
     """
     if captured is None or not str(captured):
         return "what was captured has no GTIDs"
@@ -82,7 +81,7 @@ def nothing_lost(session: Session, captured: GtidSet | None, file: LogFile, olde
 
 
 def gtids_at(session: Session, file: LogFile, offset: int) -> GtidSet | None:
-    """The transactions up to a place of the log; None where the server does not tell: of MySQL only the file itself does."""
+    """The transactions up to a place of the log; None on MySQL, where only the file itself has them."""
     if session.server.flavour != "mariadb":
         return None
     found = session.value("SELECT BINLOG_GTID_POS(%s, %s)", [str(file), offset], kind=text_or_none)
@@ -90,7 +89,7 @@ def gtids_at(session: Session, file: LogFile, offset: int) -> GtidSet | None:
 
 
 def with_transactions(session: Session, file: LogFile, position: Position) -> Position:
-    """A place in this file with the transactions up to there, where the server tells them."""
+    """A place in this file with the transactions up to there, if the server knows them."""
     return replace(position, transactions=words_of(gtids_at(session, file, position.offset)))
 
 
@@ -106,7 +105,7 @@ def _before(session: Session, file: LogFile) -> GtidSet:
 
 
 def _groups(session: Session, file: LogFile) -> Iterator[tuple[int, GtidSet]]:
-    """Where each transaction of a file begins, and its name."""
+    """Where each transaction of a file begins, and its GTID."""
     offset, known = FIRST_OFFSET, 0
     while True:
         rows = session.query("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", [str(file), offset, _PAGE_EVENTS], columns=_EVENT)

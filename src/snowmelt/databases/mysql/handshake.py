@@ -1,24 +1,26 @@
-"""PyMySQL's connection under rules of ours: to whom the password is given, how much a server may send, and for how long.
+"""PyMySQL's connection under rules of ours: which server gets the password, how much a server may send, and for how long.
 
 Laws:
-- The server proves itself before the password is given, not after. Only over a unix socket, over TLS with a certificate that was verified,
-  or where a setting says so, does the password itself leave: in clear (`mysql_clear_password`, `dialog`, the full authentication of
-  `caching_sha2_password` and `sha256_password` under TLS) or encrypted with a key that the server names (the same two without TLS).
-  Elsewhere a server gets a hash of it with a salt, and nothing if it asks for more. `mysql_old_password`, whose hash is as good as the
-  password, is refused everywhere.
-- What the greeting says is not authenticated. It decides about TLS, once: a server that offers none gets a plain connection where plain
-  will do, and one that offers it is spoken to by TLS or not at all. No connection is tried again with less.
+- The server proves its identity before it gets the password. The password itself is sent only over a unix socket, over TLS with a verified
+  certificate, or if a setting allows it. It is then sent in clear (`mysql_clear_password`, `dialog`, the full authentication of
+  `caching_sha2_password` and `sha256_password` under TLS), or encrypted with the server's key (the last two without TLS). Otherwise
+  a server gets only a salted hash, and nothing if it asks for more. `mysql_old_password` is refused everywhere: its hash is as good as the
+  password.
+- The greeting is not authenticated. It decides about TLS once: a server without TLS gets a plain connection if the settings allow that; a
+  server with TLS gets TLS or nothing. There is no second try with less protection.
 - LOCAL INFILE is not offered, and a request for a file is an error.
 - The handshake has the time of a connect, and its packets are small. An answer has a size and a time; each receive has a time, too.
 
-PyMySQL asks `auth_plugin_map` for who answers when the server switches to a plugin. A greeting, and in older versions what follows it, it
-answers by itself. So where the password must not be sent, a server that greets with one of the two plugins above has to switch to it.
+If the server switches to a plugin, PyMySQL takes the answer from `auth_plugin_map`. For the greeting's plugin it has answers of its own. So
+if the password must not be sent, a greeting with one of the two plugins above is answered as for `mysql_native_password`, and the server
+must switch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import dataclass
 from importlib.util import find_spec
 from ssl import SSLContext
 from typing import Any, Final
@@ -31,11 +33,11 @@ from snowmelt.errors import Corrupt, InvalidConfig, Unavailable, printable
 HANDSHAKE_BYTES_MAX: Final = 1 << 20
 """All that a server sends before it lets us in: a greeting, an error, a key; some hundred bytes."""
 ANSWER_BYTES_MAX: Final = 1 << 30
-"""Of one answer to a statement of ours, with what its rows take as Python objects."""
+"""Of one answer to a statement, counted as its rows take in memory."""
 ANSWER_S_MAX: Final = 3600.0
 """From a statement to the end of its answer."""
 _PACKET_BYTES: Final = 256
-"""What a row takes in memory beside its bytes, roughly."""
+"""The memory of a packet beside its bytes, roughly."""
 _PIECE_BYTES: Final = 1 << 16
 _SALT_BYTES: Final = 20
 _FAST_SUCCESS, _FULL_NEEDED = 3, 4
@@ -45,9 +47,22 @@ _SPOKEN: Final = frozenset(
         *(["client_ed25519"] if find_spec("nacl") else []),
     }
 )  # fmt: skip
-"""Plugins that PyMySQL or we have an answer to. It leaves MariaDB's ed25519 to PyNaCl, which is no dependency of ours."""
+"""Plugins that are supported. MariaDB's ed25519 would need PyNaCl, which is no dependency of ours."""
 
 Base: Any = pymysql.connections.Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandshakeRules:
+    """What a server must prove before it gets the password, and how long it may take."""
+
+    context: SSLContext | None
+    """None: the connection is plain."""
+    plain_will_do: bool
+    """A server that offers no TLS gets a plain connection."""
+    password_may_be_sent: bool
+    connect_timeout_s: float
+    read_timeout_s: float
 
 
 class Connection(Base):  # type: ignore[misc]
@@ -65,24 +80,20 @@ class Connection(Base):  # type: ignore[misc]
         unix_socket: str | None,
         user: str,
         password: bytes,
-        context: SSLContext | None,
-        plain_will_do: bool,
-        password_may_be_sent: bool,
-        connect_timeout_s: float,
-        read_timeout_s: float,
+        rules: HandshakeRules,
     ) -> None:
         plugins: dict[str, type[Any]] = {"mysql_old_password": _RefusedPlugin}
-        if not password_may_be_sent:
+        if not rules.password_may_be_sent:
             plugins |= {
                 "mysql_clear_password": _RefusedPlugin,
                 "dialog": _RefusedPlugin,
                 "sha256_password": _RefusedPlugin,
                 "caching_sha2_password": _CachingSha2,
             }
-        self._plain_will_do = plain_will_do
-        self._password_may_be_sent = password_may_be_sent
-        self._connect_timeout_s = connect_timeout_s
-        self._query_timeout_s = read_timeout_s
+        self._plain_will_do = rules.plain_will_do
+        self._password_may_be_sent = rules.password_may_be_sent
+        self._connect_timeout_s = rules.connect_timeout_s
+        self._query_timeout_s = rules.read_timeout_s
         self._bytes_left = 0
         self._packet_bytes = 0
         self._deadline = 0.0
@@ -94,11 +105,11 @@ class Connection(Base):  # type: ignore[misc]
             password=password,
             charset="utf8mb4",
             autocommit=True,
-            connect_timeout=max(1, int(connect_timeout_s)),
-            read_timeout=connect_timeout_s,
-            write_timeout=connect_timeout_s,
-            ssl=context,
-            ssl_disabled=context is None,
+            connect_timeout=max(1, int(rules.connect_timeout_s)),
+            read_timeout=rules.connect_timeout_s,
+            write_timeout=rules.connect_timeout_s,
+            ssl=rules.context,
+            ssl_disabled=rules.context is None,
             client_flag=CLIENT.MULTI_RESULTS,
             init_command=None,
             local_infile=False,
@@ -108,13 +119,13 @@ class Connection(Base):  # type: ignore[misc]
         )
 
     def connect(self, sock: Any = None) -> None:
-        # Who accepts and then says nothing, or says it one byte at a time, is not there. Its time begins when it has accepted.
+        # A server that accepts and then sends nothing, or a byte at a time, counts as away. Its time begins when it has accepted.
         self._bytes_left, self._packet_bytes, self._deadline = HANDSHAKE_BYTES_MAX, 0, 0.0
         super().connect(sock)
         self._read_timeout = self._write_timeout = self._query_timeout_s
 
     def begin_answer(self) -> None:
-        """What comes from now on, up to the next call, is one answer."""
+        """All packets until the next call belong to one answer."""
         self._bytes_left, self._packet_bytes, self._deadline = ANSWER_BYTES_MAX, _PACKET_BYTES, time.monotonic() + ANSWER_S_MAX
 
     def _get_server_information(self) -> None:
@@ -134,7 +145,7 @@ class Connection(Base):  # type: ignore[misc]
         return super()._get_auth_plugin_handler(name) if name in _SPOKEN else _Unspoken(name)
 
     def _read_bytes(self, num_bytes: int) -> bytes:
-        # A header comes before each packet; what it announces is asked for, and refused before any of it is read.
+        # A header announces the size of each packet. A packet that is too large is refused before it is read.
         self._bytes_left -= num_bytes + (self._packet_bytes if num_bytes == 4 else 0)
         if self._bytes_left < 0:
             self._force_close()
@@ -163,7 +174,7 @@ class Connection(Base):  # type: ignore[misc]
 
 
 class _Unspoken:
-    """Answers to a plugin that neither PyMySQL nor we speak."""
+    """The answer to a plugin that is not supported."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -177,7 +188,7 @@ class _Unspoken:
 
 
 class _RefusedPlugin:
-    """Answers to a plugin that would give the password away."""
+    """The answer to a plugin that would give the password away."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -215,7 +226,7 @@ class _CachingSha2:
 
 
 def _hash(password: bytes, salt: bytes) -> bytes:
-    """What the server can check with what it stores, and what differs with each salt."""
+    """A hash that the server can check with its stored one, and that differs with each salt."""
     if not password:
         return b""
     once = hashlib.sha256(password).digest()

@@ -12,7 +12,7 @@ from snowmelt.databases.mysql.connect import MySqlOptions, Session
 from snowmelt.databases.mysql.read.reads import Method, log_end, read_method, shown_place
 
 _SHOWN_S_MAX: Final = 5.0
-"""How long all else waits for a server to show what it has logged, before it is asked again."""
+"""How long to wait for a server to show what it has logged. Then the caller asks again."""
 
 
 def read_catalogue(options: MySqlOptions, wanted: Wanted, *, era: int) -> Catalogue:
@@ -28,15 +28,15 @@ def read_catalogue(options: MySqlOptions, wanted: Wanted, *, era: int) -> Catalo
             ended=log_end(session, era=era),
             time_ms=time_ms,
             ahead_ms=clock_ahead_ms(session),
-            server=session.server,
-            log=session.log_end()[0],
+            identity=session.server.identity,
+            log=str(session.log_end()[0]),
             ignores_case=ignore_case,
             lower_case_names=session.variable("lower_case_table_names") == "1",
         )
 
 
 def clock_ahead_ms(session: Session) -> int:
-    """How far the server's clock is ahead of this process's, by a little more than it is rather than by less."""
+    """How far the server's clock is ahead of this process's, rounded up a little."""
     ours_ms = int(time.time() * 1000)
     server_ms: int = session.row("SELECT CAST(CEIL(UNIX_TIMESTAMP(NOW(6)) * 1000) AS UNSIGNED)", columns=(number,))[0]
     return server_ms - ours_ms

@@ -1,7 +1,6 @@
 """How a driver begins: `boot` returns one that is complete.
 
-The order, which makes a take-over right, is that of `driving.boot`. Here is what is done at each of its steps, and how all that a driver
-needs is put together.
+`driving.boot` has the order of the steps, which makes a takeover right. This module does each step, and puts the driver's parts together.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from snowmelt.commit.ledger import Ledger
-from snowmelt.databases.contract.patterns import TablePredicate
 from snowmelt.databases.contract.tables import Catalogue
-from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.failover import with_transactions
 from snowmelt.driving import boot as driving
 from snowmelt.driving.boot import CheckTargets, FindStart, Inspect, MakeHead, TakeGeneration
 from snowmelt.driving.steps import Machines, NewestGeneration, Request, perform
@@ -32,7 +28,7 @@ from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.driver.splitting import Splitter
 from snowmelt.engine.driver.state import Owner
 from snowmelt.engine.log.handover import own_log, place_on_another, with_nothing_prepared
-from snowmelt.engine.log.recorder import LogRecorder
+from snowmelt.engine.log.recorder import CaptureStart, LogRecorder
 from snowmelt.engine.log.storage import LogStorage
 from snowmelt.engine.loop.committing import Committing
 from snowmelt.engine.loop.driver import DriverLoop
@@ -43,51 +39,56 @@ from snowmelt.engine.loop.log_lane import LogLane
 from snowmelt.engine.loop.planner import Planner
 from snowmelt.engine.loop.proposals import Proposals
 from snowmelt.engine.loop.resources import TURN_S, Resources
+from snowmelt.engine.maintenance.upkeep import Upkeep
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Lane, has_executors, is_gone, raise_gone, slots_of
 from snowmelt.engine.tasks.workers import Expected, Packages, look_around, owner_digest, packages, tasks_to_ask
-from snowmelt.errors import BEGIN_ANEW, RECOPY, Corrupt, InvalidConfig, SnowmeltError, SourceDrift, Unavailable, present
+from snowmelt.errors import BEGIN_ANEW, RECOPY, Corrupt, InvalidConfig, SnowmeltError, SourceDrift, TableStuck, Unavailable, present
+from snowmelt.maintenance.rules import MaintenanceRules
+from snowmelt.model.numbers import GenerationNumber
+from snowmelt.model.patterns import TablePredicate
 from snowmelt.model.position import Position
+from snowmelt.model.table import TableId
 from snowmelt.planning.tables import Table, TablePhase
-from snowmelt.relay.retention import Cut, Relay, Sealed
+from snowmelt.relay.retention import Cut, Relay, SegmentRecord
 from snowmelt.sinks.warehouse import mark
 from snowmelt.store.generations import Generation, check_exclusive, newest_generation
 
 log = logging.getLogger(__name__)
 
 _SILENCE_S: Final = 20.0
-"""How long workers may be silent when a driver starts before a user is told."""
+"""How long workers may be silent at a start before the user is warned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Before:
-    """What is there before the driver takes the pipeline over."""
+    """What is known before the driver takes the pipeline over."""
 
     catalogue: Catalogue
     captured: TablePredicate
     fitness: Fitness
     installed: Packages
     server: str = ""
-    """The identity of the one that the pipeline was begun with."""
+    """The identity of the server that the pipeline was begun with."""
     marked: str = ""
-    """What marks the warehouse, for tasks to find."""
+    """The mark in the warehouse, by which tasks recognise it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """Where capture continues, and what there is to capture. It is read after the state: what the last driver recorded meanwhile may not
-    be in what was read before."""
+    """Where capture continues, and which tables there are. The server is read after the state: it must have everything that the last driver
+    recorded."""
 
     catalogue: Catalogue
     read: Callable[[], Catalogue]
     first: Catalogue
-    """At the head of a new chain: read when nothing was prepared, before `catalogue`."""
+    """For a new chain: the catalogue as it was read before, at a moment without prepared transactions. Capture begins at its end."""
     moved: Position | None
     """Where another server's log continues."""
 
 
 class _Shell:
-    """Does what the steps of `driving.boot` ask for, and holds what comes of it."""
+    """Does what the steps of `driving.boot` ask for, and holds the results."""
 
     def __init__(self, resources: Resources, ending: contextlib.ExitStack, ended: Callable[[], bool]) -> None:
         settings = resources.settings
@@ -141,7 +142,7 @@ class _Shell:
                 return self.resources.state.act(request)
         return None
 
-    def _take(self) -> int | None:
+    def _take(self) -> GenerationNumber | None:
         self._owned = own_log(self.resources.settings, self.resources.state, self.folder, self._ended)
         if self._owned is None:
             return None
@@ -149,7 +150,7 @@ class _Shell:
         return self._owned[0].number
 
     def _find(self, relay: Relay) -> _Begun:
-        settings, seen, keeping = self.resources.settings, self.before.catalogue.server, self.owned[1]
+        settings, seen, keeping = self.resources.settings, self.before.catalogue.identity, self.owned[1]
         moved = place_on_another(settings, relay, keeping.last(relay), seen, self.before.server)
         era = relay.era if moved is None else moved.era
 
@@ -158,32 +159,33 @@ class _Shell:
             self.resources.clock.ahead_ms = described.ahead_ms
             return described
 
-        # Captured is from a place that lies before the catalogue is read: else a statement between the two would be told by neither.
-        first = None if relay.newest is not None else with_nothing_prepared(settings.source.options, read)
+        # Capture begins at a place before the catalogue is read. Otherwise a statement between the two would be in neither.
+        first = None if relay.newest is not None else with_nothing_prepared(settings.source, read)
         catalogue = read()
-        if catalogue.server.identity != seen.identity:
-            raise Unavailable("another server answers than a moment ago", detail=f"{catalogue.server.identity}, not {seen.identity}")
+        if catalogue.identity != seen:
+            raise Unavailable("another server answers than a moment ago", detail=f"{catalogue.identity}, not {seen}")
         return _Begun(catalogue=catalogue, read=read, first=first or catalogue, moved=moved)
 
-    def _head(self, relay: Relay) -> Sealed | None:
-        """An empty record. Without one a database that receives no writes would never be copied, because no cut would ever be proven
-        visible."""
+    def _head(self, relay: Relay) -> SegmentRecord | None:
+        """The first record of a new chain, without data; None: the chain has records. Without it a database that receives no writes would
+        never be copied, because no cut would ever be proven visible."""
         if relay.newest is not None or self.source.moved is not None:
             return None
         (generation, keeping), first = self.owned, self.source.first
-        name, start = keeping.nothing(relay, first.ended.era), _with_gtids(self.resources, first)
-        return relay.decide_seal(generation.number, name, start, start, (Cut(relay.end, first.time_ms),))
+        name, start = keeping.nothing(relay, first.ended.era), self.resources.settings.source.with_transactions(first.ended, first.log)
+        return relay.decide_record(generation.number, name, start, start, (Cut(relay.end, first.time_ms),))
 
 
 def boot(resources: Resources, ending: contextlib.ExitStack, ended: Callable[[], bool]) -> DriverLoop | None:
-    """A driver at work. None: the run `ended` before that. `ending` closes what was opened."""
+    """A running driver. None: the run `ended` before. `ending` closes what was opened."""
     shell = _Shell(resources, ending, ended)
     machines = perform(driving.boot(), shell.act)
     return None if machines is None else _assemble(shell, ending, machines)
 
 
 def _inspect(resources: Resources, before: _Before, ledger: Ledger) -> _Before:
-    """Find what is wrong with the file or with its place. A mistake in the file must not end the driver that is at work."""
+    """Find mistakes in the settings, and a state that is another pipeline's. No generation is taken yet, so a mistake does not end the
+    driver that runs."""
     settings, state, catalogue = resources.settings, resources.state, before.catalogue
     begun = ledger.epoch > 0
     if not catalogue.tables and not begun:
@@ -195,11 +197,11 @@ def _inspect(resources: Resources, before: _Before, ledger: Ledger) -> _Before:
         raise next(iter(refused.values()))
     if settings.log_folder is None:
         check_exclusive(state.store, uuid.uuid4().hex)
-    owner = Owner(settings.name, catalogue.server.identity, settings.place)
-    server = state.bind(owner, moves=settings.failover, adopt=settings.adopt_state).server
+    owner = Owner(settings.name, catalogue.identity, settings.place)
+    server = state.bind(owner, moves=settings.log.failover, adopt=settings.adopt_state).server
     check_described(ledger, catalogue, before.captured, before.fitness)
     _check_requests(resources, ledger, catalogue)
-    return replace(before, server=server, marked="" if settings.fluss is not None else mark(settings.warehouse))
+    return replace(before, server=server, marked="" if settings.sink.fluss is not None else mark(settings.sink.warehouse))
 
 
 def _ask_workers(resources: Resources, before: _Before, ended: Callable[[], bool]) -> bool:
@@ -207,7 +209,7 @@ def _ask_workers(resources: Resources, before: _Before, ended: Callable[[], bool
     spark, jobs = resources.spark, resources.jobs
     if spark is None:
         return True
-    state, warehouse = resources.settings.state, resources.settings.warehouse
+    state, warehouse = resources.settings.state, resources.settings.sink.warehouse
     answers, began, due = list[list[str]](), time.monotonic(), _SILENCE_S
     expected = Expected(packages=before.installed, state=state, owner=owner_digest(state), warehouse=warehouse, mark=before.marked)
 
@@ -230,19 +232,12 @@ def _ask_workers(resources: Resources, before: _Before, ended: Callable[[], bool
     return True
 
 
-def _with_gtids(resources: Resources, catalogue: Catalogue) -> Position:
-    """Where the log begins that is captured, with the transactions before it, as far as they are told: should the server purge its log
-    before anything was captured, they prove that nothing is lost."""
-    file = replace(catalogue.log, number=catalogue.ended.file)
-    with Session(resources.settings.source.options) as session:
-        return with_transactions(session, file, catalogue.ended)
-
-
 # ---- checks
 
 
 def check_described(ledger: Ledger, catalogue: Catalogue, captured: TablePredicate, fitness: Fitness) -> None:
-    """At the first start a user is there to decide about tables without a key; one that is made later must not stop all others."""
+    """At the first start a table that can't be brought to the lake is an error: a user is there to decide. Later it must not stop the
+    others."""
     for table in () if ledger.epoch else catalogue.tables.values():
         if why := fitness.why_not(table):
             raise InvalidConfig("a table can't be brought to the lake", detail=f"{table.id}: {why}", hint="or exclude it")
@@ -258,8 +253,8 @@ def _check_requests(resources: Resources, ledger: Ledger, catalogue: Catalogue) 
 
 
 def check_lake(resources: Resources, ledger: Ledger, catalogue: Catalogue, fitness: Fitness, asides: Asides) -> None:
-    """Each lake table has what the store says. One that is gone is its source table's trouble, unless all are, or the open epoch
-    has promised something to it."""
+    """Check that each lake table has what the records say. If one is missing, its source table is set aside. It is an error of the pipeline
+    if all are missing, or if the open epoch has files for it."""
     lake, settings = resources.lake, resources.settings
     needed = {known.target: known for known in ledger.tables if known.phase not in (TablePhase.SET_ASIDE, TablePhase.GONE)}
     resting = {known.target for known in ledger.tables if known.phase is TablePhase.SET_ASIDE}
@@ -272,10 +267,10 @@ def check_lake(resources: Resources, ledger: Ledger, catalogue: Catalogue, fitne
                 lake.check_start(target, ledger)
                 _tell_of_buckets(resources, target, needed)
             elif target in needed:
-                where = settings.fluss.bootstrap if settings.fluss else settings.warehouse
+                where = settings.sink.fluss.bootstrap if settings.sink.fluss else settings.sink.warehouse
                 hint = f"is that the right place? if the table was dropped, {BEGIN_ANEW}"
                 missing[target] = SourceDrift("a lake table is not there", detail=f"{target} in {where}", hint=hint)
-        except Corrupt as error:
+        except (Corrupt, TableStuck) as error:
             if target not in needed:
                 raise
             missing[target] = error
@@ -287,12 +282,15 @@ def check_lake(resources: Resources, ledger: Ledger, catalogue: Catalogue, fitne
 
 
 def _tell_of_buckets(resources: Resources, target: str, needed: Mapping[str, Table]) -> None:
-    """How many buckets a table has is settled when it is made."""
+    """Warn about a table whose number of buckets differs from the settings: the number is fixed when a table is made."""
     settings = resources.settings
-    if target in needed and needed[target].keyed and settings.fluss is None:
-        has = resources.lake.describe(target).buckets
-        if has != settings.buckets:
-            extra = {"target": target, "has": has, "buckets": settings.buckets}
+    if target in needed and needed[target].keyed and settings.sink.fluss is None:
+        try:
+            has = resources.lake.describe(target).buckets
+        except SourceDrift as error:
+            raise needed[target].incarnation.table.stuck(error.fact, detail=error.detail, hint=error.hint) from error
+        if has != settings.sink.buckets:
+            extra = {"target": target, "has": has, "buckets": settings.sink.buckets}
             log.warning("a lake table keeps the number of buckets that it was made with", extra=extra)
 
 
@@ -300,16 +298,16 @@ def _tell_of_buckets(resources: Resources, target: str, needed: Mapping[str, Tab
 
 
 def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -> DriverLoop:
-    """All that a driver has at work. Capture starts here."""
+    """Put the parts of a driver together. Capture starts here."""
     resources, before, source, asides = shell.resources, shell.before, shell.source, shell.asides
     place = _place(shell)
     known = Knowledge(machines.generation, machines.ledger, machines.relay, _shapes(shell, machines), source.catalogue.ended)
     keeper = _keeper(shell, known)
     ending.callback(keeper.stop)
-    cleaner = Cleaner(resources.jobs, place, every=resources.settings.sweep_every)
+    cleaner = Cleaner(resources.jobs, place, every=resources.settings.pace.sweep_every)
     ending.callback(cleaner.close)
     retries = Retries(asides.stuck)
-    splitter = Splitter(resources.settings.source, retries, rows_per_chunk=resources.settings.rows_per_chunk)
+    splitter = Splitter(resources.settings.source, retries, rows_per_chunk=resources.settings.pace.rows_per_chunk)
     ending.callback(splitter.close)
     chunks = Chunks(
         known.ledger,
@@ -325,9 +323,11 @@ def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -
     ending.callback(chunks.close)
     discovery = Discovery(source.catalogue, known.ledger, known.relay, known.shapes, source.read, before.fitness.unfit)
     proposals = Proposals(resources, known, before.fitness, asides, discovery, splitter, before.captured)
-    entries = Entries(resources.lake, known.ledger, known.shapes, resources.settings.source)
+    entries = Entries(resources.lake, known.ledger, known.shapes, resources.settings.source, resources.threads)
     lane = LogLane(known, resources.jobs, place, chunks, cleaner, asides, tasks=resources.log_tasks)
-    holders = Holders(splitter=splitter, retries=retries, discovery=discovery, proposals=proposals)
+    upkeep = _upkeep(shell, known, cleaner, place)
+    ending.callback(upkeep.close)
+    holders = Holders(splitter=splitter, retries=retries, discovery=discovery, proposals=proposals, upkeep=upkeep)
     letting_go = LettingGo(resources, known, machines, keeper, chunks, lane, cleaner, holders)
     driver = DriverLoop(
         resources=resources,
@@ -343,8 +343,19 @@ def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -
         letting_go=letting_go,
         era=machines.relay.era if source.moved is None else source.moved.era,
     )
+    resources.listening.remind(known.ledger)
     keeper.start(known.ledger.done_segment)
     return driver
+
+
+def _upkeep(shell: _Shell, known: Knowledge, cleaner: Cleaner, place: TaskContext) -> Upkeep:
+    resources, router = shell.resources, shell.before.fitness.router
+
+    def rules(table: TableId) -> MaintenanceRules | None:
+        found = router.maintenance(table) or resources.settings.maintenance.rules
+        return found if found.enabled and resources.settings.sink.fluss is None else None
+
+    return Upkeep(known.ledger, resources.jobs, place, cleaner, rules, slots=resources.maintenance_slots, wake=resources.awake.set)
 
 
 def _place(shell: _Shell) -> TaskContext:
@@ -353,15 +364,15 @@ def _place(shell: _Shell) -> TaskContext:
         generation=generation.number,
         nonce=generation.nonce,
         state=settings.state,
-        warehouse=settings.warehouse,
+        warehouse=settings.sink.warehouse,
         user=shell.resources.user,
         source=settings.source,
-        server=catalogue.server,
+        identity=catalogue.identity,
         log=catalogue.log,
-        limits=settings.limits,
-        fluss=settings.fluss,
+        limits=settings.log.limits,
+        fluss=settings.sink.fluss,
         packages=shell.before.installed,
-        mark="" if "://" in str(settings.warehouse) else shell.before.marked,
+        mark="" if "://" in str(settings.sink.warehouse) else shell.before.marked,
     )
 
 
@@ -369,6 +380,7 @@ def _shapes(shell: _Shell, machines: Machines) -> Shapes:
     ledger, relay, catalogue = machines.ledger, machines.relay, shell.source.catalogue
     shapes = Shapes(
         shell.resources.state,
+        shell.resources.settings.source,
         machines.generation,
         captured=shell.before.captured,
         keyed=shell.before.fitness.router.keyed,
@@ -388,14 +400,8 @@ def _keeper(shell: _Shell, known: Knowledge) -> LogRecorder:
         known.relay,
         known.shapes,
         shell.owned[1],
-        settings.source,
-        generation=known.generation,
-        start=start,
-        server_id=settings.capture_id(),
-        prepared_bytes_max=settings.prepared_bytes_max,
-        limits=settings.capture,
-        identity=shell.source.catalogue.server.identity,
-        failover=settings.failover,
+        settings,
+        CaptureStart(generation=known.generation, identity=shell.source.catalogue.identity, position=start),
         wake=shell.resources.awake.set,
         release=shell.folder.close,
     )

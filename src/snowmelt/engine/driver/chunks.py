@@ -1,9 +1,9 @@
-"""The chunk lane: which chunks are read now, and what came of it.
+"""The chunk lane: which chunks are read now, and what becomes of their answers.
 
-States. A chunk is launched at a cut that was proven visible; its answer waits until capture has come to where the read ends; then
-it is a report, which some plan adopts. What is under way belongs to this driver and dies with it.
+States. A chunk is launched at a cut that was proven visible. Its answer waits until capture has reached the place where the read ends. Then
+it is a report, which some plan adopts. Reads under way belong to this driver and die with it.
 
-Forbidden orders. A launch before the server was asked what it shows. A report with an end that the log has not come to.
+Must never happen. A launch before the server was asked what it shows. A report whose end the captured log has not reached.
 
 Memory. Per chunk under way one record and, once it is read, its staged files' messages.
 """
@@ -27,6 +27,7 @@ from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
 from snowmelt.engine.tasks.rows import Sourced
 from snowmelt.errors import InvariantBroken, SnowmeltError
+from snowmelt.model.numbers import LogOffset
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import Rule, decide_launches, lower, visible_cut
@@ -35,11 +36,11 @@ from snowmelt.planning.facts import OUTSIDE, Launched, Reported
 log = logging.getLogger(__name__)
 
 _HIDDEN_TOLD: Final = 100
-"""Answers, some ten a second: a commit is shown a moment after it is logged, and that is not worth a word."""
+"""Answers before a warning, at about ten a second: a server normally shows a commit a moment after it logged it."""
 
 
 class Chunks:
-    """Of one driver; used by the thread that owns the machines. `sourced` gives a table's shape and target as of the ledger."""
+    """The chunk lane of one driver. The thread that owns the machines uses it."""
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class Chunks:
         sourced: Callable[[TableId], Sourced],
         cleaner: Cleaner,
     ) -> None:
-        """`began`: the end of the server's log when this driver started. `cleaner` is told what reads leave behind."""
+        """`began`: the end of the server's log when this driver started. `sourced` gives a table's shape and target as of the ledger.
+        `cleaner` hears which files reads have left."""
         self._ledger = ledger
         self._keeper = keeper
         self._jobs = jobs
@@ -64,29 +66,29 @@ class Chunks:
         self._sourced = sourced
         self._cleaner = cleaner
         self._answers: dict[str, ChunkAnswer] = {}
-        """Of reports, by nonce."""
+        """The answers of reported reads, by nonce."""
         self._waiting: list[ChunkAnswer] = []
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="snowmelt-visible")
         self._asked: tuple[TableId, Future[Shown]] | None = None
         self._unknown: frozenset[str] | None = None
-        """Of what the server listed as prepared when it was asked first, that which it still lists and our log says nothing of."""
+        """Prepared transactions that the server listed at the first answer and still lists, and that our log does not know."""
         self._hidden = 0
-        """So many answers in a row left no cut to read at."""
+        """The number of answers in a row that left no cut to read at."""
         self._retries = retries
         self.newest_job = 0
 
     # ---- reading
 
     def launch(self) -> None:
-        """Start as many reads as there is room for. What the server shows is asked in the background: it may take a lock."""
+        """Start as many reads as there is room for. The server is asked in the background what it shows, because that may take a lock."""
         tables, relay = self._ledger.tables, self._keeper.relay
         running = sum(1 for _ in tables.readings())
         free = self._at_once - sum(1 for reading in tables.readings() if reading.report is None)
-        # Before capture has come to where the server is, statements may lie ahead that nobody knows of.
+        # Until capture has reached the server's place at the start, unknown statements may lie ahead.
         if free <= 0 or relay.newest is None or relay.offset_of(self._began) is None:
             return
         if self._asked is None:
-            # Whether anything could be launched if all that is captured were visible.
+            # Ask only if a chunk could be launched at the end of the captured log.
             wanted = decide_launches(tables, relay, visible=relay.end, job=0, running_max=running + 1, waiting=self._not_now())
             if wanted:
                 table = self._sourced(wanted[0].incarnation.table).table
@@ -115,27 +117,29 @@ class Chunks:
             self._start(launch, shown.place)
 
     def _not_now(self) -> set[TableId]:
-        """Tables that wait: because reads of them failed, or because a statement lies ahead, so that database and lake have them in shapes
-        of their own and no read of today would ever be adopted."""
+        """Tables that wait, because a read of them failed or because a statement about them lies ahead. With a statement ahead the database
+        and the ledger differ about the table, and no plan would adopt a read of now."""
         relay = self._keeper.relay
         return self._retries.waiting | {statement.table for statement in relay.statements(self._ledger.upto, relay.end)}
 
-    def _visible(self, shown: Shown) -> int | None:
+    def _visible(self, shown: Shown) -> LogOffset | None:
         relay, located = self._keeper.relay, self._keeper.located
         if (place := shown.place) is not None:
-            # What a server does not show yet and has logged before capture began no epoch will ever bring.
+            # A place before capture began proves nothing: of a transaction between the two the server may not show the rows yet, and
+            # no epoch brings them.
             begins = relay.segments[0].begins
             return visible_cut(relay, place) if begins.era < place.era or place >= begins else None
-        for sealed in reversed(relay.segments):
-            if shown.shows(sealed.ends):
-                return sealed.last
-        # A server that nobody writes to seals nothing, but capture knows what lies before the place where it began.
+        for record in reversed(relay.segments):
+            if shown.shows(record.ends):
+                return record.last
+        # Without writes no segment is sealed, but capture knows the transactions before the place where it began.
         return relay.offset_of(located) if located is not None and shown.shows(located) else None
 
-    def _without_hidden(self, visible: int, prepared: frozenset[str]) -> int | None:
-        """The newest cut up to this one with no COMMIT of a prepared transaction below it that the server has logged and does not show.
+    def _without_hidden(self, visible: LogOffset, prepared: frozenset[str]) -> LogOffset | None:
+        """The newest cut, up to this one, below which the server shows the COMMITs of all prepared transactions.
 
-        A driver before us may have let go of such a commit. So of what is listed first nothing may be left that our log does not know.
+        The log of such a COMMIT may have been released by an earlier driver. So no chunk is read until every transaction that the server
+        listed at first is known to our log, or no longer listed.
         """
         relay = self._keeper.relay
         listed = prepared if self._unknown is None else prepared & self._unknown
@@ -181,7 +185,7 @@ class Chunks:
     # ---- reports
 
     def hear(self) -> None:
-        """Reports count once the relay has come to where their reads end."""
+        """Report the reads whose ends the relay has reached."""
         tables, relay, waiting = self._ledger.tables, self._keeper.relay, []
         for answer in self._waiting:
             offset = relay.offset_of(answer.mark.high)
@@ -190,8 +194,17 @@ class Chunks:
                 continue
             launch = answer.launch
             settled = answer.mark.exact(two_phase=bool(relay.committed(max(relay.floor, launch.visible), offset)))
-            read = (answer.nonce, offset, settled, answer.schema, answer.staged.files, answer.extent)
-            report = Reported(launch.incarnation, launch.ordinal, launch.job, *read)
+            report = Reported(
+                incarnation=launch.incarnation,
+                ordinal=launch.ordinal,
+                job=launch.job,
+                nonce=answer.nonce,
+                high=offset,
+                exact=settled,
+                schema=answer.schema,
+                files=answer.staged.files,
+                extent=answer.extent,
+            )
             for fact in tables.decide_report(report):
                 tables.apply(fact)
                 self._answers[answer.nonce] = answer
@@ -200,11 +213,11 @@ class Chunks:
 
     @property
     def waits_for(self) -> Position | None:
-        """Where the log has to come to before all that was read counts."""
+        """The place that the log must reach before all answers are reports."""
         return max((answer.mark.high for answer in self._waiting), default=None, key=lambda high: (high.file, high.offset))
 
     def give_back_waiting(self) -> None:
-        """Those that wait for the log hold back more of it than there is room for; they are read again later."""
+        """Give back the reads that wait for the log: there is no room for the log that they hold. They are read again later."""
         for answer in self._waiting:
             launch = answer.launch
             log.warning("a read is given back: too much of the log would be held for it", extra={"table": str(launch.incarnation.table)})
@@ -223,7 +236,7 @@ class Chunks:
         return bool(self._waiting) or any(reading.report is None for reading in self._ledger.tables.readings())
 
     def marks(self, rules: Iterable[Rule]) -> dict[str, ReadMark]:
-        """Of the reads that these rules adopt, by nonce."""
+        """The marks of the reads that these rules adopt, by nonce."""
         return {one.reading.nonce: self._answer(one.reading.nonce).mark for rule in rules for one in rule.adopting}
 
     def staged(self, nonce: str) -> Staged:
@@ -235,7 +248,7 @@ class Chunks:
         return self._answers[nonce]
 
     def let_go(self) -> None:
-        """Of answers whose reads are over."""
+        """Drop the answers whose reads are over."""
         under_way = {reading.report.nonce for reading in self._ledger.tables.readings() if reading.report is not None}
         self._answers = {nonce: answer for nonce, answer in self._answers.items() if nonce in under_way}
 

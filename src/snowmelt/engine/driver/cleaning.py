@@ -1,13 +1,14 @@
 """Deletes staged files that no intent can name any more, beside the loop.
 
-The loop decides (`commit.cleaning`), which costs no look into the lake. Files that are known by name go in a thread; sweeps are Spark jobs
-of a lane of their own. An answer stays right however late it is acted on. A deletion that fails is told and left to the next sweep.
+The loop decides what to delete (`commit.cleaning`), without reading the lake. A thread deletes files that are known by name; sweeps are
+Spark jobs in the lane of maintenance. A decision stays right, however late it is carried out. A failed deletion is logged and left to the
+next sweep.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from snowmelt.driving.steps import Request, perform
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
 from snowmelt.errors import Corrupt, InvariantBroken, SnowmeltError, SourceDrift
+from snowmelt.model.numbers import EpochNumber
 from snowmelt.sinks.contract import Sink
 
 log = logging.getLogger(__name__)
@@ -33,17 +35,17 @@ class SweepTask:
 
 
 def run_sweep(place: TaskContext, task: SweepTask) -> int:
-    """In a task: how many files of a table were deleted."""
+    """Sweep a table, in a task. The number of deleted files."""
     place.check()
     try:
         return sweep(place.lake(), task.target, task.standing)
     except (SourceDrift, Corrupt):
-        # A lake table that is gone or damaged is its source table's trouble, which whoever writes to it tells.
+        # A lake table that is gone or damaged is its source table's trouble, which its writers report.
         return 0
 
 
 def sweep(lake: Sink, target: str, standing: CleaningView) -> int:
-    """Delete the staged files of a target that nothing needs; how many."""
+    """Delete the staged files of a target that nothing needs. Their number."""
 
     def act(request: Request[Any]) -> Any:
         match request:
@@ -73,26 +75,26 @@ class Cleaner:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snowmelt-cleaning")
 
     def reported(self, target: str, staged: Staged) -> None:
-        """A task has left these files behind."""
+        """A task has left these files."""
         self.leftovers.reported(target, staged)
 
     def job_failed(self) -> None:
-        """A job has left files behind that no report names."""
+        """A job has left files that no report names."""
         self._failed = True
 
     def discard(self, over: Iterable[tuple[str, Staged]]) -> None:
         """Delete files that are known by name. Returns at once."""
         self._thread.submit(self._delete, list(over))
 
-    def sweep_if_due(self, standing: CleaningView, targets: Iterable[str]) -> None:
-        """After an epoch. Returns at once."""
+    def sweep_if_due(self, standing: CleaningView, tables: Callable[[], Mapping[str, CleaningView]]) -> None:
+        """After an epoch. Returns at once. `tables`: the same for each lake table."""
         mine = standing.intent_generation == standing.generation
         if mine and not self._sweeping and sweep_due(standing.epoch, last=self._last, every=self._every, failed=self._failed):
-            self.sweep(standing, targets)
+            self.sweep(standing.epoch, tables())
 
-    def sweep(self, standing: CleaningView, targets: Iterable[str]) -> None:
-        tasks = [SweepTask(target, standing) for target in targets]
-        self._last, self._failed, self._sweeping = standing.epoch, False, bool(tasks)
+    def sweep(self, epoch: EpochNumber, tables: Mapping[str, CleaningView]) -> None:
+        tasks = [SweepTask(target, view) for target, view in sorted(tables.items())]
+        self._last, self._failed, self._sweeping = epoch, False, bool(tasks)
         if tasks:
             self._jobs.submit(Lane.MAINTENANCE, self._place, tasks, run_sweep, self._swept, self._not_swept)
 

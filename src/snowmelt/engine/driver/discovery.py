@@ -1,12 +1,12 @@
 """Tables that the ledger lacks, as the server's catalogue describes them.
 
-A table that is there when a driver starts is found here, and so is one that a statement makes later, or whose shape a statement
-leaves untold. The catalogue is read at some moment between two places of the log, so what it says of a table counts once the ledger is
-past both, and only if no statement touched the table since the first of them: no statement is ever applied to a shape that has it
-already. Where one did, the catalogue is read again.
+Three kinds of tables are found here: those that exist when a driver starts, those that a statement makes later, and those whose shape does
+not follow from a statement's text. The catalogue is read at some moment between two places of the log. What it has of a table counts once
+the ledger is past both places, and only if no statement touched the table after the first one. So no statement is applied to a shape that
+already has it. If a statement touched the table, the catalogue is read again.
 
-A table that can't be brought to the lake is left out, with a warning, until a statement makes it one that can; one that the lake has
-rows of is set aside, which is the pipeline's to decide.
+A table that can't be brought to the lake is left out, with a warning, until a statement changes that. If the lake has rows of it already,
+the pipeline sets it aside instead.
 """
 
 from __future__ import annotations
@@ -15,24 +15,22 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
+from snowmelt import budgets
 from snowmelt.commit.ledger import Ledger
-from snowmelt.databases.contract.patterns import match_tables
 from snowmelt.databases.contract.tables import Catalogue, TableShape, Wanted
 from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.errors import Unavailable
+from snowmelt.model.numbers import LogOffset
+from snowmelt.model.patterns import match_tables
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Relay
 
 log = logging.getLogger(__name__)
 
-_PAUSE_S: Final = 1.0
-"""Between two reads of the catalogue."""
-
 
 class Discovery:
-    """What is to be found. Used by the thread that owns the machines."""
+    """Finds the tables that the ledger lacks. Used by the thread that owns the machines."""
 
     def __init__(
         self,
@@ -43,7 +41,7 @@ class Discovery:
         read: Callable[[], Catalogue],
         why_not: Callable[[Sequence[TableShape]], Mapping[TableId, str]],
     ) -> None:
-        """`why_not` tells of some tables which of them can't be brought to the lake, and why."""
+        """`why_not`: the tables, among some, that can't be brought to the lake, and why."""
         self._ledger = ledger
         self._relay = relay
         self._shapes = shapes
@@ -58,8 +56,8 @@ class Discovery:
 
     def _take(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._since: int | None = None
-        self._upto: int | None = None
+        self._since: LogOffset | None = None
+        self._upto: LogOffset | None = None
         self._left_out.clear()
         self._unfit.clear()
         self._looked.clear()
@@ -73,7 +71,7 @@ class Discovery:
             self._shapes.forget_touched(min(self._since, self._ledger.upto))
 
     def leave_out(self, name: TableId, why: str) -> None:
-        """Until a statement makes it another."""
+        """Do not find the table again until a statement changes it."""
         self._left_out.add(name)
         if self._told.get(name) != why:
             log.warning("a table is left out", extra={"table": str(name), "why": why})
@@ -85,12 +83,12 @@ class Discovery:
         return {str(name): why for name, why in self._told.items() if name in self._catalogue.tables and self._lacks(name)}
 
     def look(self) -> None:
-        """Read the catalogue again where statements call for it."""
+        """Read the catalogue again if a statement touched a table that the ledger lacks."""
         if self._is_old() and time.monotonic() >= self._due:
-            # A database that is away, or that does not show yet what it has logged, is asked again.
+            # If the database is away, or does not show yet what it has logged, the next look asks again.
             with contextlib.suppress(Unavailable):
                 self._take(self._read())
-            self._due = time.monotonic() + _PAUSE_S
+            self._due = time.monotonic() + budgets.CATALOGUE.pause_s(1)
 
     @property
     def complete(self) -> bool:
@@ -98,18 +96,18 @@ class Discovery:
         return not self._is_old() and not any(self._lacks(name) for name in self._catalogue.tables if name not in self._left_out)
 
     def found(self) -> Iterator[tuple[TableShape, str]]:
-        """Tables that the ledger lacks, with the shape that they have where it is, and why one can't be brought to the lake, if so."""
+        """Tables that the ledger lacks, with their shapes at its place. The text says why one can't be brought to the lake, if so."""
         self._locate()
         if self._since is None or self._upto is None or self._ledger.upto < self._upto:
             return
         since, tables = self._since, self._catalogue.tables
         lacking = [name for name in tables if self._lacks(name) and name not in self._left_out and not self._touched(name, since)]
-        # Not before: the ledger may have had another table of that name when the catalogue was read.
+        # They are checked only now: when the catalogue was read, the ledger may have had another table of that name.
         if new := [tables[name] for name in lacking if name not in self._looked]:
             try:
                 self._unfit.update(self._why_not(new))
             except Unavailable:
-                # A database that is away is asked again.
+                # The database is away; the next look asks again.
                 return
             self._looked.update(table.id for table in new)
         for name in lacking:
@@ -119,7 +117,7 @@ class Discovery:
         return self._ledger.tables.get(name) is None
 
     def _is_old(self) -> bool:
-        """Whether a statement that the ledger is past may not be in what was read."""
+        """Whether the catalogue perhaps lacks a statement that the ledger is past."""
         self._locate()
         since = self._since
         return since is not None and any(self._lacks(name) and self._touched(name, since) for name in self._shapes.touched)
@@ -128,7 +126,7 @@ class Discovery:
         return since < self._shapes.touched.get(name, since) <= self._ledger.upto
 
     def _locate(self) -> None:
-        """Where the two places lie is told while the relay holds them, and kept."""
+        """Find the offsets of the two places as soon as the relay has them, and keep them."""
         if self._since is None:
             self._since = self._relay.offset_of(self._catalogue.began)
         if self._upto is None:

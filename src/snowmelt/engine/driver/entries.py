@@ -1,12 +1,15 @@
-"""What a lake says of the tables that an epoch changes (`driving.entries`): as they are now, and whether they can take it."""
+"""The lake tables that an epoch changes: their present state, and whether they can take the change (`driving.entries`)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Reshape
 from snowmelt.databases.contract import Database
 from snowmelt.driving.entries import TargetNow, TargetWork, targets_of
 from snowmelt.engine.driver.shapes import Shapes
+from snowmelt.engine.loop.lake_threads import LakeThreads
 from snowmelt.engine.tasks.rows import lake_schema
 from snowmelt.errors import RECOPY, Corrupt, SourceDrift, TableStuck
 from snowmelt.planning.epochs import EpochPlan
@@ -16,14 +19,15 @@ from snowmelt.sinks.contract import Sink
 class Entries:
     """Of one driver; used by the thread that owns the machines."""
 
-    def __init__(self, lake: Sink, ledger: Ledger, shapes: Shapes, source: Database) -> None:
+    def __init__(self, lake: Sink, ledger: Ledger, shapes: Shapes, source: Database, threads: LakeThreads) -> None:
         self._lake = lake
+        self._threads = threads
         self._ledger = ledger
         self._shapes = shapes
         self._source = source
 
     def unfit(self, plan: EpochPlan) -> list[TableStuck]:
-        """Tables that the plan changes in a way which the lake can't take."""
+        """An error for each table that the plan changes in a way that the lake can't take."""
         found: list[TableStuck] = []
         for target, one in targets_of(plan, self._ledger).items():
             try:
@@ -32,13 +36,18 @@ class Entries:
                 found.append(error)
         return found
 
-    def describe(self, target: str, one: TargetWork) -> TargetNow:
-        """For `driving.entries.Describe`. `TableStuck`: of this one it can't be told."""
+    def describe(self, works: Mapping[str, TargetWork]) -> dict[str, TargetNow]:
+        """The present state of lake tables, for `driving.entries.Describe`. `TableStuck`: that of one of them can't be read."""
+        changes = {target: self._change(target, one) for target, one in works.items()}
+        found = self._threads.each(lambda target: self._now(target, works[target], changes[target]), works)
+        return dict(zip(works, found, strict=True))
+
+    def _now(self, target: str, one: TargetWork, change: Reshape | None) -> TargetNow:
+        """In any thread."""
         try:
             state = self._lake.describe(target)
         except (SourceDrift, Corrupt) as error:
             raise one.table.stuck(error.fact, detail=error.detail, hint=RECOPY) from error
-        change = self._change(target, one)
         try:
             preface = self._lake.preface(target)
         except SourceDrift as error:
@@ -48,7 +57,7 @@ class Entries:
         )
 
     def _change(self, target: str, one: TargetWork) -> Reshape | None:
-        """What becomes of a lake table's columns, if the lake can take all that happens to it."""
+        """How a lake table's columns change; None: they don't. Raises if the lake can't take the change."""
         if one.empties and not self._lake.empties:
             raise one.table.stuck(
                 "a table was emptied or made anew, and its target can't be emptied",

@@ -1,27 +1,37 @@
-"""What a failure means: it passes, one table can't go on, or the pipeline can't. Judged here and nowhere else."""
+"""What a failure means: it passes, one table can't continue, or the pipeline can't continue. Only this module judges it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
 
-from snowmelt.errors import Corrupt, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, TableRefused, TableStuck, Unavailable
+from snowmelt.errors import (
+    Corrupt,
+    Fenced,
+    InvariantBroken,
+    OutcomeUnknown,
+    SnowmeltError,
+    SourceDrift,
+    TableRefused,
+    TableStuck,
+    Unavailable,
+)
 
 
 class Verdict(Enum):
     """The gravest last."""
 
     PASSES = 1
-    """The same may work in a while."""
+    """A retry may work."""
     TABLE = 2
-    """No repetition heals it, and it is one table's: that one is set aside."""
+    """No retry helps, and it concerns one table, which is set aside."""
     PIPELINE = 3
-    """Nothing can go on: a broken log or store, settings that can't work, a newer driver, a bug that may concern all."""
+    """Nothing can continue: a broken log or store, settings that can't work, a newer driver, a bug that may concern all."""
 
 
 def judge(error: BaseException, *, one_table: bool = False) -> Verdict:
-    """`one_table`: nothing but one table was asked for. Settings (`InvalidConfig`) are of all tables, also there: a warehouse that lets
-    nobody in must not set one table aside after the other. A table that the user may not read is its own trouble."""
+    """`one_table`: the failed call was about one table alone. Even then `InvalidConfig` concerns the pipeline: a warehouse with a wrong
+    password must not set one table aside after the other. A table that the database user must not read is set aside."""
     if isinstance(error, Unavailable | OutcomeUnknown):
         return Verdict.PASSES
     if isinstance(error, TableStuck) or (one_table and isinstance(error, SourceDrift | Corrupt | InvariantBroken | TableRefused)):
@@ -30,5 +40,5 @@ def judge(error: BaseException, *, one_table: bool = False) -> Verdict:
 
 
 def gravest(errors: Sequence[SnowmeltError]) -> SnowmeltError:
-    """Of several the one that decides; of equal ones the first."""
-    return max(errors, key=lambda error: judge(error).value)
+    """The error with the gravest verdict; of equal ones the first. `Fenced` comes first: another error of a fenced driver means nothing."""
+    return max(errors, key=lambda error: (judge(error).value, isinstance(error, Fenced)))

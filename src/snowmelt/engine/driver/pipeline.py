@@ -1,4 +1,4 @@
-"""A pipeline as an object: it opens what a driver needs, has one booted, and turns its loop until it is told to end."""
+"""A pipeline as an object: it opens a driver's resources, boots the driver, and runs its loop until it is told to end."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from snowmelt.engine.loop.resources import Resources
 from snowmelt.planning.asides import Requests
 
 
-class Pipeline:
+class PipelineDriver:
     """One driver. `run` returns when `until` says so, and raises what stops it."""
 
     def __init__(self, spark: Any, settings: Settings, requests: Requests | None = None) -> None:
-        """`requests`: tables to be copied anew. The drivers of one process share it, so that what one began no other begins again."""
+        """`requests`: tables to copy again. The drivers of one process share it, so that each copy is begun once."""
         self.resources = Resources.open(spark, settings, Requests() if requests is None else requests)
         self.driver: DriverLoop | None = None
-        """None until it is complete."""
+        """None until it has booted."""
         self._stopping = False
 
-    def run(self, until: Callable[[Pipeline], bool] = lambda _: False) -> None:
+    def run(self, until: Callable[[PipelineDriver], bool] = lambda _: False) -> None:
         signs = self.resources.signs
         try:
             with contextlib.ExitStack() as ending:
                 ending.callback(self.resources.jobs.close)
+                ending.callback(self.resources.threads.close)
+                ending.callback(self.resources.listening.close)
                 driver = self.driver = boot(self.resources, ending, lambda: until(self) or self._stopping)
                 while driver is not None and not until(self) and not (self._stopping and driver.at_rest):
                     driver.turn(stopping=self._stopping)
@@ -38,12 +40,13 @@ class Pipeline:
         signs.end()
 
     def stop(self) -> None:
-        """Finish the epoch under way and begin no other; `run` then returns. Chunks that are being read are read again next time."""
+        """Finish the epoch under way and begin no other; `run` then returns. Chunk reads under way are lost: the next driver repeats
+        them."""
         self._stopping = True
 
     @property
     def ledger(self) -> Ledger:
-        """What is true, as far as the driver knows."""
+        """The tables and epochs, as far as the driver knows them."""
         return Ledger() if self.driver is None else self.driver.known.ledger
 
     def current(self) -> bool:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from snowmelt.databases.contract.patterns import TablePredicate, match_tables
 from snowmelt.errors import InvalidConfig
+from snowmelt.maintenance.rules import MaintenanceRules
+from snowmelt.model.patterns import TablePredicate, match_tables
 from snowmelt.model.table import TableId
 from snowmelt.planning.tables import Table, TablePhase
 
@@ -24,12 +25,12 @@ _PART_BYTES_MAX: Final = 250
 
 
 class Mode(StrEnum):
-    """What a lake table holds of its source."""
+    """What a lake table holds: current rows or history."""
 
     UPSERT = "upsert"
-    """Its rows, as they are: one for each key."""
+    """The source's current rows, one for each key."""
     CHANGELOG = "changelog"
-    """Its history: each change as a row, with its kind, position and time. Nothing is ever taken away."""
+    """The source's history: each change as a row, with its kind, position and time. No row is ever deleted."""
 
     @staticmethod
     def of(*, keyed: bool) -> Mode:
@@ -55,6 +56,8 @@ class Route:
     source: str
     target: str
     mode: Mode = Mode.UPSERT
+    maintenance: MaintenanceRules | None = None
+    """None: as of all tables."""
 
     def __post_init__(self) -> None:
         match_tables([self.source])
@@ -77,7 +80,7 @@ class Route:
 def assign_targets(
     tables: Iterable[TableId], routes: Sequence[Route], *, default: str, ignore_case: bool = False
 ) -> tuple[dict[TableId, Target], dict[TableId, InvalidConfig]]:
-    """The target of each table that can have one, and what is wrong with each of the others. Of two tables with one target the second is
+    """The target of each table that can have one, and an error for each of the others. If two tables have the same target, the second is
     refused: their rows would overwrite each other."""
     router = Router(routes, default=default, ignore_case=ignore_case)
     targets: dict[TableId, Target] = {}
@@ -107,7 +110,7 @@ class Router:
         self._routes = [(match_tables([route.source], ignore_case=ignore_case), route) for route in (*routes, Route("*.*", default))]
 
     def idle(self, tables: Iterable[TableId]) -> list[Route]:
-        """Routes that none of these tables takes: perhaps a slip of the pen."""
+        """Routes that match none of these tables: perhaps a typing error."""
         taken = {self._route(table) for table in tables}
         return [route for _, route in self._routes[:-1] if route not in taken]
 
@@ -116,16 +119,30 @@ class Router:
         return Target(route.of(table), route.mode)
 
     def keyed(self, table: TableId) -> bool:
-        """Also of one whose name no lake table can have."""
+        """Whether the table's rows have a key in the lake. Any table may be asked for, also one without a valid target."""
         return self._route(table).mode is Mode.UPSERT
+
+    def maintenance(self, table: TableId) -> MaintenanceRules | None:
+        return self._route(table).maintenance
 
     def _route(self, table: TableId) -> Route:
         return next(route for matches, route in self._routes if matches(table))
 
 
+def route_taken(routes: Sequence[Route], table: TableId, target: str) -> Route | None:
+    """The route by which a table of a pipeline goes to its target, for a process that does not know whether the server ignores case; None:
+    it goes there without one."""
+    for ignore_case in (False, True):
+        found = next((route for route in routes if match_tables([route.source], ignore_case=ignore_case)(table)), None)
+        if found is not None and found.of(table) == target:
+            return found
+    return None
+
+
 def check_goes_on(tables: Iterable[Table], captured: TablePredicate, router: Router) -> None:
-    """Every table that a pipeline has is captured in every epoch, or its changes would be lost without a word; and goes where it went, or
-    there would be half of the truth in each of two places. One that is set aside may be left out: its changes are none of the lake's."""
+    """Check that the settings still capture every table of the pipeline, and still route it to the same lake table. Otherwise its changes
+    would be lost, or each of two lake tables would have a part of them. A table that is set aside may be excluded: the lake gets nothing of
+    it."""
     for table in tables:
         name = table.incarnation.table
         if table.phase is TablePhase.SET_ASIDE and not captured(name):

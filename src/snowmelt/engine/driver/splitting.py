@@ -1,7 +1,7 @@
-"""Bounds of chunks, looked for in the background and ahead of reading.
+"""The search for bounds of chunks, in the background and ahead of reading.
 
-A table's next bounds are looked for in a thread of their own, so many at a time, while the chunks before them are read and the log
-goes on. What was found is proposed until an intent holds it; a crash costs the look-ups since the last one.
+A thread of its own finds a table's next bounds, some at a time, while the chunks before them are read. Found bounds are proposed until an
+intent has them. A crash costs the look-ups since the last intent.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from snowmelt.planning.tables import Copy, Table, TablePhase, Tables
 
 BOUNDS_AT_ONCE: Final = 200
 CHUNK_BYTES: Final = 128 << 20
-"""About so much a chunk has at most, by what the database thinks of its rows: a job of its own is worth its while, and a read that has
-to be done again is no great loss."""
+"""The size of a chunk at most, by the database's estimate of its rows. It is large enough for a Spark job, and small enough to be read
+again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sought:
     incarnation: Incarnation
     extent: KeyEnds
-    """A table that is read again is the same incarnation, with other ends."""
+    """A table that is read again in place keeps its incarnation and gets another extent."""
     first: int
 
 
 class Splitter:
-    """Of one driver; used by the thread that owns the machines."""
+    """Finds the bounds for one driver. The thread that owns the machines uses it."""
 
     def __init__(self, source: Database, retries: Retries, *, rows_per_chunk: int) -> None:
         self._source = source
@@ -80,6 +80,6 @@ class Splitter:
 
 
 def _last(copy: Copy) -> bytes | None:
-    """The bound after which the search goes on."""
+    """The bound after which the search continues."""
     last = copy.bounds.last
     return None if last < 1 else copy.bounds.upper(last)

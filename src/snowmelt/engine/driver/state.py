@@ -1,18 +1,18 @@
 """The pipeline's records in its store, by kind; `driving.loading` folds them.
 
     owner/<n>        whose records these are, and where they belong; the newest counts; never trimmed
-    generation/<g>   who drives; never trimmed
+    generation/<g>   the drivers; never trimmed
     intent/<n>       epoch n
     done/<n>         epoch n is in the lake
     summary/<k>      the fold up to some done epoch; the newest three are kept
     relay/<k>        the relay's chain
     shape/<k>        what a schema number stands for
-    held/<k>         a prepared transaction that lies aside (`engine.log.prepared`)
+    held/<k>         a prepared transaction that is held aside (`engine.log.prepared`)
     sign/<k>         signs of life, for `status`; the newest two are kept (`signs`)
     log/<k>          in a bucket: a segment of the log (`engine.log.storage`)
 
-What is found missing or broken while loading may have been trimmed by a newer driver meanwhile, so a stop is preceded by a look
-at the generation.
+A record that is missing or broken while loading may have been trimmed by a newer driver meanwhile. So before such an error the generation
+is checked.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any, Final
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Done, Intent
 from snowmelt.commit.summary import Summary
-from snowmelt.databases.contract.tables import TableShape
-from snowmelt.databases.registry import shape_of
+from snowmelt.databases.contract.tables import SourceTables, TableShape
 from snowmelt.driving.loading import load, take_over_log
 from snowmelt.driving.steps import Get, Newest, Put, Request, Trim, perform
 from snowmelt.errors import Corrupt, InvalidConfig, InvariantBroken, SourceDrift
-from snowmelt.relay.retention import Relay, Sealed
+from snowmelt.model.numbers import EpochNumber
+from snowmelt.relay.retention import Relay, SegmentRecord
 from snowmelt.store.contract import Store, numbered
 from snowmelt.store.numbered import Lost, newest
 from snowmelt.store.records import RecordKind, delete_records, get_record, settle_record
@@ -37,21 +37,21 @@ from snowmelt.store.records import RecordKind, delete_records, get_record, settl
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a schema number stands for."""
+    """The shape of a table at one place of the log. A schema number stands for it."""
 
     table: TableShape
     renamed: tuple[tuple[str, str], ...] = ()
-    """Old names of columns and their new ones, where a statement made this shape of the one before; empty: dropped."""
+    """Old names of columns and their new ones, if a statement made this shape from the one before; an empty new name: dropped."""
     statement: str = ""
-    """Its text, for an error; empty where the shape is the catalogue's."""
+    """The statement's text, for an error; empty if the shape is the catalogue's."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedShape:
-    """A `Shape` in its record. Its table is as its database writes it."""
+    """A `Shape` in its record. The database encodes the table."""
 
     database: str
-    """The kind."""
+    """The kind of database."""
     table: bytes
     renamed: tuple[tuple[str, str], ...]
     statement: str
@@ -70,10 +70,10 @@ OWNER: Final = RecordKind("owner", 2, Owner)
 INTENT: Final = RecordKind("intent", 3, Intent)
 DONE: Final = RecordKind("done", 1, Done)
 SUMMARY: Final = RecordKind("summary", 2, Summary)
-SEALED: Final = RecordKind("sealed", 7, Sealed)
+SEGMENT_RECORD: Final = RecordKind("sealed", 7, SegmentRecord)
 SHAPE: Final = RecordKind("shape", 2, RecordedShape)
-_KINDS: Final[Mapping[str, RecordKind[Any]]] = {"intent": INTENT, "done": DONE, "summary": SUMMARY, "relay": SEALED}
-"""By the names that steps give them."""
+_KINDS: Final[Mapping[str, RecordKind[Any]]] = {"intent": INTENT, "done": DONE, "summary": SUMMARY, "relay": SEGMENT_RECORD}
+"""By the names that the steps of `driving` use."""
 
 
 class State:
@@ -83,21 +83,21 @@ class State:
         self.store = store
 
     def bind(self, owner: Owner, *, moves: bool = False, adopt: bool = False) -> Owner:
-        """Make the store this pipeline's, or find that it is another's. To be asked before a generation is taken, so that a mistake
-        fences nobody. `moves`: the pipeline may go on with another server, which is then told by the captured log. `adopt`: it may have
-        been moved here. Who began it."""
+        """Make the store this pipeline's, or refuse if it is another's. Call it before a generation is taken, so that a mistake fences no
+        driver. `moves`: the pipeline may continue with another server; the captured log then shows which. `adopt`: the state may have been
+        moved here. Returns the owner that began it."""
         number, found = self._owner()
         if found is None:
             result = settle_record(self.store, numbered("owner", 1), OWNER, owner)
             number, found = 1, result.value if isinstance(result, Lost) else owner
         self._check_owner(found, owner, moves=moves, adopt=adopt)
         if found.place != owner.place:
-            # Two that adopt it at once are of one place, and write the same.
+            # Two drivers that adopt it at once have the same place, and write the same.
             settle_record(self.store, numbered("owner", number + 1), OWNER, replace(found, place=owner.place))
         return found
 
     def check_owner(self, owner: Owner, *, moves: bool = False, adopt: bool = False) -> None:
-        """Whether `bind` would refuse. Writes nothing."""
+        """Raise if `bind` would refuse. Writes nothing."""
         found = self._owner()[1]
         if found is not None:
             self._check_owner(found, owner, moves=moves, adopt=adopt)
@@ -120,7 +120,7 @@ class State:
                 detail=f"it was begun with {found.server}, this is {owner.server}",
                 hint="point the pipeline at the server that it was started with, set failover: gtid, or begin with a new state",
             )
-        # A copy writes into the lake tables of its original.
+        # A copy of a state would write into the lake tables of its original.
         if found.place != owner.place and not adopt:
             raise InvalidConfig(
                 "the state belongs elsewhere: was it moved or copied?",
@@ -131,7 +131,7 @@ class State:
 
     @property
     def begun(self) -> bool:
-        """Whether capture has begun. The chain's newest record is never let go of."""
+        """Whether capture has begun. The chain's newest record is never deleted."""
         return bool(self.store.numbers("relay"))
 
     def act(self, request: Request[Any]) -> Any:
@@ -151,26 +151,26 @@ class State:
                 raise InvariantBroken("steps ask the store for what it does not do", detail=type(request).__name__)
 
     def load(self) -> Ledger:
-        """What is true, by the records."""
+        """The ledger, by the records."""
         return perform(load(), self.act)
 
     def take_over_relay(self, ledger: Ledger) -> Relay:
         """The chain from where the newest intent ends."""
         return perform(take_over_log(ledger), self.act)
 
-    def sealed(self, number: int) -> Sealed | None:
+    def segment_record(self, number: int) -> SegmentRecord | None:
         """A record of the chain."""
-        return get_record(self.store, numbered("relay", number), SEALED)
+        return get_record(self.store, numbered("relay", number), SEGMENT_RECORD)
 
-    def seal(self, sealed: Sealed) -> Sealed:
-        """Put the next record of the chain; what is there afterwards."""
-        result = settle_record(self.store, numbered("relay", sealed.number), SEALED, sealed)
-        return result.value if isinstance(result, Lost) else sealed
+    def put_segment_record(self, record: SegmentRecord) -> SegmentRecord:
+        """Put the next record of the chain. The record that is there afterwards, perhaps another driver's."""
+        result = settle_record(self.store, numbered("relay", record.number), SEGMENT_RECORD, record)
+        return result.value if isinstance(result, Lost) else record
 
     def put_intent(self, intent: Intent) -> bool:
         return not isinstance(settle_record(self.store, numbered("intent", intent.epoch), INTENT, intent), Lost)
 
-    def intent(self, epoch: int) -> Intent | None:
+    def intent(self, epoch: EpochNumber) -> Intent | None:
         return get_record(self.store, numbered("intent", epoch), INTENT)
 
     def trim_relay(self, numbers: list[int]) -> None:
@@ -181,14 +181,17 @@ class State:
         if isinstance(settle_record(self.store, numbered("shape", number), SHAPE, recorded), Lost):
             raise Corrupt("a schema number stands for two shapes", detail=f"number {number}")
 
-    def shape(self, number: int) -> Shape:
+    def shape(self, number: int, source: SourceTables) -> Shape:
+        """The shape of a number, decoded by the database that wrote it."""
         found = get_record(self.store, numbered("shape", number), SHAPE)
         if found is None:
             raise Corrupt("the shape of a table is missing", detail=f"number {number}", hint="is the state whole?")
-        return Shape(shape_of(found.database, found.table), found.renamed, found.statement)
+        if found.database != source.kind:
+            raise Corrupt("a table's shape is of another kind of database", detail=f"{found.database}, not {source.kind}")
+        return Shape(source.shape_of(found.table), found.renamed, found.statement)
 
     def shapes(self) -> list[int]:
-        """Numbers that have a record; one that was just put may lack."""
+        """Numbers that have a record. One that was just put may be missing from the list."""
         return self.store.numbers("shape")
 
     def trim_shapes(self, numbers: list[int]) -> None:

@@ -1,1 +1,1 @@
-"""The captured log: recorded, stored, read again, handed over from one owner to the next."""
+"""The captured log: record it, store it, read it again, hand it over from one owner to the next."""

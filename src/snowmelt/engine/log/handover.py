@@ -1,10 +1,10 @@
-"""Who captures the log, and from where: one owner gives it to the next, one server to another.
+"""Takeover of the log: from one driver to the next, and from one server to another.
 
 Laws:
-- The folder of the log has one owner, who has it from before he reads the chain until he writes no more. In a bucket each driver has
-  names of its own, and the chain's next number is won by one of them.
-- Another server goes on only from the place where its log has exactly what was captured, as a new era.
-- What was prepared before capture began has rows that nobody captured: nothing begins while there is any.
+- The folder of the log has one owner. It takes the folder before it reads the chain, and keeps it until it writes no more. In a bucket each
+  driver has names of its own, and one driver wins the chain's next number.
+- Capture continues on another server only from the place where its log has exactly what was captured, as a new era.
+- Rows of a transaction that was prepared before capture began are not captured. So capture does not begin while one is prepared.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
-from snowmelt.databases.mysql.failover import find_place
-from snowmelt.databases.mysql.gtid import of_words
-from snowmelt.databases.mysql.preflight import prepared_transactions
+from snowmelt.databases.contract.log import SourceLog
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
 from snowmelt.engine.log.storage import BucketStorage, FolderStorage, LogStorage, check_folder, spool
-from snowmelt.errors import Fenced, SourceDrift, Unavailable
+from snowmelt.errors import Fenced, SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.relay.retention import Relay
 from snowmelt.relay.takeover import Waiting, decide_wait
@@ -36,10 +33,10 @@ log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.02
 _ASK_S: Final = 1.0
-"""How often a driver that waits asks whether it is still the newest."""
+"""How often a waiting driver asks whether it is still the newest."""
 _PREPARED_LOOK_S: Final = 0.05
 _PREPARED_S_MAX: Final = 10.0
-"""Where two-phase transactions come all the time there are moments without one."""
+"""Even under constant two-phase transactions there are moments without one."""
 
 Read = TypeVar("Read")
 
@@ -47,8 +44,8 @@ Read = TypeVar("Read")
 def take_over(store: Store, folder: Path, until: contextlib.ExitStack, ended: Callable[[], bool]) -> Generation | None:
     """Take a generation, then the folder of the log until `until` is closed. None: an operator `ended` the wait.
 
-    Every older driver is fenced by now and ends by itself; until then its capture holds the folder, and it may add a record to the
-    chain. It is waited for as long as it takes (`relay.takeover`): it may be paused.
+    Every older driver is fenced by the generation, and ends by itself. Until then its capture holds the folder, and it may add a record to
+    the chain. The wait for it has no end (`relay.takeover`), because its process may be paused.
     """
     generation = first = take_generation(store, uuid.uuid4().hex)
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +68,7 @@ def take_over(store: Store, folder: Path, until: contextlib.ExitStack, ended: Ca
             case Waiting.TELL:
                 told_ms = waited_ms
                 log.warning(
-                    "an older driver of this pipeline has not ended yet, and is waited for: its process holds %s since %d s; "
+                    "waiting for an older driver of this pipeline, which has not ended yet: its process holds %s for %d s now; "
                     "if it is paused, continue it or end it",
                     folder / "lock",
                     waited_ms // 1000,
@@ -84,60 +81,51 @@ def own_log(
     settings: Settings, state: State, until: contextlib.ExitStack, ended: Callable[[], bool] = lambda: False
 ) -> tuple[Generation, LogStorage] | None:
     """Become the newest driver, with a folder to capture into until `until` is closed. None: an operator `ended` the wait for the driver
-    that has it.
+    that holds it.
 
-    A bucket has no lock. Nobody is waited for there: who is fenced by now may put one more record at most, and what it uploads lies
-    beside ours.
+    A bucket has no lock, so there is no wait. A fenced driver may put one more record at most, and uploads under names of its own.
     """
     if settings.log_folder is not None:
         check_folder(settings.log_folder)
         generation = take_over(state.store, settings.log_folder, until, ended)
         return None if generation is None else (generation, FolderStorage(settings.log_folder))
-    folder = until.enter_context(spool(settings.spool))
+    folder = until.enter_context(spool(settings.log.spool))
     return take_generation(state.store, uuid.uuid4().hex), BucketStorage(state, folder)
 
 
-def place_on_another(settings: Settings, relay: Relay, last: Segment | None, server: Server, began: str) -> Position | None:
-    """Where another server's log goes on from what is captured, as a new era; None: it is the same server. `began` is the identity of the
-    one that the pipeline was begun with.
+def place_on_another(settings: Settings, relay: Relay, last: Segment | None, identity: str, began: str) -> Position | None:
+    """Where another server's log continues after the captured log, as a new era; None: it is the same server. `identity` is that of the
+    server that answers, `began` that of the pipeline's first server.
 
-    `last` is what was captured last, with its record or without. An era that was begun and of which nothing was captured is begun anew.
+    `last` is the last captured segment, with a record or without. An era without a captured segment is begun again.
     """
     if last is None:
-        check_same_server(server, began)
+        check_same_server(identity, began)
         return None
-    if not settings.failover:
+    if not settings.log.failover:
         return None
-    if server.identity == last.identity and relay.era <= last.end.era:
+    if identity == last.identity and relay.era <= last.end.era:
         return None
-    captured = of_words(last.end.transactions)
-    if captured is None:
-        raise SourceDrift("another server answers, and what was captured has no GTIDs", detail=server.identity)
-    with Session(settings.source.options) as session:
-        if session.server.identity != server.identity:
-            raise Unavailable("another server answers than a moment ago", detail=session.server.identity)
-        return find_place(session, captured, era=max(relay.era, last.end.era) + 1)
+    return settings.source.place_after(last, identity=identity, era=max(relay.era, last.end.era) + 1)
 
 
-def check_same_server(server: Server, began: str) -> None:
-    """Where nothing was captured yet no transaction tells where another server's log goes on."""
-    if server.identity != began:
+def check_same_server(identity: str, began: str) -> None:
+    """Refuse another server before anything was captured: no transaction shows where its log would continue."""
+    if identity != began:
         raise SourceDrift(
-            "another server answers than the one that the pipeline was begun with, and nothing of that one's log was captured",
-            detail=f"{server.identity}, not {began}",
+            "another server answers than the pipeline's first one, before anything was captured",
+            detail=f"{identity}, not {began}",
             hint="point the pipeline at the server that it was started with, or begin with a new state",
         )
 
 
-def with_nothing_prepared(source: MySqlOptions, read: Callable[[], Read]) -> Read:
-    """What `read` says of a moment when no XA transaction was prepared: rows of one that is lie before the place where capture begins.
-    Asked behind that place is read, so that one which is prepared meanwhile is found here or is captured. Who may not ask hears of it at
-    its COMMIT."""
+def with_nothing_prepared(source: SourceLog, read: Callable[[], Read]) -> Read:
+    """`read` a place to begin at, at a moment without prepared transactions: their rows would lie before that place. The server is asked
+    for them after `read`, so a transaction that is prepared meanwhile is found here or is captured."""
     deadline = time.monotonic() + _PREPARED_S_MAX
     while True:
         found = read()
-        with Session(source) as session:
-            waiting = prepared_transactions(session) or []
+        waiting = source.prepared_transactions()
         if not waiting:
             return found
         if time.monotonic() > deadline:

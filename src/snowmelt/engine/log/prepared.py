@@ -1,14 +1,14 @@
-"""Prepared transactions put aside: their events in objects of their own, so that the log around them can go while they wait.
+"""Prepared transactions, held aside: their events in objects of their own, so that the log around them can be deleted while they wait.
 
-    held/<k>                what it is; k follows from the place where it ends (`Prepared.number`)
+    held/<k>                the record; k follows from the place where the transaction ends (`Prepared.number`)
     held/<k>.parts/<hash>   a piece of its events
 
 Laws:
-- Pieces are durable before the record of them, and that before the segment's record that says that the transaction is prepared.
-- Names follow from place and content, so to put aside twice, or to go on after a crash, changes nothing.
-- What is read is what was put there: every piece is proven by its hash.
+- Pieces are durable before their record. That is durable before the segment's record, which says that the transaction is prepared.
+- Names follow from place and content, so to hold a transaction aside twice, or to resume after a crash, changes nothing.
+- Each piece that is read is checked by its hash.
 
-Memory: a task reads back through its pre-filter segment, into an assembly or into a file without a name.
+Memory: a task reads back through its pre-filter segment, into an assembly or into a spill file.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Final
 
 import numpy as np
 
 from snowmelt.columnar.arena import Bytes
 from snowmelt.columnar.assembly import write_all
-from snowmelt.databases.mysql.log.decode import PreparedEvents
-from snowmelt.databases.mysql.log.details import details_of
-from snowmelt.databases.mysql.log.windows import InMemory
+from snowmelt.databases.contract.stretches import InMemory, PreparedEvents
 from snowmelt.engine.log.reading import Stretch
 from snowmelt.errors import Corrupt, Unavailable, check, present
 from snowmelt.relay.limits import Limits
@@ -50,16 +48,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A prepared transaction that lies aside."""
+    """A prepared transaction that is held aside."""
 
     xid: str
     position: int
-    """Where it begins in its log file."""
-    checksum_bytes: int
+    """Where it begins in its file of the log."""
+    own: str
+    """`Segment.own` of the segment that it was first copied from: how its events are read."""
     pieces: tuple[Piece, ...]
 
 
-ASIDE: Final = RecordKind("aside", 1, Aside)
+ASIDE: Final = RecordKind("aside", 2, Aside)
 
 
 def put_aside(store: Store, segment: Segment, group: Prepared, position: int) -> None:
@@ -71,21 +70,22 @@ def put_aside(store: Store, segment: Segment, group: Prepared, position: int) ->
         piece = Piece(len(content), hashlib.sha256(content).hexdigest())
         store.put_data(_key(group.number, piece), content)
         pieces.append(piece)
-    record = Aside(group.xid, position, details_of(segment).crc_length, tuple(pieces))
+    record = Aside(group.xid, position, segment.own, tuple(pieces))
     found = settle_record(store, numbered(_PREFIX, group.number), ASIDE, record)
-    if isinstance(found, Lost) and found.value != record:
-        raise Corrupt("another transaction lies aside under this place", detail=f"{found.value.xid} for {group.xid} at {group.offset}")
+    # A driver that died may have captured the same events in another segment.
+    if isinstance(found, Lost) and replace(found.value, own=record.own) != record:
+        raise Corrupt("another transaction is held aside under this place", detail=f"{found.value.xid} for {group.xid} at {group.offset}")
 
 
 def take_back(store: Store, group: Prepared, prefilter: PreFilter, limits: Limits) -> PreparedEvents:
-    """The events of a transaction that lies aside: in memory if an assembly holds them, otherwise through the pre-filter segment, when the
-    first piece is asked for."""
+    """The events of a transaction that is held aside. They are read now if an assembly can hold them; otherwise through the pre-filter
+    segment, when the first piece is asked for."""
     record = read_record(store, numbered(_PREFIX, group.number), ASIDE)
     if record.xid != group.xid or sum(piece.bytes for piece in record.pieces) != group.bytes:
-        raise Corrupt("another transaction lies aside than the log says", detail=f"{record.xid} for {group.xid} at {group.offset}")
+        raise Corrupt("another transaction is held aside than the log says", detail=f"{record.xid} for {group.xid} at {group.offset}")
     if group.bytes > limits.assembly_bytes:
         fetched = _Fetched(store, group, record.pieces, prefilter, limits)
-        return PreparedEvents(fetched, record.checksum_bytes, record.position, shares_segment=True, close=fetched.close)
+        return PreparedEvents(log=fetched, own=record.own, begins=record.position, shares_segment=True, close=fetched.close)
     data = np.empty(group.bytes, np.uint8)
     at = 0
     for piece in record.pieces:
@@ -93,7 +93,7 @@ def take_back(store: Store, group: Prepared, prefilter: PreFilter, limits: Limit
         store.read_into(_key(group.number, piece), 0, content)
         _prove(group, piece, hashlib.sha256(content).hexdigest())
         at += piece.bytes
-    return PreparedEvents(InMemory(data, window_bytes=prefilter.size), record.checksum_bytes, record.position)
+    return PreparedEvents(log=InMemory(data, window_bytes=prefilter.size), own=record.own, begins=record.position)
 
 
 def _prove(group: Prepared, piece: Piece, sha256: str) -> None:
@@ -102,7 +102,7 @@ def _prove(group: Prepared, piece: Piece, sha256: str) -> None:
 
 
 class _Fetched(Stretch):
-    """What lies aside, in a file without a name. It is fetched once, and proven before anything of it is read."""
+    """Events that are held aside, in a spill file. They are fetched once, and checked before any of them is read."""
 
     def __init__(self, store: Store, group: Prepared, pieces: tuple[Piece, ...], prefilter: PreFilter, limits: Limits) -> None:
         super().__init__(self._read_file, 0, group.bytes, prefilter, limits)
@@ -148,15 +148,15 @@ class _Fetched(Stretch):
 
 
 def lying_aside(store: Store) -> list[int]:
-    """The numbers of all that lies aside: a hint, as listings are."""
+    """The numbers of all transactions that are held aside: a hint, as listings are."""
     return store.numbers(_PREFIX)
 
 
 def let_go_of(store: Store, numbers: Iterable[int]) -> None:
-    """Delete what lies aside; twice is harmless. The record goes last, so that what a crash leaves is found again."""
+    """Delete what is held aside; twice is harmless. The record goes last, so that pieces that a crash leaves are found again."""
     for number in numbers:
         key = numbered(_PREFIX, number)
-        # Nobody may ask for it again, so damage is no reason to keep it.
+        # It is not needed again, so a damaged record is deleted, too.
         with contextlib.suppress(Corrupt):
             record = get_record(store, key, ASIDE)
             store.delete(_key(number, piece) for piece in (record.pieces if record is not None else ()))

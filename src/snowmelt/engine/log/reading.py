@@ -1,13 +1,13 @@
 """Reading the log again with a filter, in bounded memory: a thread reads, decodes and filters, its caller consumes.
 
 Laws:
-- Bytes before the filter lie in one dedicated segment (`relay.prefilter`) or, where an event is larger, in an assembly. A prepared
-  transaction is read the same way: through the segment, for which the window around its COMMIT is given back. Bytes behind the filter
-  count against the pool (`relay.pool`). The thread that filters waits for room in the pool, and holds the segment meanwhile; the consumer
-  waits for nothing that the filter holds. So neither waits for the other in a circle.
-- Batches come out in the order they were made in.
-- An error of either side ends both. The filter's is raised to the consumer behind what came before it; a consumer that stops wakes the
-  filter, which gives everything back. Leaving the block waits for the thread: nothing of it runs on.
+- Before the filter, bytes lie in one dedicated memory segment (`relay.prefilter`), or in an assembly if an event is larger. A prepared
+  transaction is read through the segment, too; the window around its COMMIT is given back first. After the filter, batches count against
+  the pool (`relay.pool`). The filter's thread waits for room in the pool, and holds the segment meanwhile. The consumer waits for nothing
+  that the filter holds. So there is no deadlock.
+- Batches come out in the order in which they were made.
+- An error of either side ends both. The filter's error is raised to the consumer after the batches before it. A consumer that stops wakes
+  the filter, which gives everything back. Leaving the block waits for the thread to end.
 
 Memory: the segment, assemblies (`relay.limits`), the pool, and one batch in the making; whatever the size of a transaction or of the log.
 """
@@ -27,8 +27,7 @@ import numpy as np
 from snowmelt.columnar.arena import Bytes
 from snowmelt.columnar.assembly import Assembly
 from snowmelt.columnar.crc32 import crc32
-from snowmelt.databases.mysql.log.decode import SegmentSlice
-from snowmelt.databases.mysql.log.windows import InMemory, LogBytes
+from snowmelt.databases.contract.stretches import InMemory, LogBytes, SegmentSlice
 from snowmelt.errors import Corrupt
 from snowmelt.relay.limits import Limits
 from snowmelt.relay.pool import Pool
@@ -38,7 +37,7 @@ from snowmelt.segments import Segment
 Batch = TypeVar("Batch")
 
 ReadInto = Callable[[int, Bytes], None]
-"""Fill a buffer with a segment's data, from an offset on. Less than that is `Corrupt`."""
+"""Fill a buffer with a segment's data, from an offset on. Too little data is `Corrupt`."""
 
 
 def read_file(path: Path, at: int, into: Bytes) -> None:
@@ -53,14 +52,14 @@ def read_file(path: Path, at: int, into: Bytes) -> None:
             if count <= 0:
                 raise Corrupt("a segment is shorter than its index says", detail=str(path))
             left, at = left[count:], at + count
-        # Capture writes around the system's cache. What comes next is fetched while this is decoded.
+        # Capture writes past the system's cache. So the next bytes are fetched while these are decoded.
         os.posix_fadvise(file, at, len(into), os.POSIX_FADV_WILLNEED)
     finally:
         os.close(file)
 
 
 class Stretch:
-    """Bytes that are read piece by piece, as `windows.LogBytes`, through the task's one pre-filter segment."""
+    """Bytes that are read piece by piece, as `stretches.LogBytes`, through the task's one pre-filter segment."""
 
     def __init__(self, read: ReadInto, first: int, size: int, prefilter: PreFilter, limits: Limits) -> None:
         self._read = read
@@ -107,7 +106,7 @@ class StoredLog(Stretch):
             self._check(segment, segment.data_crc32)
 
     def _check(self, segment: Segment, expected: int) -> None:
-        """Where events have no checksums, all of the data has one."""
+        """Check the data's checksum. It has one if its events have none."""
         found = np.uint32(0)
         for at in range(0, segment.data_bytes, self.window_bytes):
             piece = self._lend(at, min(self.window_bytes, segment.data_bytes - at))
@@ -118,8 +117,8 @@ class StoredLog(Stretch):
 
 
 def read_group(read: ReadInto, at: int, size: int, prefilter: PreFilter, limits: Limits) -> tuple[LogBytes, bool]:
-    """A prepared transaction of a segment, and whether it is read through the pre-filter segment. One that an assembly holds is read in
-    one go, so that the window around its COMMIT need not be read again for each of many small ones."""
+    """A prepared transaction of a segment, and whether it is read through the pre-filter segment. One that an assembly can hold is read at
+    once. Otherwise the window around the COMMIT would be read again for each of many small ones."""
     if size > limits.assembly_bytes:
         return Stretch(read, at, size, prefilter, limits), True
     data = np.empty(size, np.uint8)
@@ -128,7 +127,7 @@ def read_group(read: ReadInto, at: int, size: int, prefilter: PreFilter, limits:
 
 
 class Filtered(Generic[Batch]):
-    """What `make` yields, made in a thread of its own and waiting in a pool.
+    """The batches that `make` yields, made in a thread of its own. They wait in a pool.
 
         with Filtered(make, size_of, Pool(limits.pool_bytes)) as batches:
             for batch in batches: ...
@@ -169,7 +168,7 @@ class Filtered(Generic[Batch]):
                 self._changed.notify_all()
 
     def _offer(self, batch: Batch, size: int) -> bool:
-        """Wait for room; whether anybody wants it still."""
+        """Wait for room; whether the consumer still wants the batch."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._pool.has_room(size))
             if self._stopped:

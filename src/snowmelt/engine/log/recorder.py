@@ -1,11 +1,12 @@
-"""Capture in the driver's process, segments kept where tasks find them (`storage`), the chain in the store.
+"""Capture in the driver's process: segments go where tasks find them (`storage`), and their records form the chain in the store.
 
-A record follows its segment, which is durable by then, with what the segment's statements do to tables. After a crash between the two
-a segment that lies in the pipeline's folder gets its record from the next driver, in order; so do those that a relay without a driver has
-captured (`engine.log.standby`). In a bucket it is captured again. XA transactions that are prepared at a segment's end are put aside before
-its record, so that they hold nothing but themselves.
+A segment is durable before its record. The record has what the segment's statements do to tables. A crash between the two leaves a segment
+without a record. In the pipeline's folder the next driver puts the record, in order; it does the same for segments of a relay without a
+driver (`engine.log.standby`). In a bucket that log is captured again. XA transactions that are prepared at a segment's end are held aside
+before its record is put, so that they keep no log from deletion.
 
-What is held has a cap: `relay.flow` says when capture stops and why that ends. The driver's thread tells what it `needs`, capture's asks.
+The log that is held has a cap. `relay.flow` says when capture pauses and why a pause ends. The driver's thread reports what it `needs`, and
+capture's thread asks.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from snowmelt.databases.mysql.database import MySql
-from snowmelt.databases.mysql.log.capture import Capture, CaptureLimits
+from snowmelt.databases.contract.capture import CaptureLimits, CapturePlan
 from snowmelt.driving.letting_go import DropAside, DropRecords, DropSegments, SweepSegments, sweep_log
 from snowmelt.driving.steps import Request, perform
+from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.driver.state import State
 from snowmelt.engine.failpoints import DURING_RELEASE, GROUPS_ASIDE, SEGMENT_DURABLE, reach
 from snowmelt.engine.log.prepared import let_go_of, lying_aside, put_aside
 from snowmelt.engine.log.storage import LogStorage
 from snowmelt.errors import Corrupt, Fenced, SnowmeltError, Unavailable
+from snowmelt.model.numbers import GenerationNumber
 from snowmelt.model.position import Position
 from snowmelt.relay.flow import Backlog, Flow, Need, decide_flow
-from snowmelt.relay.retention import Cut, Relay, Sealed
+from snowmelt.relay.retention import Cut, Relay, SegmentRecord
 from snowmelt.segments import Segment
 from snowmelt.store.generations import is_newest
 
@@ -37,22 +39,22 @@ log = logging.getLogger(__name__)
 
 
 class Gauge:
-    """How much of the log is held, and so whether capture may read on. Each number is written by one thread."""
+    """How much log is held, and so whether capture may continue to read. Each number is written by one thread."""
 
     def __init__(self, limits: CaptureLimits) -> None:
         self._limits = limits
         self._end: Position | None = None
         self.sealed_bytes = 0
-        """Ever, with what was there before; by the capture's writer."""
+        """Ever sealed, with the log that was there before; written by the capture's writer."""
         self.gone_bytes = 0
-        """By whoever lets go."""
+        """Ever deleted; written by the driver's thread."""
         self.need = Need()
-        """By the same."""
+        """Written by the driver's thread."""
         self.paused = False
-        """Whether capture waits for something to be let go of; by its thread."""
+        """Whether capture waits until log is released; written by its thread."""
 
     def begin(self, held_bytes: int, end: Position | None) -> None:
-        """What was held before anything is captured."""
+        """Count the log that was held before capture starts."""
         self._end = end
         self.sealed_bytes = held_bytes
 
@@ -61,7 +63,7 @@ class Gauge:
         self.sealed_bytes += segment.data_bytes
 
     def flow(self, open_bytes: int) -> Flow:
-        """For `Capture`."""
+        """Whether capture may read on, with this many bytes in the open segment."""
         held = Backlog(self.held_bytes + open_bytes, self.sealed_bytes, self._end)
         flow = decide_flow(held, self.need, soft=self._limits.disk_bytes_max, hard=self._limits.disk_bytes_hard)
         self.paused = flow is not Flow.ON
@@ -69,18 +71,28 @@ class Gauge:
 
     @property
     def held_bytes(self) -> int:
-        """Of all sealed segments that were not let go of."""
+        """Of all sealed segments that were not released."""
         return self.sealed_bytes - self.gone_bytes
 
     @property
     def overfull(self) -> bool:
-        """Whether even who waits for the log has to do without more of it."""
+        """Whether chunks that wait for the log must be given back: the hard cap is reached."""
         return self.paused and self.held_bytes >= self._limits.disk_bytes_hard
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureStart:
+    """The driver that captures, the server, and the place to begin at."""
+
+    generation: GenerationNumber
+    identity: str
+    """Of the server."""
+    position: Position
+
+
 class LogRecorder:
-    """Captures, has the segments kept, and keeps the chain. Capturing and keeping have threads of their own; the rest happens in the
-    caller's thread."""
+    """Captures, stores segments, and adds to the chain. Capture and storage have threads of their own; the rest happens in the caller's
+    thread."""
 
     def __init__(
         self,
@@ -88,15 +100,9 @@ class LogRecorder:
         relay: Relay,
         shapes: Shapes,
         keeping: LogStorage,
-        database: MySql,
+        settings: Settings,
+        start: CaptureStart,
         *,
-        generation: int,
-        start: Position,
-        server_id: int,
-        prepared_bytes_max: int,
-        limits: CaptureLimits,
-        identity: str,
-        failover: bool,
         wake: Callable[[], None],
         release: Callable[[], None],
     ) -> None:
@@ -104,36 +110,37 @@ class LogRecorder:
         self._state = state
         self.relay = relay
         self.located: Position | None = None
-        """A place of the log, with every transaction up to there; set by the capture when it has come to where it goes on."""
+        """A place of the log with every transaction up to there. Capture sets it when a connection has reached the place to resume at."""
         self._shapes = shapes
-        self._database = database
+        self._database = settings.source
         self._wake = wake
         self._keeping = keeping
-        self._generation = generation
-        self._prepared_bytes_max = prepared_bytes_max
-        self._start = start
+        self._generation = start.generation
+        self._prepared_bytes_max = settings.log.prepared_bytes_max
+        self._start = start.position
         self._kept: queue.SimpleQueue[tuple[Segment, str]] = queue.SimpleQueue()
         self._release = release
-        self.gauge = Gauge(limits)
+        self.gauge = Gauge(settings.log.capture)
         self._recorded_bytes = 0
-        self._capture = Capture(
-            database.options,
-            keeping.folder,
-            start=start,
-            server_id=server_id,
-            limits=limits,
-            identity=identity,
-            failover=failover,
+        plan = CapturePlan(
+            folder=keeping.folder,
+            name=settings.name,
+            start=start.position,
+            limits=settings.log.capture,
+            identity=start.identity,
+            failover=settings.log.failover,
             sealed=self._captured,
             located=self._locate,
             flow=self.gauge.flow,
         )
+        self._capture = settings.source.capture(plan)
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, done: int) -> None:
-        """Give records to what a crash left without, remove what one left over, then capture. `done` as in `sweep`."""
+        """Put the records that a crash left out, remove what it left over, then capture. `done`: the number of the segment record that the
+        last done epoch names."""
         relay, keeping = self.relay, self._keeping
         recorded_bytes, rest = keeping.begin(relay)
         last = keeping.last(relay)
@@ -151,7 +158,7 @@ class LogRecorder:
         self._thread.start()
 
     def sweep(self, done: int) -> None:
-        """Remove what a driver which died had not come to (`driving.letting_go.sweep_log`)."""
+        """Remove what a dead driver was about to remove (`driving.letting_go.sweep_log`). `done` as in `start`."""
         perform(sweep_log(self.relay, done), self.act)
 
     def act(self, request: Request[Any]) -> Any:
@@ -163,8 +170,8 @@ class LogRecorder:
                 self._state.trim_relay(list(numbers))
             case DropSegments(segments):
                 reach(DURING_RELEASE)
-                for sealed in segments:
-                    self.gauge.gone_bytes += self._keeping.remove(sealed)
+                for record in segments:
+                    self.gauge.gone_bytes += self._keeping.remove(record)
             case SweepSegments(relay, done):
                 self._keeping.sweep(relay, done)
             case _:
@@ -172,13 +179,13 @@ class LogRecorder:
         return None
 
     def _begin_era(self) -> None:
-        """Another server goes on: a record without data says where, so that its positions have a place before it has sent anything."""
+        """Begin another server's era with a record without data. It places the server's positions before the server has sent anything."""
         newest = self.relay.newest
         if newest is None or newest.ends.era >= self._start.era:
             return
         name = self._keeping.nothing(self.relay, self._start.era)
         time_ms = self.relay.time_at(self.relay.end) or 0
-        self._seal(self.relay.decide_seal(self._generation, name, self._start, self._start, (Cut(self.relay.end, time_ms),)))
+        self._put_record(self.relay.decide_record(self._generation, name, self._start, self._start, (Cut(self.relay.end, time_ms),)))
 
     def _captured(self, segment: Segment) -> None:
         self.gauge.add(segment)
@@ -193,7 +200,7 @@ class LogRecorder:
         self._wake()
 
     def needs(self, *, drained: bool, upto: Position | None) -> None:
-        """What capture must bring before anything is let go of, as of what was taken up; see `Need`."""
+        """What capture must bring before more log can be released, given the segments that have records; see `Need`."""
         self.gauge.need = Need(self._recorded_bytes if drained else None, upto)
 
     def _locate(self, position: Position) -> None:
@@ -206,7 +213,8 @@ class LogRecorder:
             self._fail(error)
 
     def take(self) -> bool:
-        """Take up what was captured meanwhile; whether there was anything."""
+        """Put the records of segments that were captured meanwhile. Returns whether there was any. Raises what ended capture or its
+        storage."""
         if self._error is not None:
             raise self._error
         took = False
@@ -222,8 +230,8 @@ class LogRecorder:
     def _record(self, segment: Segment, name: str) -> None:
         reach(SEGMENT_DURABLE)
         first = self.relay.end
-        meaning = self._database.seal(segment, first, self._shapes.known())
-        sealed = self.relay.decide_seal(
+        meaning = self._database.read_meaning(segment, first, self._shapes.known())
+        record = self.relay.decide_record(
             self._generation,
             name,
             segment.start,
@@ -233,36 +241,36 @@ class LogRecorder:
             meaning.phases,
             prepared_bytes_max=self._prepared_bytes_max,
         )
-        for decided in sealed.decided:
+        for decided in record.decided:
             if decided.committed and decided.group.moved:
                 extra = {"xid": decided.group.xid, "tables": ", ".join(map(str, decided.group.moved))}
                 log.warning("tables of a prepared transaction were renamed or emptied before its COMMIT, and are copied again", extra=extra)
-        for group in sealed.put_aside:
+        for group in record.put_aside:
             put_aside(self._state.store, segment, group, segment.start.offset + group.begins - first)
-        if sealed.put_aside:
+        if record.put_aside:
             reach(GROUPS_ASIDE)
-        self._seal(sealed)
+        self._put_record(record)
         self._keeping.recorded(segment)
 
-    def _seal(self, sealed: Sealed) -> None:
-        found = self._state.seal(sealed)
+    def _put_record(self, record: SegmentRecord) -> None:
+        found = self._state.put_segment_record(record)
         if not is_newest(self._state.store, self._generation):
             raise Fenced("a newer driver captures this log", detail=f"this is generation {self._generation}")
         # An older driver may have given the same segment its record; its numbers for shapes count then.
-        if _anonymous(found) != _anonymous(sealed):
+        if _anonymous(found) != _anonymous(record):
             raise self._lost(found)
         self._shapes.follow(found.statements)
         self.relay.apply(found)
 
-    def _lost(self, found: Sealed) -> SnowmeltError:
+    def _lost(self, found: SegmentRecord) -> SnowmeltError:
         where = f"record {found.number} is of {found.name}"
         if self._keeping.exclusive:
             return Corrupt("the relay's chain and its folder disagree", detail=where)
-        # It was fenced by then, and can't have won another. Its segment counts; capture has to begin anew behind it.
+        # That driver was fenced by then, and can't win another number. Its segment counts, and capture must begin again after it.
         return Unavailable("an older driver came first with a segment of the log", detail=where)
 
     def stop(self) -> None:
-        """End the capture and give its folder away. Twice is harmless."""
+        """End the capture and give up its folder, so that another process can own it. Twice is harmless."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -270,6 +278,8 @@ class LogRecorder:
         self._release()
 
 
-def _anonymous(sealed: Sealed) -> Sealed:
-    """A record without who wrote it and how he numbered shapes."""
-    return replace(sealed, generation=0, statements=tuple(replace(statement, schema=0) for statement in sealed.statements))
+def _anonymous(record: SegmentRecord) -> SegmentRecord:
+    """A record without its driver and its driver's numbers of shapes."""
+    return replace(
+        record, generation=GenerationNumber(0), statements=tuple(replace(statement, schema=0) for statement in record.statements)
+    )

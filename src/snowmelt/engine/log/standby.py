@@ -1,16 +1,16 @@
 """A relay without a driver: it captures while no driver does, so that the database's log need not wait for the lake.
 
-    States. STANDS_BY: the folder of the log is a driver's. CAPTURES, PAUSED: it is ours.
+    States. STANDS_BY: a driver owns the folder of the log. CAPTURES, PAUSED: this relay owns it.
 
-    Forbidden orders. Nothing is written but segments, in the folder that is owned: no generation is taken, so no driver is fenced, and no
-    record is put, so the chain is a driver's alone. The next driver gives what is captured here its records, as it does with what
-    a crash left without. A driver announces itself by its generation and then waits for the folder: so the newest generation
-    is read before the folder is taken, and whoever finds a newer one afterwards gives the folder back.
+    Laws. The relay writes only segments, in the folder that it owns. It takes no generation, so it fences no driver. It puts no
+    record, so the chain belongs to drivers alone. The next driver puts the records of the relay's segments, as it does for segments that a
+    crash left without. A driver takes its generation first and then waits for the folder. So the relay reads the newest generation before
+    it takes the folder, and gives the folder back when it finds a newer one.
 
     Memory. That of a capture.
 
-Who has the folder goes on from the last sealed segment in it, so there is neither gap nor overlap whoever follows whom, also after a
-kill -9: the system lets go of a dead process's folder, and a torn tail is captured again. What was sealed the database may purge.
+The owner of the folder resumes after its last sealed segment, so a takeover leaves no gap and no overlap. That holds after a kill -9, too:
+the system releases a dead process's folder, and a torn tail is captured again. The database may purge the log of sealed segments.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from snowmelt.databases.mysql.connect import Session
-from snowmelt.databases.mysql.log.capture import Capture
+from snowmelt import budgets
+from snowmelt.databases.contract.capture import CapturePlan
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import Owner, State
 from snowmelt.engine.log.recorder import Gauge
 from snowmelt.engine.log.storage import check_folder, segment_number
 from snowmelt.errors import Fenced, InvalidConfig, Unavailable
+from snowmelt.model.numbers import GenerationNumber
 from snowmelt.model.position import Position
 from snowmelt.relay.flow import Need
 from snowmelt.segments import Segment, list_segments, owned, sealed_bytes
@@ -41,11 +42,10 @@ from snowmelt.store.objects import open_store
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.25
-"""How long a driver waits for us at most, but for what is being sealed."""
-PAUSE_S: Final = 10.0
+"""How often the relay looks for a newer driver. A driver waits this long for the folder at most, and for the last segment to be sealed."""
 SEAL_MS: Final = 10_000
-"""Nobody follows, so few large segments are better than many small ones. What is not sealed yet is captured again after a kill -9, for
-which the server needs to have it still."""
+"""No driver reads along, so few large segments are better than many small ones. After a kill -9 the log that was not sealed is captured
+again; the server must still have it."""
 
 
 class RelayActivity(Enum):
@@ -63,7 +63,7 @@ class RelayStatus:
 
 
 def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[RelayStatus], None]) -> None:
-    """Capture whenever no driver does, until `asked` is set. A database that is away is waited for."""
+    """Capture whenever no driver does, until `asked` is set: to end. If the database is away, wait for it."""
     folder_of_log = settings.log_folder
     if folder_of_log is None:
         raise InvalidConfig(
@@ -74,7 +74,7 @@ def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[R
     check_folder(folder_of_log)
     state = State(open_store(settings.state))
     while not asked.is_set():
-        seen = newest_generation(state.store, 1)
+        seen = newest_generation(state.store, GenerationNumber(1))
         if not seen:
             raise _not_begun(settings)
         folder_of_log.mkdir(exist_ok=True)
@@ -89,27 +89,29 @@ def keep_capturing(settings: Settings, asked: threading.Event, tell: Callable[[R
             try:
                 _stay(settings, folder_of_log, state, seen, asked, tell)
             except Unavailable as error:
-                pause_s = PAUSE_S
-                log.warning("the log can't be captured now, which is tried again in %.0f s: %s", pause_s, error)
-        # The folder is free meanwhile for who waits for it.
+                pause_s = budgets.STANDBY.pause_s(1)
+                log.warning("the log can't be captured now; next try in %.0f s: %s", pause_s, error)
+        # Meanwhile a waiting driver can take the folder.
         asked.wait(pause_s)
 
 
-def _stay(settings: Settings, folder: Path, state: State, seen: int, asked: threading.Event, tell: Callable[[RelayStatus], None]) -> None:
-    """Capture in the folder, which is ours, until a driver newer than `seen` wants it."""
+def _stay(
+    settings: Settings, folder: Path, state: State, seen: GenerationNumber, asked: threading.Event, tell: Callable[[RelayStatus], None]
+) -> None:
+    """Capture in the folder, which the relay owns, until a driver newer than `seen` wants it."""
     segments = list_segments(folder)
     start, identity, gauge = _take_stock(settings, segments, state)
-    capture = Capture(
-        settings.source.options,
-        folder,
+    plan = CapturePlan(
+        folder=folder,
+        name=settings.name,
         start=start,
-        server_id=settings.capture_id(),
-        limits=replace(settings.capture, seal_ms=SEAL_MS),
+        limits=replace(settings.log.capture, seal_ms=SEAL_MS),
         identity=identity,
-        failover=settings.failover,
+        failover=settings.log.failover,
         sealed=gauge.add,
         flow=gauge.flow,
     )
+    capture = settings.source.capture(plan)
     stop = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="snowmelt-capture") as pool:
         ended = pool.submit(capture.run_owned, stop, segments[-1] if segments else None)
@@ -123,20 +125,20 @@ def _stay(settings: Settings, folder: Path, state: State, seen: int, asked: thre
 
 
 def _take_stock(settings: Settings, segments: list[Segment], state: State) -> tuple[Position, str, Gauge]:
-    """Where the chain ends, which counts while the folder is empty, on which server, and what the folder holds."""
+    """The place to begin at while the folder is empty, the server, and how much the folder holds."""
     ledger = state.load()
     chain = state.take_over_relay(ledger)
     if chain.newest is None:
         raise _not_begun(settings)
-    with Session(settings.source.options) as session:
-        began = state.bind(Owner(settings.name, session.server.identity, settings.place), moves=settings.failover).server
-    gauge = Gauge(settings.capture)
+    owner = Owner(settings.name, settings.source.connect(), settings.place)
+    began = state.bind(owner, moves=settings.log.failover).server
+    gauge = Gauge(settings.log.capture)
     for segment in segments:
         gauge.add(segment)
     if segments and segments[-1].end.era < chain.era:
-        raise Unavailable("another server's log begins here, which only a run can begin with", detail=str(chain.newest.ends))
+        raise Unavailable("another server's log begins here, and only a run can begin an era", detail=str(chain.newest.ends))
     recorded = not segments or segments[-1].number <= segment_number(chain.newest)
-    # Where the lake has all that is here, nothing but a transaction that is not over can fill the folder.
+    # The lake has the whole folder: then only an open transaction can fill it.
     gauge.need = Need(gauge.sealed_bytes if recorded and ledger.done_upto >= chain.end else None)
     return chain.newest.ends, segments[-1].identity if segments else began, gauge
 
@@ -145,5 +147,5 @@ def _not_begun(settings: Settings) -> InvalidConfig:
     return InvalidConfig(
         "this pipeline was never started",
         detail=str(settings.state),
-        hint="start it once with `snowmelt run`: from where its log is needed is decided there",
+        hint="start it once with `snowmelt run`, which decides from where its log is needed",
     )

@@ -4,24 +4,24 @@
     log/<k·10⁸ + g>.parts/<i>    a piece of its data
 
 Laws of a bucket:
-- Capture writes into a spool: a folder of this process alone, on which nobody relies. A sealed segment goes up to the bucket, and only when
-  all of it is durable there does its record enter the chain. What is in the spool goes when that record is durable.
-- Who starts looks at the chain and never into a spool: it goes on behind the last record, and the server sends the rest again.
-- A name is one driver's. A driver that is over, and does not know it yet, puts its data beside that of others and never over it.
-- The index comes first and goes last, so that whatever a crash leaves is found by it. What no record names goes when no record can name
-  it any more (`Relay.leftover`): its number has a record of other data, or lies below all that is needed. A driver that is late may
-  still win the number behind the chain's end, so what was meant for that stays.
+- Capture writes into a spool: a folder of this process alone, which no other process relies on. A sealed segment is uploaded. Its record
+  enters the chain only when all of it is durable in the bucket. The segment in the spool is deleted when that record is durable.
+- A driver that starts reads the chain and never a spool. It continues after the last record, and the server sends the rest again.
+- A name belongs to one driver. A fenced driver that does not know it yet uploads under its own names, never over data of another.
+- The index is uploaded first and deleted last, so that everything a crash leaves is found by it. Data that no record names is deleted when
+  no record can name it any more (`Relay.leftover`): its number has a record of other data, or lies below all that is needed. A late driver
+  may still win the number after the chain's end, so data for that number stays.
 
-In a folder a segment is where it was sealed, and one capture at a time has the folder (`handover`). Records name it relative to the state,
-so that a state that is moved or copied names its own segments:
+In a folder a segment stays where it was sealed, and one capture at a time owns the folder (`handover`). Records name it relative to the
+state, so that a state that is moved or copied names its own segments:
 
     log/<number>.json            the index of a segment; its data lies beside it
-    log/era-<e>/<number>.json    another server's beginning, which has none
+    log/era-<e>/<number>.json    the beginning of another server's era, which has no data
 
-A name is believed only if it has that form: whatever a record says, nothing outside of the state is read or deleted for it. For the same
-reason the folder itself may be no symbolic link; the state may be one, and is where that leads.
+A name must have one of these forms. So nothing outside of the state is read or deleted, whatever a record says. For the same reason the
+folder itself must not be a symbolic link. The state may be one.
 
-Memory: as many pieces as go up at once, whatever the size of a segment. Who reads has what he asked for once beside his own buffer.
+Memory: the pieces that are uploaded at once, whatever the size of a segment. Reading needs no buffer beside the reader's own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from snowmelt.engine.driver.state import State
 from snowmelt.engine.failpoints import HALF_UPLOADED, reach
 from snowmelt.engine.log.reading import ReadInto, read_file
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, check
-from snowmelt.relay.retention import Relay, Sealed
+from snowmelt.model.numbers import GenerationNumber
+from snowmelt.relay.retention import Relay, SegmentRecord
 from snowmelt.segments import Segment, decode_index, encode_index, list_segments, owned, read_segment, sealed_bytes
 from snowmelt.store.contract import Store, key_of, key_of_part, numbered
 from snowmelt.store.objects import BucketAddress, open_store
@@ -60,51 +61,51 @@ _IN_BUCKET: Final = re.compile(r"log/(?:[0-9]{20}|era-[0-9]{1,9})")
 _GENERATIONS_MAX: Final = 10**8
 _SPOOL: Final = "snowmelt-spool-"
 _NEW_S: Final = 60.0
-"""Younger than this a spool that nobody owns may be about to be."""
+"""A spool without an owner that is younger than this may be about to get one."""
 
 Kept = Callable[[Segment, str], None]
-"""A segment is durable where tasks find it by this name."""
+"""Called when a segment is durable where tasks find it by this name."""
 
 
 class LogStorage(Protocol):
-    """`start` once, then `keep` by the capture's thread and all else by the thread that owns the machines, until `close`."""
+    """Order: `start` once, then `keep` by the capture's thread and all else by the driver's thread, until `close`."""
 
     folder: Path
-    """Where capture writes, and nobody else."""
+    """Capture writes here, and nothing else does."""
     exclusive: bool
-    """Whether no older driver can add to the chain meanwhile."""
+    """Whether older drivers can't add to the chain any more."""
 
     def last(self, relay: Relay) -> Segment | None:
-        """What capture goes on behind; None: nothing was captured yet."""
+        """The segment after which capture continues; None: nothing was captured yet."""
         ...
 
     def begin(self, relay: Relay) -> tuple[int, list[tuple[Segment, str]]]:
-        """Remove what the chain has let go of. How many bytes are held that have their records; the segments that have none, in order, and
-        their names."""
+        """Remove segments that the chain has released. The bytes of segments with records; the segments without records and their names, in
+        order."""
         ...
 
     def nothing(self, relay: Relay, era: int) -> str:
-        """The name in a record that has no data and is to be the next one."""
+        """The name for the next record, which has no data."""
         ...
 
-    def start(self, generation: int, number: int, kept: Kept, failed: Callable[[BaseException], None]) -> None:
-        """`number` is the record's of the first segment that is kept. `kept` and `failed` may be called by any thread."""
+    def start(self, generation: GenerationNumber, number: int, kept: Kept, failed: Callable[[BaseException], None]) -> None:
+        """`number`: the record number of the first segment to keep. `kept` and `failed` may be called by any thread."""
         ...
 
     def keep(self, segment: Segment) -> None:
-        """Bring a segment of the folder to where tasks find it; in order, and not always at once."""
+        """Bring a segment of the folder to where tasks find it: in order, perhaps after the call returns."""
         ...
 
     def recorded(self, segment: Segment) -> None:
         """Its record is durable."""
         ...
 
-    def remove(self, sealed: Sealed) -> int:
-        """Delete what belonged to a record that is gone; how many bytes that were. Twice is harmless."""
+    def remove(self, record: SegmentRecord) -> int:
+        """Delete the data of a deleted record; the number of bytes. Twice is harmless."""
         ...
 
     def sweep(self, relay: Relay, done: int) -> None:
-        """Delete what no record can name any more. `done` is the record that the last done epoch names."""
+        """Delete data that no record can name any more. `done` is the record that the last done epoch names."""
         ...
 
     def close(self) -> None:
@@ -127,9 +128,9 @@ class FolderStorage(LogStorage):
 
     def begin(self, relay: Relay) -> tuple[int, list[tuple[Segment, str]]]:
         held, newest = relay.segments, relay.newest
-        for sealed in held:
-            # Told before anything is done, and not when it is let go of.
-            _checked(_IN_FOLDER, sealed.name)
+        for record in held:
+            # A bad name is an error now, and not only when its segment is released.
+            _checked(_IN_FOLDER, record.name)
         recorded, rest = 0, []
         for segment in list_segments(self.folder):
             if held and segment.number < segment_number(held[0]):
@@ -145,7 +146,7 @@ class FolderStorage(LogStorage):
             return f"{_PREFIX}/{0:020d}.json"
         return f"{_PREFIX}/era-{era}/{segment_number(relay.newest):012d}.json"
 
-    def start(self, generation: int, number: int, kept: Kept, failed: Callable[[BaseException], None]) -> None:
+    def start(self, generation: GenerationNumber, number: int, kept: Kept, failed: Callable[[BaseException], None]) -> None:
         self._kept = kept
 
     def keep(self, segment: Segment) -> None:
@@ -154,9 +155,9 @@ class FolderStorage(LogStorage):
     def recorded(self, segment: Segment) -> None:
         pass
 
-    def remove(self, sealed: Sealed) -> int:
-        number = segment_number(sealed)
-        return _remove(_index_in(self.folder, sealed.name)) if number and sealed.first < sealed.last else 0
+    def remove(self, record: SegmentRecord) -> int:
+        number = segment_number(record)
+        return _remove(_index_in(self.folder, record.name)) if number and record.first < record.last else 0
 
     def sweep(self, relay: Relay, done: int) -> None:
         pass
@@ -165,9 +166,9 @@ class FolderStorage(LogStorage):
         pass
 
 
-def segment_number(sealed: Sealed) -> int:
-    """Of the segment in its folder; 0 for the head of a chain, which has none."""
-    return int(_checked(_IN_FOLDER, sealed.name)[1])
+def segment_number(record: SegmentRecord) -> int:
+    """The number of the segment in its folder; 0 for the head of a chain, which has no segment."""
+    return int(_checked(_IN_FOLDER, record.name)[1])
 
 
 def _name_of(segment: Segment) -> str:
@@ -186,7 +187,7 @@ def _checked(form: re.Pattern[str], name: str) -> re.Match[str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Where the log is kept is where the state is."""
+    """Refuse a folder of the log that lies elsewhere than the state."""
     if folder.is_symlink():
         raise InvalidConfig(
             "the folder of the log is a symbolic link",
@@ -196,8 +197,8 @@ def check_folder(folder: Path) -> None:
 
 
 def _remove(index: Path) -> int:
-    """Oldest first, so that a crash leaves no gap; the index before its data, which without it is removed at the next start.
-    How many bytes that were."""
+    """Remove a segment; its number of bytes. The caller removes the oldest first, so that a crash leaves no gap. The index goes before the
+    data: data without an index is removed at the next start."""
     data = index.with_suffix(".log")
     index.unlink(missing_ok=True)
     try:
@@ -221,33 +222,33 @@ class BucketStorage(LogStorage):
         self._state = state
         self._store = state.store
         self._bytes: dict[str, int] = {}
-        """Of what this driver has kept, by name; of older ones the record tells how much it is at most."""
+        """The sizes of segments that this driver has kept, by name. For those of older drivers the record has an upper bound."""
         self._work: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def last(self, relay: Relay) -> Segment | None:
         segments = relay.segments
-        for sealed in reversed(segments):
-            if sealed.first < sealed.last:
-                return _read_index(self._store, sealed.name)
-        # What is behind the newest intent may have no data: another server's beginning. The record before it was kept for this.
+        for record in reversed(segments):
+            if record.first < record.last:
+                return _read_index(self._store, record.name)
+        # The records after the newest intent may have no data: the beginning of another server's era. The record before was kept for this.
         number = segments[0].number - 1 if segments else 0
-        while number and (before := self._state.sealed(number)) is not None:
+        while number and (before := self._state.segment_record(number)) is not None:
             if before.first < before.last:
                 return _read_index(self._store, before.name)
             number -= 1
         return None
 
     def begin(self, relay: Relay) -> tuple[int, list[tuple[Segment, str]]]:
-        for sealed in relay.segments:
-            _checked(_IN_BUCKET, sealed.name)
-        return sum(_bytes_at_most(sealed) for sealed in relay.segments), []
+        for record in relay.segments:
+            _checked(_IN_BUCKET, record.name)
+        return sum(_bytes_at_most(record) for record in relay.segments), []
 
     def nothing(self, relay: Relay, era: int) -> str:
         return key_of(_PREFIX, f"era-{era}")
 
-    def start(self, generation: int, number: int, kept: Kept, failed: Callable[[BaseException], None]) -> None:
+    def start(self, generation: GenerationNumber, number: int, kept: Kept, failed: Callable[[BaseException], None]) -> None:
         check(generation < _GENERATIONS_MAX, "there were too many drivers", str(generation))
         self._thread = threading.Thread(target=self._run, args=(generation, number, kept, failed), name="snowmelt-upload", daemon=True)
         self._thread.start()
@@ -255,13 +256,14 @@ class BucketStorage(LogStorage):
     def keep(self, segment: Segment) -> None:
         self._work.put(segment)
 
-    def _run(self, generation: int, number: int, kept: Kept, failed: Callable[[BaseException], None]) -> None:
+    def _run(self, generation: GenerationNumber, number: int, kept: Kept, failed: Callable[[BaseException], None]) -> None:
         try:
             with ThreadPoolExecutor(UPLOADS_AT_ONCE, thread_name_prefix="snowmelt-upload") as pool:
                 while (segment := self._work.get()) is not None and not self._closing.is_set():
                     name = numbered(_PREFIX, number * _GENERATIONS_MAX + generation)
                     self._upload(pool, segment, name)
-                    # The record's writer looks, too, but behind its put: who sees it here does not win a number from who comes after.
+                    # The driver's thread checks this, too, but only after it put the record. A check here keeps a late driver from winning
+                    # a number from the newer one.
                     if self._store.get(numbered("generation", generation + 1)) is not None:
                         raise Fenced("a newer driver captures this log", detail=f"this is generation {generation}")
                     kept(segment, name)
@@ -287,18 +289,18 @@ class BucketStorage(LogStorage):
     def recorded(self, segment: Segment) -> None:
         _remove(segment.index_path)
 
-    def remove(self, sealed: Sealed) -> int:
-        if sealed.first == sealed.last:
+    def remove(self, record: SegmentRecord) -> int:
+        if record.first == record.last:
             return 0
-        held = self._bytes.pop(sealed.name, _bytes_at_most(sealed))
-        self._delete(_checked(_IN_BUCKET, sealed.name)[0], held)
+        held = self._bytes.pop(record.name, _bytes_at_most(record))
+        self._delete(_checked(_IN_BUCKET, record.name)[0], held)
         return held
 
     def sweep(self, relay: Relay, done: int) -> None:
         for found in self._store.numbers(_PREFIX):
             name = numbered(_PREFIX, found)
             if relay.leftover(found // _GENERATIONS_MAX, name, done):
-                # One that can't be read is left alone: how much belongs to it is not known.
+                # An index that can't be read is left alone: the size of its data is not known.
                 with contextlib.suppress(Corrupt):
                     self._delete(name, _read_index(self._store, name).data_bytes)
 
@@ -320,9 +322,9 @@ def _piece(name: str, index: int) -> str:
     return key_of_part(name, f"{index:06d}")
 
 
-def _bytes_at_most(sealed: Sealed) -> int:
-    """Of the data: some servers keep a few of their log's events to themselves."""
-    return sealed.last - sealed.first
+def _bytes_at_most(record: SegmentRecord) -> int:
+    """An upper bound of the data's size: some servers do not send all events of their log."""
+    return record.last - record.first
 
 
 def _read_index(store: Store, name: str) -> Segment:
@@ -331,8 +333,8 @@ def _read_index(store: Store, name: str) -> Segment:
 
 @contextlib.contextmanager
 def spool(parent: Path | None) -> Iterator[Path]:
-    """A new folder of this process, in `parent` or where temporary files are, which goes with the block. Those that other processes left
-    behind go first: nobody relies on any of them."""
+    """A new folder of this process, in `parent` or where temporary files are, which is deleted at the end of the block. Spools that dead
+    processes left are deleted first: no process relies on them."""
     place = parent or Path(tempfile.gettempdir())
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -350,7 +352,7 @@ def spool(parent: Path | None) -> Iterator[Path]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    # Somebody else's, or gone meanwhile.
+    # It has an owner, or is gone meanwhile.
     with contextlib.suppress(OSError, Fenced):
         status = folder.lstat()
         if status.st_uid == os.getuid() and status.st_mtime < time.time() - _NEW_S:
@@ -358,7 +360,7 @@ def _remove_abandoned(folder: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-# ---- who reads
+# ---- reading
 
 
 Opened = tuple[Segment, ReadInto]
@@ -390,10 +392,10 @@ def _read_pieces(store: Store, name: str, at: int, into: Bytes) -> None:
 
 
 def held_bytes(log_folder: Path | None, relay: Relay) -> tuple[int, int]:
-    """How much of the log is held, and of that how much has no record yet. None: it is kept in a bucket, and what is told of that is what
-    the newest intent does not have: to look at all of it would be a request for each segment."""
+    """The bytes of log that are held, and the bytes of segments without a record. Without a `log_folder` the log is in a bucket: then only
+    the log after the newest intent is counted, because the rest would need a request for each segment."""
     if log_folder is None:
-        return sum(_bytes_at_most(sealed) for sealed in relay.segments), 0
+        return sum(_bytes_at_most(record) for record in relay.segments), 0
     held = sealed_bytes(log_folder)
     recorded = 0 if relay.newest is None else segment_number(relay.newest)
     return sum(held.values()), sum(size for number, size in held.items() if number > recorded)

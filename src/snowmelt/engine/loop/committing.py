@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections import Counter, defaultdict
 from typing import Any
 
 from snowmelt.driving import committing
-from snowmelt.driving.committing import CommitEntry, Learn, StagedJob, TellListeners, WinIntent
+from snowmelt.driving.committing import CommitEntries, Learn, StagedJob, TellListeners, WinIntent
 from snowmelt.driving.entries import Describe, LogReport
 from snowmelt.driving.letting_go import Forget
 from snowmelt.driving.steps import Machines, NewestGeneration, Request, perform
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.entries import Entries
-from snowmelt.engine.failpoints import BEFORE_DONE, BETWEEN_TABLES, INTENT_WRITTEN, reach
+from snowmelt.engine.failpoints import BEFORE_DONE, INTENT_WRITTEN, reach
 from snowmelt.engine.loop.fitness import Asides
 from snowmelt.engine.loop.knowledge import Knowledge
 from snowmelt.engine.loop.letting_go import LettingGo
 from snowmelt.engine.loop.log_lane import LogJob
 from snowmelt.engine.loop.resources import Resources
+from snowmelt.engine.maintenance.upkeep import Spread
 from snowmelt.errors import TableStuck
 from snowmelt.planning.facts import Adopted, Found
 from snowmelt.store.generations import newest_generation
@@ -53,13 +55,16 @@ class Committing:
         self.rows = 0
         """Brought into the lake by this driver."""
         self._rows_offered = 0
+        self._spread: tuple[str, Spread] = ("", {})
+        """The identity of the intent that was offered last, and where its files are."""
 
     def offer(self, job: LogJob) -> None:
         """Make an intent of a job, if what it brought still counts."""
         plan, answers = job.plan, job.answers
         staged = StagedJob(plan, job.tasks, [LogReport(answer.message, answer.messages) for answer in answers])
         now_ms = int(time.time() * 1000) + self._resources.clock.ahead_ms
-        offering = committing.offer(self._machines, staged, self._chunks.staged, nonce=uuid.uuid4().hex, now_ms=now_ms)
+        nonce = uuid.uuid4().hex
+        offering = committing.offer(self._machines, staged, self._chunks.staged, nonce=nonce, now_ms=now_ms)
         try:
             refused = perform(offering, self.act)
         except TableStuck as error:
@@ -70,7 +75,20 @@ class Committing:
             log.warning("what a log job brought is dropped and planned again", extra={"epoch": plan.epoch, "why": refused})
             return
         adopted = (self._chunks.staged(fact.nonce).rows for fact in plan.facts if isinstance(fact, Adopted))
+        self._spread = (f"{plan.generation}-{nonce}", self._spread_of(job))
         self._rows_offered = sum(answer.rows for answer in answers) + sum(adopted)
+
+    def _spread_of(self, job: LogJob) -> Spread:
+        """Which buckets get how many files."""
+        spread: dict[str, Counter[str]] = defaultdict(Counter)
+        for answer in job.answers:
+            for target, places in answer.places.items():
+                spread[target].update(places)
+        for fact in job.plan.facts:
+            if isinstance(fact, Adopted):
+                target = self._known.ledger.tables.known(fact.incarnation).target
+                spread[target].update(self._chunks.staged(fact.nonce).places)
+        return spread
 
     def step(self) -> bool:
         """Do the machine's next step. False: it has none."""
@@ -78,19 +96,16 @@ class Committing:
 
     def act(self, request: Request[Any]) -> Any:
         match request:
-            case Describe(target, work):
-                return self._entries.describe(target, work)
+            case Describe(works):
+                return self._entries.describe(works)
             case WinIntent(intent):
                 return self._resources.state.put_intent(intent)
             case Learn():
                 self._learn(request)
             case NewestGeneration():
                 return newest_generation(self._resources.state.store, self._known.generation)
-            case CommitEntry(intent, entry, watermark_ms, last):
-                snapshot = self._resources.lake.commit(intent, entry, watermark_ms)
-                if not last:
-                    reach(BETWEEN_TABLES)
-                return snapshot
+            case CommitEntries(intent, works):
+                return self._resources.commits.go_on(intent, works)
             case TellListeners(step):
                 told = self._resources.listening.hear(step)
                 if step.intent.entries:
@@ -98,6 +113,9 @@ class Committing:
                 return told
             case Forget():
                 self.rows, self._rows_offered = self.rows + self._rows_offered, 0
+                identity, spread = self._spread
+                self._letting_go.upkeep.done(spread if identity == self._known.ledger.identity else None)
+                self._spread = ("", {})
                 return self._letting_go.act(request)
             case _:
                 return self._letting_go.act(request)
@@ -105,6 +123,7 @@ class Committing:
 
     def _learn(self, learnt: Learn) -> None:
         """Tables that the newest intent found are known where capture is."""
+        self._letting_go.upkeep.opened(learnt.intent)
         for fact in learnt.intent.facts:
             if isinstance(fact, Found):
                 self._known.shapes.found(fact.incarnation.table, fact.schema, self._known.ledger.upto)

@@ -25,6 +25,7 @@ from snowmelt.engine.loop.proposals import Proposals
 from snowmelt.engine.loop.resources import TURN_S, Resources
 from snowmelt.engine.tasks.jobs import is_gone, raise_gone
 from snowmelt.errors import Fenced, Unavailable
+from snowmelt.model.numbers import BEGINNING, NO_EPOCH, EpochNumber, LogOffset
 from snowmelt.planning.tables import TablePhase
 from snowmelt.store.generations import newest_generation
 
@@ -33,15 +34,15 @@ from snowmelt.store.generations import newest_generation
 class Progress:
     """What a watcher may want to know."""
 
-    epoch: int = 0
+    epoch: EpochNumber = NO_EPOCH
     """The last that is done."""
-    upto: int = 0
-    done_upto: int = 0
+    upto: LogOffset = BEGINNING
+    done_upto: LogOffset = BEGINNING
     captured: int = 0
     held_bytes: int = 0
     """Of the log, on disk."""
     paused: bool = False
-    """Whether capture waits for the lake, because as much is held as may be."""
+    """Whether capture waits for the lake, because the limit of held log is reached."""
     time_ms: int | None = None
     """When the last transaction that the lake has was committed in the database."""
     rows: int = 0
@@ -77,7 +78,7 @@ class DriverLoop:
         """One turn of the loop. `stopping`: what is under way is finished, and nothing is begun."""
         self.resources.awake.clear()
         self._look_for_a_newer_driver()
-        self.resources.signs.beat(self.discovery.left_out)
+        self.resources.signs.beat(self.discovery.left_out, self.letting_go.upkeep.maintained)
         busy = self.keeper.take()
         busy |= self.resources.jobs.take()
         self.chunks.hear()
@@ -90,20 +91,28 @@ class DriverLoop:
         if not stopping:
             self.discovery.look()
             self.planner.plan_if_due()
-            # A read that begins before the lake has the columns that it is to bring would find no place for them. One that begins while
-            # capture stands still would end far above it, and hold back all of the log in between.
+            # While an epoch changes columns, no read begins: the lake may not have the columns of its rows yet. Nor while capture is
+            # paused: the read would end far after the captured log, and keep all log in between from being released.
             if self.machines.commit.may_plan and not self.keeper.gauge.paused:
                 self.chunks.launch()
+            self.letting_go.upkeep.turn(self.letting_go.view, paused=self._catches_up)
         if not busy:
             self.resources.awake.wait(TURN_S)
 
     @property
     def at_rest(self) -> bool:
-        """Whether no epoch is under way."""
+        """Whether no epoch is planned, staged or being committed."""
         return self.lane.idle and self.machines.commit.next_step() is None
 
+    @property
+    def _catches_up(self) -> bool:
+        """Whether tables are being copied, or more of the log waits than one epoch brings."""
+        ledger = self.known.ledger
+        lags = self.known.relay.end - ledger.done_upto > self.resources.settings.pace.epoch_bytes
+        return lags or self.keeper.gauge.paused or next(iter(ledger.tables.readings()), None) is not None
+
     def _tell_capture(self) -> None:
-        """What has to be captured before anything can be let go of (`relay.flow`)."""
+        """What has to be captured before anything can be released (`relay.flow`)."""
         gauge, ledger = self.keeper.gauge, self.known.ledger
         if gauge.overfull:
             self.chunks.give_back_waiting()
@@ -113,7 +122,8 @@ class DriverLoop:
         self.keeper.needs(drained=drained, upto=self.chunks.waits_for)
 
     def _look_for_a_newer_driver(self) -> None:
-        """Every step that counts looks for itself; this is for a driver that has nothing to do."""
+        """Look now and then, for a driver that has nothing to do: each step that has an effect looks by itself. Also raises if Spark has
+        ended."""
         if time.monotonic() < self._fence_due:
             return
         if is_gone(self.resources.spark):
@@ -123,7 +133,7 @@ class DriverLoop:
             newest = newest_generation(self.resources.state.store, generation)
             if newest > generation:
                 raise Fenced("a newer driver runs this pipeline", detail=f"it is generation {newest}, this is {generation}")
-        self._fence_due = time.monotonic() + min(5.0, max(1.0, self.resources.settings.interval_s))
+        self._fence_due = time.monotonic() + min(5.0, max(1.0, self.resources.settings.pace.interval_s))
 
     def current(self) -> bool:
         """Whether every table is live and the lake has what the database had when this was asked."""

@@ -1,4 +1,4 @@
-"""Which tables can be brought to their targets, and what becomes of one that can't go on: it is set aside, and the others go on."""
+"""Which tables can be brought to their targets, and what becomes of one that can't continue: it is set aside, and the others continue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Fitness:
             return str(error)
         if why := self.settings.source.why_foreign(shape):
             return why
-        remedy = "give it one" if self.settings.fluss else f"give it one, or a route with mode: {Mode.CHANGELOG} and start again"
+        remedy = "give it one" if self.settings.sink.fluss else f"give it one, or a route with mode: {Mode.CHANGELOG} and start again"
         return "" if shape.key or not target.keyed else f"it has no key by which its rows could be told apart; {remedy}"
 
     def unfit(self, shapes: Sequence[TableShape]) -> dict[TableId, str]:
@@ -43,7 +43,7 @@ class Fitness:
 
 
 class Asides:
-    """Tables that can't go on, of one driver. The next epoch says so."""
+    """Tables that can't continue, of one driver. The next epoch says so."""
 
     def __init__(self, ledger: Ledger, lake: Sink) -> None:
         self._ledger = ledger
@@ -56,8 +56,8 @@ class Asides:
             log.warning("a table is set aside", extra={"table": str(name), "why": str(error)})
 
     def stuck(self, error: TableStuck) -> bool:
-        """A task or a lake table says so; whether that one is set aside. A lake that has none of our tables is not there at all, and no
-        reason to set one aside."""
+        """Set aside the table that an error names. Returns whether that is so: not for a table that is set aside or gone already. Raises
+        the error if the lake has none of our tables: then the lake as a whole is missing, and no single table is to blame."""
         if not any(self._lake.exists(table.target) for table in self._ledger.tables):
             raise error
         name = TableId(*error.table)

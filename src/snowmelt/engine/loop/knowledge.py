@@ -8,6 +8,7 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.tasks.rows import Sourced
 from snowmelt.errors import InvariantBroken
+from snowmelt.model.numbers import GenerationNumber
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Relay
@@ -17,7 +18,7 @@ from snowmelt.relay.retention import Relay
 class Knowledge:
     """Of one driver; used by the thread that owns the machines."""
 
-    generation: int
+    generation: GenerationNumber
     ledger: Ledger
     relay: Relay
     shapes: Shapes

@@ -1,18 +1,17 @@
 """The log lane: one job an epoch, whose tasks decode the log, filter it and stage files.
 
-A job that fails is nothing: its epoch is planned again.
+A job that fails changes nothing: its epoch is planned again.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from snowmelt.commit.records import Staged
-from snowmelt.driving.entries import emptied_by
+from snowmelt.driving.sharing import divide
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.judging import Verdict, judge
@@ -22,24 +21,13 @@ from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
 from snowmelt.engine.tasks.log import LogAnswer, LogTask, run_log
 from snowmelt.errors import SnowmeltError, TableStuck
+from snowmelt.model.numbers import LogOffset
 from snowmelt.planning.epochs import EpochPlan
-from snowmelt.planning.tables import TablePhase
-from snowmelt.relay.retention import Relay
 
 log = logging.getLogger(__name__)
 
 _SHARE_BYTES_MIN: Final = 4 << 20
 """Less than this of the log is not worth a task of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogShare:
-    """What one task of a log job has: (after, upto], or of that the keys of one part."""
-
-    after: int
-    upto: int
-    part: int = 0
-    parts: int = 1
 
 
 @dataclass(slots=True)
@@ -81,12 +69,12 @@ class LogLane:
         return self.running is None and self.staged is None
 
     @property
-    def needs(self) -> list[int]:
+    def needs(self) -> list[LogOffset]:
         """From where on jobs may read the log."""
         return [job.plan.low for job in (self.running, self.staged) if job is not None]
 
     def take_staged(self) -> LogJob | None:
-        """The job whose tasks have answered, once."""
+        """The job whose tasks have all answered, or None. Each job is returned once."""
         job, self.staged = self.staged, None
         return job
 
@@ -120,45 +108,24 @@ class LogLane:
         log.warning("a log job failed and is planned again", extra={"epoch": plan.epoch})
 
     def _tasks_of(self, plan: EpochPlan) -> list[LogTask]:
-        ledger, relay = self._known.ledger, self._known.relay
-        rules = {table.incarnation.table: plan.rule(table) for table in ledger.tables if table.phase is not TablePhase.GONE} | plan.rules
-        # What lies at or below `after` is read again for chunks that are adopted, and for nothing else.
-        again = {name: rule for name, rule in rules.items() if rule.adopting}
-        emitting = {name: rule for name, rule in rules.items() if rule.live or rule.outside or rule.adopted or rule.adopting}
-        emptied = emptied_by(plan, ledger, relay)
-        shares = [(share, again) for share in self._shares(plan.low, plan.after)]
-        shares += [(share, emitting) for share in self._shares(plan.after, plan.upto)]
-        if emptied and not shares:
-            shares.append((LogShare(plan.after, plan.after), {}))
+        relay = self._known.relay
+        shares = divide(plan, self._known.ledger, relay, tasks=self._tasks, share_bytes_min=_SHARE_BYTES_MIN)
         marks = self._chunks.marks(plan.rules.values())
-        sourced = {name: self._known.sourced(name) for name in emitting}
+        sourced = {name: self._known.sourced(name) for work in shares for name in work.rules}
         return [
             LogTask(
                 epoch=plan.epoch,
                 writer=writer,
-                after=share.after,
-                upto=share.upto,
-                segments=tuple(relay.covering(share.after, share.upto)) if share.after < share.upto else (),
-                rules=chosen,
+                after=work.share.after,
+                upto=work.share.upto,
+                segments=tuple(relay.covering(work.share.after, work.share.upto)) if work.share.after < work.share.upto else (),
+                rules=work.rules,
                 marks=marks,
-                tables={name: sourced[name] for name in chosen},
-                committed=tuple(relay.committed(share.after, share.upto)),
-                emptied=emptied if writer == 0 else (),
-                part=share.part,
-                parts=share.parts,
+                tables={name: sourced[name] for name in work.rules},
+                committed=tuple(relay.committed(work.share.after, work.share.upto)),
+                emptied=work.emptied,
+                part=work.share.part,
+                parts=work.share.parts,
             )
-            for writer, (share, chosen) in enumerate(shares)
+            for writer, work in enumerate(shares)
         ]
-
-    def _shares(self, after: int, upto: int) -> Iterable[LogShare]:
-        return shares_of(self._known.relay, after, upto, tasks=self._tasks)
-
-
-def shares_of(relay: Relay, after: int, upto: int, *, tasks: int) -> list[LogShare]:
-    """A range of the log in shares of about equal bytes; a transaction that is larger than a share is several tasks'."""
-    fair = max(_SHARE_BYTES_MIN, (upto - after) // tasks)
-    shares = []
-    for low, high in relay.shares(after, upto, max(1, (upto - after) // fair)):
-        parts = min(tasks, max(1, (high - low) // fair)) if relay.next_cut(low) == high else 1
-        shares += [LogShare(low, high, part, parts) for part in range(parts)]
-    return shares

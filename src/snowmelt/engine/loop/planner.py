@@ -14,6 +14,7 @@ from snowmelt.engine.loop.knowledge import Knowledge
 from snowmelt.engine.loop.log_lane import LogLane
 from snowmelt.engine.loop.proposals import Proposals
 from snowmelt.errors import check
+from snowmelt.model.numbers import EpochNumber, LogOffset
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import EpochPlan, choose_end, plan_epoch, statements_wait
 from snowmelt.planning.facts import Durable, Incarnation, SetAside
@@ -48,11 +49,12 @@ class Planner:
         if not self._lane.idle or not self._machine.may_plan:
             return
         ledger, relay = self._known.ledger, self._known.relay
-        upto = choose_end(ledger.tables, relay, ledger.upto, self._settings.epoch_bytes)
+        upto = choose_end(ledger.tables, relay, ledger.upto, self._settings.pace.epoch_bytes)
         due = self._is_due()
-        full = upto - ledger.upto >= self._settings.epoch_bytes // 2
+        full = upto - ledger.upto >= self._settings.pace.epoch_bytes // 2
         proposals = list(self._proposals)
-        # While chunks are being read those that are read can wait for the next epoch; the last of them has nothing to wait for.
+        # While chunks are being read, finished reads wait for the interval, so that one epoch adopts many. After the last one it is at
+        # once.
         ready = self._chunks.ready and (due or not self._chunks.reading)
         if not (proposals or ready or full or (due and upto > ledger.upto)):
             return
@@ -65,14 +67,15 @@ class Planner:
         self._lane.start(plan)
 
     def _is_due(self) -> bool:
-        """Statements may need an epoch each, and everything after them waits. What has failed just now is not hurried."""
+        """Whether an epoch is due by the clock, or because of statements: each may need an epoch, and everything after it waits. After a
+        failed job the interval passes first, statements or not."""
         failed_at = self._lane.failed_at
         if failed_at is None and statements_wait(self._known.ledger.tables, self._known.relay, self._known.ledger.upto):
             return True
-        return time.monotonic() - max(self._planned_at, failed_at or 0.0) >= self._settings.interval_s
+        return time.monotonic() - max(self._planned_at, failed_at or 0.0) >= self._settings.pace.interval_s
 
-    def _fitting(self, upto: int, proposals: list[Durable]) -> EpochPlan:
-        """The plan, without tables that the lake can't follow. That is settled before any task starts."""
+    def _fitting(self, upto: LogOffset, proposals: list[Durable]) -> EpochPlan:
+        """The plan. It sets aside each table whose change the lake can't take (`Entries.unfit`), so that no task starts in vain."""
         ledger = self._known.ledger
         plan = self._plan(upto, proposals)
         while stuck := self._entries.unfit(plan):
@@ -85,12 +88,12 @@ class Planner:
             check(all(TableId(*error.table) in rest for error in stuck), "a table that can't continue is not set aside")
         return plan
 
-    def _plan(self, upto: int, proposals: Iterable[Durable]) -> EpochPlan:
+    def _plan(self, upto: LogOffset, proposals: Iterable[Durable]) -> EpochPlan:
         known, ledger = self._known, self._known.ledger
         return plan_epoch(
             ledger.tables,
             known.relay,
-            epoch=ledger.epoch + 1,
+            epoch=EpochNumber(ledger.epoch + 1),
             generation=known.generation,
             follows=ledger.identity,
             after=ledger.upto,

@@ -1,5 +1,5 @@
-"""What the next epoch should say of tables as wholes: those that can't go on, were asked for, are new, or are excluded by now; and the next
-bounds of those that are being split."""
+"""What the next epoch should say of tables as wholes: those that can't continue, were asked for, are new, or are excluded by now; and the
+next bounds of those that are being split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from snowmelt.databases.contract.patterns import TablePredicate
 from snowmelt.databases.contract.tables import TableShape
 from snowmelt.engine.driver.discovery import Discovery
 from snowmelt.engine.driver.routes import Target
@@ -20,6 +19,8 @@ from snowmelt.engine.loop.knowledge import Knowledge
 from snowmelt.engine.loop.resources import Resources
 from snowmelt.engine.tasks.rows import CHANGE_FIELDS, lake_schema
 from snowmelt.errors import RECOPY, Corrupt, Fenced, InvalidConfig, SourceDrift, Unavailable
+from snowmelt.model.numbers import EpochNumber
+from snowmelt.model.patterns import TablePredicate
 from snowmelt.model.table import TableId
 from snowmelt.planning.asides import forget, reborn
 from snowmelt.planning.facts import Durable, Found, Gone, Incarnation, SetAside
@@ -53,13 +54,13 @@ class Proposals:
         """Numbers of shapes that a `Found` was proposed with and that the ledger does not have yet."""
 
     def __iter__(self) -> Iterator[Durable]:
-        """As of now. To be asked anew for each plan."""
+        """The proposals as of now. Iterate anew for each plan. It may create or remake lake tables, and number shapes."""
         known, ledger = self._known, self._known.ledger
         yield from self._asides.troubles.propose(ledger.upto, known.relay.time_at(ledger.upto) or 0)
         yield from self._forgotten()
         for table in self._resources.requests.open(ledger.tables):
             if self._can_begin_anew(table):
-                yield reborn(table, epoch=ledger.epoch + 1, at=ledger.upto)
+                yield reborn(table, epoch=EpochNumber(ledger.epoch + 1), at=ledger.upto)
         yield from self._new()
         for table in ledger.tables:
             if table.phase is TablePhase.SPLITTING:
@@ -67,12 +68,12 @@ class Proposals:
 
     @property
     def settled(self) -> bool:
-        """Whether no table waits for an epoch that says what becomes of it."""
+        """Whether no epoch is owed: no table is new, in trouble, asked for, or excluded after it was set aside."""
         open_ones = self._asides.troubles.open or self._resources.requests.open(self._known.ledger.tables) or any(self._forgotten())
         return not open_ones and self._discovery.complete
 
     def let_go(self) -> set[int]:
-        """Drop what the ledger has by now. The numbers of shapes that are needed still."""
+        """Forget the proposed tables that the ledger has by now. Returns the shape numbers of the others."""
         self._found = {name: number for name, number in self._found.items() if self._known.ledger.tables.get(name) is None}
         return set(self._found.values())
 
@@ -119,7 +120,7 @@ class Proposals:
         schema = lake_schema(shape, settings.source, keyed=target.keyed)
         if not lake.exists(target.name):
             key, system = (shape.key, None) if target.keyed else ((), CHANGE_FIELDS)
-            lake.create(target.name, schema, key, buckets=settings.buckets, system=system)
+            lake.create(target.name, schema, key, buckets=settings.sink.buckets, system=system)
         elif target.name not in ledger.last_commits and lake.describe(target.name).progress:
             raise InvalidConfig(
                 "a lake table holds rows that this pipeline did not bring",
@@ -132,8 +133,8 @@ class Proposals:
         return Found(Incarnation(name, ledger.epoch + 1), target.name, target.keyed, self._found[name], ledger.upto)
 
     def _can_begin_anew(self, table: Table) -> bool:
-        """Whether a table that was asked for can be copied with the next epoch. Its lake table is one then that takes its rows: emptied by
-        that epoch's intent; or made anew before it, which nothing relies on while the table is set aside."""
+        """Whether a table that was asked for can be copied from the next epoch on. If so, its lake table takes the rows: the epoch's intent
+        empties it, or it was remade here before, which is safe because nothing relies on the lake table of a table that is set aside."""
         name, known = table.incarnation.table, self._known
         shape = known.shapes.of(table.schema).table
         if not known.has(known.began) or known.relay.statements(known.ledger.upto, known.relay.end, name):
@@ -154,7 +155,8 @@ class Proposals:
             return False
 
     def _make_room(self, table: Table, shape: TableShape, schema: pa.Schema) -> bool:
-        """See that the lake table of one that was asked for takes its rows, from the next epoch on. False: not yet."""
+        """Make the lake table of one that was asked for take its rows: leave it if emptying is enough, else remake it. A table that is not
+        set aside yet is set aside first. False: not yet."""
         name, target, lake = table.incarnation.table, table.target, self._resources.lake
         key, system = (shape.key, None) if table.keyed else ((), CHANGE_FIELDS)
         if lake.exists(target):
@@ -169,5 +171,5 @@ class Proposals:
         generation = self._known.generation
         if newest_generation(self._resources.state.store, generation) > generation:
             raise Fenced("a newer driver runs this pipeline", detail=f"this is generation {generation}")
-        lake.remake(target, schema, key, buckets=self._resources.settings.buckets, system=system)
+        lake.remake(target, schema, key, buckets=self._resources.settings.sink.buckets, system=system)
         return True

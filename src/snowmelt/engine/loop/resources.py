@@ -12,7 +12,10 @@ from snowmelt.databases.contract import Database
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.signs import EVERY_S, EVERY_S_IN_BUCKETS, Signs
 from snowmelt.engine.driver.state import State
+from snowmelt.engine.loop.lake_threads import LakeThreads
 from snowmelt.engine.loop.listening import Listening
+from snowmelt.engine.loop.table_commits import TableCommits
+from snowmelt.engine.notices.notifier import Notifier
 from snowmelt.engine.tasks.jobs import Jobs, is_gone, raise_gone, slots_of
 from snowmelt.errors import InvalidConfig, SnowmeltError
 from snowmelt.planning.asides import Requests
@@ -50,6 +53,8 @@ class Resources:
     requests: Requests
     state: State
     lake: Sink
+    threads: LakeThreads
+    commits: TableCommits
     listening: Listening
     spark: Any
     jobs: Jobs
@@ -60,6 +65,8 @@ class Resources:
     log_tasks: int
     """How many tasks share an epoch's log at most."""
     chunks_at_once: int
+    maintenance_slots: int
+    """How many tasks may maintain lake tables at once."""
 
     @property
     def user(self) -> str:
@@ -70,32 +77,41 @@ class Resources:
     def open(spark: Any, settings: Settings, requests: Requests) -> Resources:
         state = State(open_store(settings.state))
         lake = open_lake(settings)
-        if settings.tags is not None and not lake.tags:
+        if settings.sink.tags is not None and not lake.tags:
             raise InvalidConfig("this sink has no tags", hint="remove tags from its section")
         if is_gone(spark):
             raise_gone()
-        at_once = max(2, slots_of(spark) - 1)
-        chunks_at_once = settings.chunks_at_once or min(_CHUNKS_AT_ONCE_MAX, at_once)
+        slots = slots_of(spark)
+        at_once = max(2, slots - 1)
+        maintenance_slots = settings.maintenance.slots or max(1, slots // 4)
+        chunks_at_once = settings.pace.chunks_at_once or min(_CHUNKS_AT_ONCE_MAX, at_once)
         awake = threading.Event()
+        notifier = Notifier(settings.name, settings.listeners)
+        every_s = EVERY_S if settings.log_folder else EVERY_S_IN_BUCKETS
+        lake_threads = LakeThreads(lake.at_once)
         return Resources(
             settings=settings,
             requests=requests,
             state=state,
             lake=lake,
-            listening=Listening(settings.tags, partial(open_lake, settings)),
+            threads=lake_threads,
+            commits=TableCommits(lake, lake_threads, turn_s=TURN_S),
+            listening=Listening(settings.sink.tags, partial(open_lake, settings), notifier),
             spark=spark,
-            jobs=Jobs(spark, at_once=chunks_at_once + 2, wake=awake.set),
-            signs=Signs(state.store, settings.name, every_s=EVERY_S if settings.log_folder else EVERY_S_IN_BUCKETS),
+            # A thread for each job that may run at once, so that none waits for another: reads, the log, a sweep, maintenance.
+            jobs=Jobs(spark, at_once=chunks_at_once + 2 + maintenance_slots, wake=awake.set),
+            signs=Signs(state.store, settings.name, notifier, every_s=every_s),
             clock=ServerClock(settings.source),
             awake=awake,
-            log_tasks=settings.log_tasks or at_once,
+            log_tasks=settings.pace.log_tasks or at_once,
             chunks_at_once=chunks_at_once,
+            maintenance_slots=maintenance_slots,
         )
 
 
 def open_lake(settings: Settings) -> Sink:
     """Open the pipeline's sink, for the thread that uses it."""
-    return open_sink(settings.warehouse, settings.fluss, user=user_of(settings), state=settings.state)
+    return open_sink(settings.sink.warehouse, settings.sink.fluss, user=user_of(settings), state=settings.state)
 
 
 def user_of(settings: Settings) -> str:

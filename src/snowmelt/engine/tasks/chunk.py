@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from snowmelt.commit.records import Staged
 from snowmelt.databases.contract.tables import KeyRange, ReadMark
 from snowmelt.engine.failpoints import CHUNK_READ, reach
 from snowmelt.engine.tasks.context import TaskContext
-from snowmelt.engine.tasks.rows import Sourced, chunk_rows
+from snowmelt.engine.tasks.rows import Sourced, chunk_rows, place_text
 from snowmelt.model.position import Position
 from snowmelt.planning.facts import OUTSIDE, KeyEnds, Launched
 
@@ -25,9 +25,9 @@ class ChunkTask:
     """The number of the shape that is expected."""
     keys: KeyRange
     whole: bool
-    """All of the table in one read: keys that tasks can't compare are not told apart by chunks."""
+    """Whether the read is of the whole table: its keys can't be compared by tasks, so it is not cut into chunks."""
     visible: Position | None
-    """The same as `launch.visible`, where the server proved it by a position."""
+    """`launch.visible` as a position, if the server proved it by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def run_chunk(context: TaskContext, task: ChunkTask) -> ChunkAnswer:
     context.check()
     nonce = uuid.uuid4().hex
     launch, source = task.launch, task.source
-    exactly: dict[str, Any] = {"identity": context.server.identity, "era": launch.era, "to_a_change": not source.keyed}
+    exactly: dict[str, Any] = {"identity": context.identity, "era": launch.era, "to_a_change": not source.keyed}
     if launch.ordinal == OUTSIDE and not task.whole:
         extent, mark = context.source.read_ends(source.table, **exactly)
         return ChunkAnswer(launch=launch, schema=task.schema, nonce=nonce, mark=mark, staged=Staged((), (), 0), extent=extent)
@@ -55,7 +55,8 @@ def run_chunk(context: TaskContext, task: ChunkTask) -> ChunkAnswer:
     now = time.time_ns() // 1000
     with contextlib.closing(read.batches()) as batches:
         for batch in batches:
-            at = f"{replace(context.log, number=read.mark.high.file)}:{read.mark.high.offset}"
+            high = read.mark.high
+            at = place_text(context.source.file_name(high, context.log), high.offset)
             writer.write(chunk_rows(batch, source, context.source, visible=launch.visible, place=at, time_us=now))
             reach(CHUNK_READ)
     staged = writer.finish()

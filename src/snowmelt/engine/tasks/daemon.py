@@ -1,10 +1,9 @@
 """Spark's daemon of Python workers, with all that our tasks need loaded before the first worker is forked.
 
-Workers are forked from it, so imports and compiled kernels are paid for once on a machine and not in every worker. What is
-loaded is frozen for the garbage collector: Spark collects after every task, and going through all of these modules each time
-cost more than a small task does.
+Workers are forked from it, so a machine imports modules and compiles kernels once, not in every worker. Loaded objects are frozen for the
+garbage collector: Spark collects after every task, and a collection over all modules takes longer than a small task.
 
-Its standard output is Spark's: nothing may be printed before `manager` takes it.
+Its standard output belongs to Spark: nothing may be printed before the daemon takes it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable
 
 
 def serve(load: Callable[[], None]) -> None:
-    """Load what all tasks need, and what these do, and fork workers from then on."""
+    """Load what all tasks need, then call `load`, and fork workers from then on."""
     import pyspark.worker  # noqa: F401
     from pyspark.daemon import manager
 

@@ -1,11 +1,11 @@
 """Spark jobs of the epoch loop.
 
-A job is a list of tasks and what is to be done with its answers. Threads wait for Spark; what comes of it is done by the thread that
-owns the machines, when it asks for it (`take`). A job that fails is nothing: who submitted it plans again.
+A job is a list of tasks, and functions for its answers. Threads wait for Spark. The thread that owns the machines calls these functions
+when it asks for ended jobs (`take`). A failed job changes nothing: the caller plans again.
 
-A log job of which tasks run and none ends for `still_s_max` is cancelled, and so fails: a worker or a mount of the lake that hangs must
-not stop all tables for ever. Each cancel doubles the limit, so that one very long transaction is read in the end. A job whose tasks wait
-for free cores is not cancelled. Reads of chunks have a limit of their own (`databases.mysql.read.watched`).
+A log job fails by a cancel if its tasks run and none of them ends for `still_s_max`: a worker or a mount of the lake that hangs must not
+stop all tables for ever. Each cancel doubles the limit, so that one very long transaction is read in the end. A job whose tasks wait for
+free cores is not cancelled. Reads of chunks have a limit of their own (`databases.mysql.read.watched`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
+from snowmelt import budgets
 from snowmelt.engine.driver.judging import gravest
 from snowmelt.engine.tasks.spark_job import run_on_spark
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
@@ -30,16 +31,14 @@ from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, Unava
 log = logging.getLogger(__name__)
 
 Where = TypeVar("Where")
-"""What all tasks of a job share: a `TaskContext`, or less."""
+"""What all tasks of a job share: a `TaskContext`, or a smaller value."""
 
 STILL_S_MAX: Final = 1800.0
-"""How long a log job may run without the end of a task, to begin with."""
-FAILED_MAX: Final = 10
-"""So many jobs in a row may fail for reasons that pass by themselves."""
+"""The first limit for the time that a log job may run without the end of a task."""
 
 
 class Lane(StrEnum):
-    """Jobs of one lane share what they get; lanes are served fairly."""
+    """Spark shares its cores fairly between lanes. Jobs of one lane share the lane's part."""
 
     LOG = "log"
     CHUNKS = "chunks"
@@ -47,7 +46,7 @@ class Lane(StrEnum):
 
 
 def slots_of(spark: Any) -> int:
-    """How many tasks Spark runs at once; 0 where it does not say."""
+    """The number of tasks that Spark runs at once; 0 if it is unknown."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except AttributeError:
@@ -62,13 +61,13 @@ class _Running:
     group: str
     tasks: int
     ended: int
-    """How many tasks had ended when it was looked at last."""
+    """The number of tasks that had ended at the last look."""
     since: float
-    """When the number was another, or no task ran."""
+    """The last time when that number was another, or no task ran."""
 
 
 class Jobs:
-    """Of one driver. `submit` and `take` belong to one thread."""
+    """The jobs of one driver. `submit` and `take` belong to one thread."""
 
     def __init__(self, spark: Any, *, at_once: int, wake: Callable[[], None], still_s_max: float = STILL_S_MAX) -> None:
         """`wake` is called whenever there is something to `take`."""
@@ -104,7 +103,7 @@ class Jobs:
         done: Callable[[list[Any]], None],
         failed: Callable[[SnowmeltError], None],
     ) -> Callable[[], None]:
-        """Run a job; what is to be done about its end."""
+        """Run a job. The function to call about its end."""
         try:
             answers = self._collect(lane, place, tasks, run)
         except Exception as error:
@@ -137,7 +136,7 @@ class Jobs:
         done(answers)
 
     def take(self) -> bool:
-        """Do what ended jobs call for; whether there was any."""
+        """Handle ended jobs; whether there was any."""
         took = False
         for job in list(self._running.values()):
             if time.monotonic() - job.since >= self._still_s_max:
@@ -154,7 +153,7 @@ class Jobs:
         return took
 
     def _cancel_still(self, job: _Running) -> None:
-        """Cancel a job of which tasks run and none has ended since it was looked at last."""
+        """Cancel a job whose tasks run and none has ended since the last look."""
         tracker = self._spark.sparkContext.statusTracker()
         jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(job.group)]
         stages = [tracker.getStageInfo(number) for one in jobs if one is not None for number in one.stageIds]
@@ -168,9 +167,9 @@ class Jobs:
         job.ended, job.since = ended, time.monotonic()
 
     def count_failure(self, error: SnowmeltError) -> None:
-        """One more failed in a row. Failing for ever stops the pipeline."""
+        """One more job failed in a row. Too many in a row stop the pipeline."""
         self._failed += 1
-        if self._failed >= FAILED_MAX:
+        if budgets.JOBS.is_spent(self._failed):
             told = f"{self._failed} in a row, the last: {error.fact}: {error.detail}"
             raise type(error)("Spark jobs fail again and again", detail=told[:600], hint=error.hint)
 
@@ -179,7 +178,8 @@ class Jobs:
 
 
 def spark_error(error: Exception) -> SnowmeltError:
-    """What Spark raises: a worker or an executor died, or a bug of ours in a task. Its text may quote rows; the kind alone is told."""
+    """Our error for one that Spark raised: a worker or an executor died, or a task has a bug. Its text may quote rows, so only its kind is
+    shown."""
     if isinstance(error, SnowmeltError):
         return error
     said = str(error)
@@ -193,7 +193,7 @@ def spark_error(error: Exception) -> SnowmeltError:
 
 
 class SparkGone(Unavailable):
-    """Spark's own process has ended. Another process may go on; this one can't."""
+    """Spark's own process has ended. Another process may continue; this one can't."""
 
 
 def raise_gone() -> NoReturn:
@@ -203,7 +203,7 @@ def raise_gone() -> NoReturn:
 
 
 def is_gone(spark: Any) -> bool:
-    """Whether its driver has died or was stopped, so that no job will run any more. A client of Spark Connect can't tell."""
+    """Whether Spark's driver has died or was stopped, so that no job can run any more. A client of Spark Connect can't know: False."""
     from py4j.protocol import Py4JError
 
     try:
@@ -215,12 +215,12 @@ def is_gone(spark: Any) -> bool:
 
 
 def has_executors(spark: Any) -> bool:
-    """Whether any is there that tasks can run on; a local master is its own."""
+    """Whether Spark has an executor. A local master is its own executor."""
     try:
         context = spark.sparkContext
         return context.master.startswith("local[") or int(context._jsc.sc().getExecutorMemoryStatus().size()) > 1
     except Exception:
-        # It is asked for a hint's sake alone.
+        # The answer is only for a hint.
         return True
 
 
@@ -232,7 +232,7 @@ _UNFIT: Final = (
         "Spark's workers have another version of Python than the driver",
     ),
 )
-"""What Spark says of workers that no repetition makes fit."""
+"""Texts of Spark about workers that no retry helps."""
 _FIT: Final = "install snowmelt and its extras where Spark's workers run, and let PYSPARK_PYTHON name the Python that has it"
 _PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): ", re.MULTILINE)
 _BUGS: Final = ("TypeError", "AttributeError", "KeyError", "IndexError", "NameError", "AssertionError", "NotImplementedError")

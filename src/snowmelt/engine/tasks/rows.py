@@ -3,8 +3,8 @@
     upsert      the source's columns, `_seq`; a delete is a kind of the writer's. Only the key can't be NULL
     changelog   the source's columns, `_op`, `_position`, `_ts`, `_ordinal`, `_seq`; each change is a row of its own
 
-In a change table `_seq` orders transactions and `_ordinal` the rows inside one. Rows that were copied have the kind `read`. Nothing is
-ever taken out of it: where the source was emptied or made anew, a row of the kind `truncate` says that all before it is gone.
+In a change table `_seq` orders transactions and `_ordinal` the rows inside one. Rows that were copied have the kind `read`. No row is ever
+deleted from it. If the source was emptied or created again, a row of the kind `truncate` says that all rows before it are gone.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ import pyarrow.compute as pc
 
 from snowmelt.columnar.arena import Longs
 from snowmelt.databases.contract import Database
+from snowmelt.databases.contract.changes import DELETED, UPDATE_BEFORE, Changes
 from snowmelt.databases.contract.keys import Mask
 from snowmelt.databases.contract.tables import TableShape
-from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch
-from snowmelt.databases.mysql.log.images import DELETE as DELETED
-from snowmelt.databases.mysql.log.images import UPDATE_BEFORE
 from snowmelt.errors import RECOPY
 from snowmelt.model import sequence
+from snowmelt.model.numbers import LogOffset
 from snowmelt.model.table import DELETE, INSERT, KIND
 from snowmelt.sinks.contract import SEQUENCE, target_columns
 
 OP, POSITION, TIME, ORDINAL = "_op", "_position", "_ts", "_ordinal"
 KINDS: Final = pa.array(["insert", "update_before", "update_after", "delete"])
-"""By the log reader's numbers."""
+"""The names of kinds, by their numbers in `contract.changes`."""
 READ, TRUNCATE = "read", "truncate"
 ADDS: Final = (READ, "insert", "update_after")
 TAKES: Final = ("delete", "update_before")
-"""What a change brings to its table, and takes from it."""
+"""Kinds that add a row to the table, and kinds that remove one."""
 CHANGE_FIELDS: Final = pa.schema(
     [
         pa.field(OP, pa.string()),
@@ -44,7 +43,7 @@ CHANGE_FIELDS: Final = pa.schema(
         pa.field(ORDINAL, pa.int64()),
     ]
 )
-"""What a change table has behind the source's columns."""
+"""The columns of a change table after the source's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +60,24 @@ def lake_schema(table: TableShape, database: Database, *, keyed: bool) -> pa.Sch
     return target_columns(database.schema_of(table), table.key if keyed else ())
 
 
-def chunk_rows(batch: pa.RecordBatch, source: Sourced, database: Database, *, visible: int, place: str, time_us: int) -> pa.RecordBatch:
-    """Rows that a chunk read, at `place` of the log."""
+def chunk_rows(
+    batch: pa.RecordBatch, source: Sourced, database: Database, *, visible: LogOffset, place: str, time_us: int
+) -> pa.RecordBatch:
+    """The rows of a chunk, for the lake. `place`: where the read is in the log."""
     count = batch.num_rows
     seq = np.full(count, sequence.of_chunk(visible), np.int64)
     if source.keyed:
         return _keyed(batch, source.table, database, seq, np.full(count, INSERT, np.int8))
-    # The order among rows of one read means nothing.
+    # Rows of one read have no order.
     system = (_same(READ, count), _same(place, count), _times(time_us, count), pa.array(np.arange(count)))
     return _change(batch, source.table, database, system, seq)
 
 
-def change_rows(item: ChangeBatch, source: Sourced, database: Database, kept: Mask, offsets: Longs, ordinals: Longs, file: str) -> Any:
-    """What of a batch of changes goes to the lake. In a keyed table a before-image is a delete of its key, unless the after-image has
-    the same key."""
-    if ABSENT in item.rows.schema.names:
-        hint = f"set binlog_row_image to FULL for every session; then {RECOPY}"
-        raise item.table.id.stuck("the log holds partial rows", detail=str(item.table.id), hint=hint)
+def change_rows(item: Changes, source: Sourced, database: Database, kept: Mask, offsets: Longs, ordinals: Longs, file: str) -> Any:
+    """The kept rows of a batch of changes, for the lake. In a keyed table a before-image becomes a delete of its key, unless the
+    after-image has the same key."""
+    if item.partial:
+        raise item.table.id.stuck("the log holds partial rows", detail=str(item.table.id), hint=item.partial)
     ops = item.rows.column("_op").to_numpy()
     before = ops == UPDATE_BEFORE
     if source.keyed and before.any():
@@ -87,13 +87,18 @@ def change_rows(item: ChangeBatch, source: Sourced, database: Database, kept: Ma
     if source.keyed:
         kinds = np.where(before | (ops == DELETED), np.int8(DELETE), np.int8(INSERT))[kept]
         return _keyed(rows, item.table, database, seq, kinds)
-    place = pc.binary_join_element_wise(f"{file}:", pc.cast(rows.column("_position"), pa.string()), "")
+    place = pc.binary_join_element_wise(place_text(file, ""), pc.cast(rows.column("_position"), pa.string()), "")
     system = (KINDS.take(pa.array(ops[kept])), place, rows.column("_ts"), pa.array(ordinals[kept]))
     return _change(rows, item.table, database, system, seq)
 
 
+def place_text(file: str, offset: int | str) -> str:
+    """A place of the log as users see it in `_position`."""
+    return f"{file}:{offset}" if file else str(offset)
+
+
 def truncate_row(columns: pa.Schema, *, at: int, time_us: int) -> pa.RecordBatch:
-    """That a source table was emptied at an offset, as a row of its change table, which has these columns."""
+    """The row of a change table, with these columns, that says that the source was emptied at an offset."""
     said = {OP: _same(TRUNCATE, 1), TIME: _times(time_us, 1), ORDINAL: pa.array([0], pa.int64())}
     said[SEQUENCE] = pa.array([sequence.of_change(at)], pa.int64())
     arrays = [said.get(field.name, pa.nulls(1, field.type)) for field in columns]
@@ -144,8 +149,8 @@ def _times(time_us: int, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(time_us, pa.timestamp("us", "UTC")), count)
 
 
-def _same_key_as_next(item: ChangeBatch) -> Mask:
-    """Whether a row has the key of the row behind it: of a before-image that is its after-image."""
+def _same_key_as_next(item: Changes) -> Mask:
+    """Whether each row has the key of the row after it. The row after a before-image is its after-image."""
     same = np.full(item.rows.num_rows, True)
     same[-1:] = False
     for name in item.table.key:

@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 def run_on_spark(spark: Any, tasks: Sequence[Task], run: Callable[[Task], Answer]) -> list[Answer | SnowmeltError]:
-    """Run each as a task of one Spark job. Answers, of which an error of ours is one, come back pickled, and never through the store."""
+    """Run each as a task of one Spark job. Answers come back pickled, never through the store; an error of ours is an answer."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

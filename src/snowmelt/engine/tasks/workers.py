@@ -1,6 +1,6 @@
 """Whether Spark's workers can do a pipeline's tasks: they need the driver's Python and packages, and must see its state and its warehouse.
 
-A driver asks them when it starts, before it fences another one. Executors may join later, so every task asks again what is cheap to ask
+A driver asks them when it starts, before it fences another one. Executors may join later, so every task repeats the cheap checks
 (`TaskContext.check`).
 """
 
@@ -28,7 +28,7 @@ _TASKS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the driver has, and a worker must find."""
+    """What a worker must find, because the driver has it."""
 
     packages: Packages
     state: Path | BucketAddress
@@ -36,7 +36,7 @@ class Expected:
     """A digest of the state's owner record."""
     warehouse: str | Warehouse
     mark: str
-    """Of the warehouse; empty where the sink has none."""
+    """The mark in the warehouse; empty if the sink has none."""
 
 
 @cache
@@ -64,18 +64,18 @@ def check_packages(expected: Packages) -> None:
 
 
 def owner_digest(state: Path | BucketAddress) -> str:
-    """Tells the state of one pipeline from any other place."""
+    """A digest that differs between the state of this pipeline and any other folder or bucket."""
     return hashlib.sha256(open_store(state).get(numbered("owner", 1)) or b"").hexdigest()
 
 
 def tasks_to_ask(spark: Any, slots: int) -> list[int]:
-    """One for each slot, so that they spread over all executors. The workers of a local master are all alike."""
+    """One task for each slot, so that they reach all executors. One is enough for a local master, whose workers are all alike."""
     master: str = getattr(getattr(spark, "sparkContext", None), "master", "")
     return list(range(1 if master.startswith("local[") else min(_TASKS_MAX, max(1, slots))))
 
 
 def look_around(expected: Expected, _: int) -> str:
-    """In a worker. Returns the name of its machine."""
+    """Check a worker, in a task. Returns the name of its machine."""
     host = socket.gethostname()
     check_packages(expected.packages)
     try:

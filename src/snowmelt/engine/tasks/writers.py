@@ -6,7 +6,7 @@ Laws:
 - A table has one writer, from its first file to its last, and rows reach it in the order of the log: only that writer knows which of two
   rows of equal `_seq` is the last (decision 19).
 - A writer holds no rows itself: what it is given is in files when `write` returns.
-- Rows that wait are copies. A batch looks into an arena that may be many times its size, and would keep all of it.
+- Waiting rows are copies. A batch itself refers to an arena that may be many times its size, and would keep all of it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _WaitingRows:
         self.size += size
 
     def take(self) -> pa.RecordBatch:
-        """All of them as one batch. Nothing else holds them then."""
+        """Take all rows out, as one batch."""
         batches = [pa.ipc.read_record_batch(piece, self.schema) for piece in self.pieces]
         self.pieces.clear()
         return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
@@ -44,7 +44,7 @@ class _WaitingRows:
 
 class Writers:
     def __init__(self, opened: Callable[[str], SinkWriter], names: Mapping[str, TableId], *, held_bytes_max: int) -> None:
-        """`opened` makes a table's writer. `names` tells the source table of each lake table, for errors."""
+        """`opened` makes a table's writer. `names` has the source table of each lake table, for errors."""
         self._opened = opened
         self._names = names
         self._held_bytes_max = held_bytes_max
@@ -74,7 +74,7 @@ class Writers:
         self.held_bytes += size
 
     def finish(self) -> dict[str, Staged]:
-        """What is staged, by table. Nothing can be written after that."""
+        """Write the waiting rows. The staged files, by table. Nothing can be written after that."""
         staged = {}
         for target in self._targets:
             self._flush(target)
@@ -97,7 +97,7 @@ class Writers:
 
 @contextlib.contextmanager
 def trouble_of(name: TableId) -> Iterator[None]:
-    """What a lake table can't take is its source table's trouble. Whether the lake as a whole is there is the driver's question."""
+    """Errors of a lake table become errors of its source table. If the lake as a whole fails, the driver finds that."""
     try:
         yield
     except (SourceDrift, Corrupt, InvariantBroken) as error:

@@ -1,6 +1,6 @@
 """Spark's daemon of Python workers for tiering: `engine.tasks.daemon`, with what tiering's tasks need.
 
-Its standard output is Spark's: nothing may be printed before the daemon takes it.
+Its standard output belongs to Spark: nothing may be printed before the daemon takes it.
 """
 
 from __future__ import annotations

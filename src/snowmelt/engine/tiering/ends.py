@@ -1,4 +1,4 @@
-"""How rounds end, for whoever watches: what is here needs nothing of Fluss to be installed."""
+"""How rounds end, for observers. Nothing of Fluss must be installed for it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from snowmelt.tiering.rounds import RoundState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnd:
-    """What came of a round, for whoever watches."""
+    """The result of a round, for observers."""
 
     path: TableId
     state: RoundState
     rows: int
     seconds: float
     snapshot: int
-    """Of the lake, where the round made one."""
+    """The lake snapshot that the round made; 0: none."""
     error: SnowmeltError | None
     lease: str = ""
-    """Under which KV snapshots were read; empty where none were."""
+    """The lease of its KV snapshots; empty where none were read."""
     leased: int = 0
     """How many."""

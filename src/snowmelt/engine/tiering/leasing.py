@@ -1,13 +1,13 @@
-"""The thread that speaks for all leases of a service: it makes the calls that the lease book says are due, in order, one at a time.
+"""The thread that makes all calls about leases: it makes the calls that the lease book says are due, in order, one at a time.
 
-    Laws. Nobody else calls the coordinator about a lease. Rounds ask and tell the book, and wait for calls only to have their lease. A call
-    that got no answer ends its connection, so that no list is compared with one of another coordinator. Time is that of a clock which
-    goes on while the machine sleeps: a lease does not outlast a lid that was shut.
+    Laws. No other thread calls the coordinator about a lease. Rounds ask and tell the book, and only wait for calls to get their lease. A
+    call without an answer ends its connection, so that no list is compared with one of another coordinator. The clock continues while the
+    machine sleeps: a lease does not outlast a closed lid.
 
-    A loss is told at once, by this thread, to the round that reads under the lease. If this thread ends by a bug, every lease counts as
+    This thread reports a loss at once to the round that reads under the lease. If the thread ends by a bug, every lease counts as
     lost, its owner is told, and `close` drops what the server may still have.
 
-A process that dies leaves its leases to expire; one that closes drops them, and waits for that only so long.
+A process that dies leaves its leases to expire; one that closes drops them, and waits for that only for a limited time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from snowmelt.fluss.rpc import TIMEOUT_S, Call
 from snowmelt.fluss.target import Login, parse_bootstrap
 from snowmelt.model.fluss import Bucket, KvSnapshot
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import (
-    DURATION_MS,
+from snowmelt.tiering.lease_steps import (
     Acquire,
     Acquired,
     Answer,
@@ -35,9 +34,7 @@ from snowmelt.tiering.leases import (
     Drop,
     Endpoint,
     FilesRead,
-    LeaseBook,
     LeasedSnapshot,
-    LeaseStatus,
     Listed,
     ListSnapshots,
     NoAnswer,
@@ -46,12 +43,13 @@ from snowmelt.tiering.leases import (
     Release,
     Step,
 )
+from snowmelt.tiering.leases import DURATION_MS, LeaseBook, LeaseStatus
 
 log = logging.getLogger(__name__)
 
 CLOSE_S: Final = 30.0
 CALLS_PER_LEASE: Final = 6
-"""So many calls may time out, one after the other, while a lease lasts: the first renewal comes after a third of it."""
+"""This many calls may time out, one after the other, while a lease lasts: the first renewal comes after a third of it."""
 CALL_S_MIN: Final = 1.0
 _WAIT_S: Final = 1.0
 """How long the thread sleeps at most when nothing is due."""
@@ -60,12 +58,12 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_id(service: str, table: int, nonce: str) -> str:
-    """Of one round: the nonce is new with each, so that no late call of another round, or of a process that died, can touch it."""
+    """The lease of one round. The nonce is new for each, so that no late call of another round, or of a dead process, can affect it."""
     return f"{re.sub('[^A-Za-z0-9_-]', '_', service)[:_NAME_CHARS_MAX]}-{table}-{nonce}"
 
 
 def require_leases(client: FlussClient) -> None:
-    """`InvalidConfig` if the server has no leases: nothing is read from it unprotected."""
+    """`InvalidConfig` if the server has no leases: nothing is read from such a server."""
     if not client.connection.knows(Call.ACQUIRE_KV_SNAPSHOT_LEASE):
         raise InvalidConfig(
             "the Fluss server has no leases of KV snapshots",
@@ -90,7 +88,7 @@ class Leasing:
         timeout_s: float | None = None,
         died: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing is asked of the server yet. `timeout_s`: of one call; unless told, so short that one which times out costs no lease.
+        """Nothing is asked of the server yet. `timeout_s`: of one call; by default so short that one that times out costs no lease.
         `died`: called when the thread has ended by a bug, which is then the `error`."""
         parse_bootstrap(bootstrap)
         if timeout_s is None:
@@ -100,7 +98,7 @@ class Leasing:
         self._changed = threading.Condition()
         self._close_by_ms: int | None = None
         self._lost: dict[str, Callable[[str], None]] = {}
-        """Whom a loss is told, by lease."""
+        """By lease, the function that reports its loss."""
         self._died = died
         self.error: InvariantBroken | None = None
         self._thread = threading.Thread(target=self._work, name="leases", daemon=True)
@@ -116,8 +114,8 @@ class Leasing:
         wanted: Mapping[Bucket, str | None],
         lost: Callable[[str], None] = _ignore_loss,
     ) -> Mapping[Bucket, LeasedSnapshot]:
-        """Waits until the newest snapshots of these buckets are safe from deletion. A bucket that has none is not in the answer.
-        `Unavailable` if that fails; the round then fails, and the lease is let go of. `lost`: called once, by the lease thread, with the
+        """Waits until the newest snapshots of these buckets are safe from deletion. A bucket without one is not in the answer.
+        `Unavailable` if that fails; then the round fails, and the lease is dropped. `lost`: called once, by the lease thread, with the
         reason if the lease is lost before its `end`. It must not wait for anything."""
         with self._changed:
             if self.error is not None:
@@ -138,7 +136,7 @@ class Leasing:
                 self._changed.wait(_WAIT_S)
 
     def check(self, lease: str) -> None:
-        """Whether all that was read under the lease was safe so far. To be asked right before a round commits; `Unavailable` if not."""
+        """`Unavailable` if something that was read under the lease may have been deleted. Call it right before a round commits."""
         with self._changed:
             standing = self._book.standing(lease, _now_ms())
             if self.error is not None:
@@ -147,25 +145,25 @@ class Leasing:
             raise Unavailable("KV snapshots were read whose lease was lost", detail=f"lease {lease}, {standing.failure}")
 
     def release(self, lease: str, buckets: frozenset[Bucket]) -> None:
-        """These buckets were read whole, in time or else the lease is lost by this, and nothing will read them again."""
+        """These buckets were read completely and will not be read again. If it was too late, this makes the lease a loss."""
         with self._changed:
             self._book.release(lease, buckets, _now_ms())
             self._changed.notify_all()
 
     def end(self, lease: str) -> None:
-        """The round is over, whatever came of it. Twice is fine, and so is a lease that was never acquired."""
+        """The round is over, whatever its result. Twice is fine, and so is a lease that was never acquired."""
         with self._changed:
             self._lost.pop(lease, None)
             self._book.end(lease)
             self._changed.notify_all()
 
     def statuses(self) -> tuple[int, list[LeaseStatus]]:
-        """The leases that are not over, and the time by the clock that they go by."""
+        """The leases that are not over, and the time by their clock."""
         with self._changed:
             return _now_ms(), self._book.statuses()
 
     def close(self, *, wait_s: float = CLOSE_S) -> None:
-        """Drop all leases, and wait for the server to confirm it, but no longer than that: what it is not told expires. Twice is fine."""
+        """Drop all leases, and wait up to `wait_s` for the server's answer. What the server does not hear expires. Twice is fine."""
         with self._changed:
             self._book.close()
             self._close_by_ms = _now_ms() + round(wait_s * 1000)
@@ -193,7 +191,7 @@ class Leasing:
                 _tell(step, answer)
                 self._tell_lost()
         except BaseException as error:
-            # Of an error that nobody foresaw the kind alone is told: its text may hold anything.
+            # For an unknown error only its kind is shown: its text may hold anything.
             log.debug("the lease thread ended", exc_info=error)
             with self._changed:
                 self.error = InvariantBroken(
@@ -219,7 +217,7 @@ class Leasing:
                 lost(why)
 
     def _drop_untold(self) -> None:
-        """Once the thread is dead: one try for each lease. What can't be told expires."""
+        """After the thread died: one try for each lease. What can't be dropped expires."""
         with self._changed:
             untold = self._book.untold
         for lease in untold:
@@ -228,7 +226,7 @@ class Leasing:
         self._calls.disconnect()
 
     def _due(self) -> Step | None:
-        """Waits for the next step. None: closed, and there is nothing left to say or no time left to say it."""
+        """Waits for the next step. None: closed, and nothing is left to do, or no time for it."""
         while True:
             with self._changed:
                 now_ms = _now_ms()
@@ -238,12 +236,12 @@ class Leasing:
                     return step
                 due_ms = self._book.due_ms()
                 self._changed.wait(_WAIT_S if due_ms is None else min(_WAIT_S, max(0.001, (due_ms - now_ms) / 1000)))
-            # One may have been lost by time alone.
+            # The passing of time alone may have lost one.
             self._tell_lost()
 
 
 class _Calls:
-    """Makes the calls of the book, over one connection after the other. One thread uses it."""
+    """Makes the book's calls, over one connection after the other. One thread uses it."""
 
     def __init__(self, bootstrap: str, login: Login | None, timeout_s: float) -> None:
         self._bootstrap = bootstrap
@@ -263,7 +261,7 @@ class _Calls:
             return NoAnswer(str(error))
         except OutcomeUnknown as error:
             self.disconnect()
-            # Releasing what the lease has not fails in the server itself, and for ever.
+            # The release of buckets that a lease does not have fails in the server, and will always fail.
             return Refused(str(error)) if isinstance(step, Release) else NoAnswer(str(error))
         except SnowmeltError as error:
             return Refused(str(error))
@@ -271,7 +269,7 @@ class _Calls:
     def _ask(self, client: FlussClient, step: Step) -> Answer:
         match step:
             case ListSnapshots(_, path, partitions):
-                # The epoch first: a coordinator that goes in between takes the connection with it.
+                # The epoch first: a coordinator that ends after it takes the connection with it.
                 place = Endpoint(self._connections, client.heartbeat().coordinator_epoch)
                 lists = [client.latest_snapshots(path, partition) for partition in partitions]
                 snapshots: dict[Bucket, KvSnapshot] = {}

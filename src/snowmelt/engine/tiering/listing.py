@@ -1,4 +1,4 @@
-"""What Fluss has of a table, bucket by bucket, as plans want to see it; what it knows of its lake table, and what that has to be."""
+"""What Fluss has of a table, bucket by bucket, as plans need it; what it knows of the lake table, and the shape of that table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from snowmelt.errors import OutcomeUnknown, Unavailable
-from snowmelt.fluss.client import FlussClient, Node, OffsetKind, Partition
+from snowmelt.fluss.answers import Node, OffsetKind, Partition
+from snowmelt.fluss.client import FlussClient
 from snowmelt.fluss.rpc import GoneFromFluss
 from snowmelt.fluss.tables import ReadableTable
 from snowmelt.fluss.tablets import Tablets
@@ -31,7 +32,7 @@ class Buckets:
 
 
 def list_buckets(client: FlussClient, table: ReadableTable) -> Buckets:
-    """Every bucket. One of a partition that is dropped meanwhile is left out. `client` is the coordinator's."""
+    """Every bucket. One of a partition that is dropped meanwhile is left out. `client` is at the coordinator."""
     found = client.partitions(table.path) if table.partition_key else ()
     partitions = {one.partition: one for one in found}
     logs: list[BucketLog] = []
@@ -42,7 +43,7 @@ def list_buckets(client: FlussClient, table: ReadableTable) -> Buckets:
             except GoneFromFluss as gone:
                 if partition is None:
                     raise
-                # A tablet server that was just started says of all its buckets what it says of those that are gone.
+                # A tablet server that has just started gives the same error for all its buckets as for dropped ones.
                 if partition in client.partitions(table.path):
                     raise Unavailable("a Fluss server does not know a bucket at the moment", detail=gone.detail) from gone
                 del partitions[partition.partition]
@@ -60,18 +61,18 @@ def _list_partition(client: FlussClient, opened: Tablets, table: ReadableTable, 
     earliest: dict[Bucket, int] = {}
     latest: dict[Bucket, int] = {}
     for node, numbers in by_leader.items():
-        # The end first: what is cut meanwhile is seen by the beginning.
+        # The end first: if log is cut meanwhile, the beginning shows it.
         latest |= opened.client(node).offsets(table.table, number, numbers, OffsetKind.LATEST)
         earliest |= opened.client(node).offsets(table.table, number, numbers, OffsetKind.EARLIEST)
     return [BucketLog(bucket, earliest[bucket], latest[bucket], snapshots.get(bucket)) for bucket in buckets]
 
 
 def lake_known(client: FlussClient, path: TableId) -> KnownToFluss | None:
-    """What Fluss says that the lake has."""
+    """What Fluss says about the lake."""
     try:
         known = client.lake_snapshot(path)
     except OutcomeUnknown as error:
-        # It does not find its own file of offsets. What the lake says counts, and a round tells it once more.
+        # It lacks its own file of offsets. The lake's word counts, and a round tells Fluss again.
         log.warning("Fluss can't say what it knows of %s in the lake: %s", path, error)
         return None
     return None if known is None else KnownToFluss(known.snapshot, known.offsets)

@@ -1,7 +1,7 @@
 """A round's Spark job: in a group of its own, so that it can be cancelled, and with news of each split while others are still read.
 
-Spark tells a driver of single tasks only through accumulators, whose updates come when a task has ended well, once for each task of a
-job that returns its rows. A client of Spark Connect has none: it hears of all splits when the job is over, and cancels by tags.
+Spark reports single tasks to a driver only through accumulators. An update comes when a task succeeded, once for each task of a
+job that returns its rows. A client of Spark Connect has none: it learns of all splits when the job is over, and cancels by tags.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Report = Callable[[Callable[[Any], Any], Any], Any]
 
 
 def run_in_group(spark: Any, group: str, job: Callable[[], Answer]) -> Answer:
-    """Run a job so that `cancel_group` ends it. The calling thread must run one at a time."""
+    """Run a job so that `cancel_group` can end it. The calling thread must run one at a time."""
     context = _context(spark)
     if context is not None:
         context.setJobGroup(group, "a round of tiering", interruptOnCancel=True)
@@ -41,7 +41,7 @@ def run_in_group(spark: Any, group: str, job: Callable[[], Answer]) -> Answer:
 
 
 def cancel_group(spark: Any, group: str) -> None:
-    """From any thread; twice is fine, and so is a job that is not there."""
+    """From any thread. Twice is fine, and so is a job that does not exist."""
     context = _context(spark)
     try:
         if context is not None:
@@ -49,12 +49,12 @@ def cancel_group(spark: Any, group: str) -> None:
         elif hasattr(spark, "interruptTag"):
             spark.interruptTag(group)
     except Exception as error:
-        # Its text may hold anything. A Spark that is gone has no job any more.
+        # Its text may hold anything. If Spark is gone, its jobs are too.
         log.warning("a Spark job could not be cancelled: %s", type(error).__name__)
 
 
 class SplitNews:
-    """Of one service: passes what tasks report on to the rounds that they belong to."""
+    """For one service: passes the reports of tasks to their rounds."""
 
     def __init__(self, spark: Any) -> None:
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class _Passing(AccumulatorParam[Any]):
 
 
 def _context(spark: Any) -> Any:
-    """None: a client of Spark Connect, or no Spark at all."""
+    """None: a client of Spark Connect, or no Spark."""
     try:
         return spark.sparkContext
     except Exception:

@@ -1,11 +1,11 @@
-"""Clusters and tables that the service does not tier, and how a refused table is left to other services.
+"""Clusters and tables that the service does not tier, and how it leaves a refused table to other services.
 
 Laws:
 - What a cluster or table asks for and the service does not do is refused by name, before anything is written. Nothing is ignored silently.
 - A refused table is handed back to the coordinator at once, without a round, so that another service can have it. After `REFUSED_S` a
-  round looks at it again: its properties may have changed.
-- Each reason is told once in the life of a service.
-- Fluss queues a table that is handed back behind all others. So the service goes on asking until it sees a refused table twice: then
+  round checks it again: its properties may have changed.
+- Each reason is reported once in the life of a service.
+- Fluss puts a table that is handed back at the end of its queue. So the service continues to ask until it sees a refused table twice: then
   nothing else is due, and it rests. Rests double while only refused tables come, up to `REST_S_MAX`.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from snowmelt.errors import InvalidConfig, SnowmeltError
-from snowmelt.fluss.client import Claim
+from snowmelt.fluss.answers import Claim
 from snowmelt.fluss.tables import ReadableTable
 
 REFUSED_S: Final = 600.0
@@ -33,7 +33,7 @@ _SWITCHES: Final = {
     "table.datalake.auto-expire-snapshot": "set it to false and expire the lake table's snapshots by a job of Paimon's",
     "paimon.deletion-vectors.enabled": "create the table without deletion vectors",
 }
-"""Of a table: what is not done, and what to do instead."""
+"""Properties of a table that are not supported, and what to do instead."""
 _LEAVE: Final = "or leave the table to Fluss' own tiering service"
 
 
@@ -95,11 +95,11 @@ class Refusals:
         self._until_s[table] = self._now_s() + REFUSED_S
 
     def holds(self, table: int) -> bool:
-        """Whether the table was refused not long ago."""
+        """Whether the table was refused recently."""
         return table in self._until_s and self._now_s() < self._until_s[table]
 
     def is_news(self, table: int, error: SnowmeltError) -> bool:
-        """Whether this reason was not told yet. It counts as told from now on."""
+        """Whether this reason is new. It counts as reported from now on."""
         reason = (table, str(error))
         news = reason not in self._told
         self._told.add(reason)
@@ -112,7 +112,7 @@ class Refusals:
         self._seen.add(claim.table)
 
     def take_back(self) -> list[Claim]:
-        """What the next heartbeat hands back. If it is lost, the coordinator hands the tables out again by itself after two minutes."""
+        """The tables that the next heartbeat hands back. If it is lost, the coordinator hands them out again after two minutes."""
         back, self._back = self._back, []
         return back
 
@@ -121,7 +121,7 @@ class Refusals:
         self._rests = 0
 
     def pause_s(self, poll_s: float) -> float:
-        """How long to wait before the next heartbeat that nothing hurries."""
+        """How long to wait before the next heartbeat, if nothing is urgent."""
         self._seen.clear()
         if not self.resting:
             return poll_s

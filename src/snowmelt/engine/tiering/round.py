@@ -3,14 +3,12 @@
 Laws:
 - What a step is and when it comes is the machine's. Here is only how it is done, and what its errors mean for the machine.
 - The machine is used by this thread and by the one that hears the coordinator, never by both at once.
-- Steps before the lake commit fail the round, whatever their error. From the commit on nothing fails it: what the lake says is asked
-  for, and Fluss is told, until they answer. A service that is asked to end meanwhile leaves it to the next round, which finds it.
+- Steps before the lake commit fail the round, whatever their error. From the commit on the lake is asked until it answers. A service that
+  is asked to end meanwhile leaves the snapshot to the next round, which finds it.
+- Fluss is told of a lake snapshot until `budgets.TIERING_TELL` is spent. Then the round has failed, so that other tables get its slot. The
+  next round of the table tells Fluss first.
 - A KV snapshot is read under a lease, which is asked for again before anything that was read under it is prepared.
-- A bucket's lease is released as soon as the task that read its KV snapshot has ended well: Spark never runs such a task again, a commit
-  that is tried again takes the same files, and the next round leases anew. Where Spark does not tell of single tasks (a client of
-  Spark Connect), that is when the lake has the bucket.
-- Whoever hears that the round can't commit any more (the table is lost, the lease is lost, a split failed) cancels its Spark job and
-  lets go of its lease at once. What ended tasks have staged is deleted; a task that was killed leaves files that no snapshot names.
+- Splits are read by a `split_job`, which also ends the reading early.
 """
 
 from __future__ import annotations
@@ -20,42 +18,40 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from snowmelt import budgets
 from snowmelt.engine.failpoints import FLUSS_TOLD, LAKE_COMMITTED, OFFSETS_PREPARED, SPLITS_STAGED, reach
-from snowmelt.engine.tasks.jobs import spark_error
-from snowmelt.engine.tasks.spark_job import run_on_spark
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing, lease_id
 from snowmelt.engine.tiering.listing import Buckets, lake_known, lake_shape, list_buckets
-from snowmelt.engine.tiering.reading import SplitNews, cancel_group, run_in_group
+from snowmelt.engine.tiering.reading import SplitNews
 from snowmelt.engine.tiering.refusals import check_table
 from snowmelt.engine.tiering.settings import TieringSettings
+from snowmelt.engine.tiering.split_job import PartlyRead, SplitJob
 from snowmelt.engine.tiering.tasks import SplitAnswer, SplitTask, run_split
 from snowmelt.errors import Fenced, InvalidConfig, InvariantBroken, SnowmeltError, SourceDrift, Unavailable, present
-from snowmelt.fluss.client import FlussClient, HandedOut, connect_coordinator
+from snowmelt.fluss.answers import HandedOut
+from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.rpc import GoneFromFluss
 from snowmelt.fluss.tables import ReadableTable, describe_table
 from snowmelt.model.fluss import Bucket, SnapshotFile
 from snowmelt.sinks.registry import open_tiering
 from snowmelt.sinks.tiering import TieringSink
-from snowmelt.tiering import rounds
+from snowmelt.tiering import round_steps, rounds
 from snowmelt.tiering.fence import Tiered
 from snowmelt.tiering.offsets import Offsets
-from snowmelt.tiering.rounds import ENDS, Outcome, Round, RoundState, Step
+from snowmelt.tiering.round_steps import Outcome, Step
+from snowmelt.tiering.rounds import ENDS, Round, RoundState
 from snowmelt.tiering.splits import SnapshotSplit
 
 log = logging.getLogger(__name__)
 
 ROW_BYTES: Final = 100
 """What a row of the log is taken for before it is read; tasks count what it really is."""
-COMMITS_MAX: Final = 5
-"""Tries of a commit of which the lake knows nothing afterwards."""
-CANCEL_S: Final = 0.2
-"""Between two tries to cancel: the job may not have been there yet at the first."""
-PAUSE_S: Final = 0.2
-PAUSE_S_MAX: Final = 10.0
+REPORT_LOOK_S: Final = 0.2
 SAY_S_MAX: Final = 10.0
 """How long a service that is to end waits for a coordinator that says nothing."""
 
@@ -64,44 +60,40 @@ class Stopped(Exception):
     """The service is to end, and what the round still had to say is left to the next one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundHost:
+    """What the rounds of one service share."""
+
+    spark: Any
+    settings: TieringSettings
+    leasing: Leasing
+    abandon: threading.Event
+    """The service is to end."""
+    wake: threading.Event
+    """A round sets it when it has something to report."""
+    slots: threading.Semaphore
+    """As many as the rounds that may work at once."""
+    news: SplitNews
+    """Reports splits while their job runs."""
+
+
 class RunningRound:
     """`run` in a thread of its own; `machine` under `lock` from any."""
 
-    def __init__(
-        self,
-        spark: Any,
-        settings: TieringSettings,
-        handed: HandedOut,
-        coordinator_epoch: int,
-        leasing: Leasing,
-        abandon: threading.Event,
-        wake: threading.Event,
-        slots: threading.Semaphore,
-        news: SplitNews,
-    ) -> None:
-        """`abandon`: the service is to end. `wake`: set by this one when it has something to say. `slots`: as many as may be at work.
-        `news`: tells of splits while their job runs."""
+    def __init__(self, host: RoundHost, handed: HandedOut, coordinator_epoch: int) -> None:
         self.handed = handed
         self.coordinator_epoch = coordinator_epoch
         self.lock = threading.Lock()
         self.machine: Round | None = None
-        self.report: rounds.Report | None = None
+        self.report: round_steps.Report | None = None
         """What the coordinator is to hear with the next heartbeat."""
         self.reported = threading.Event()
         self._lost = False
-        self._spark = spark
-        self._settings = settings
-        self._leasing = leasing
-        self._abandon = abandon
-        self._wake = wake
-        self._slots = slots
-        self._news = news
-        self._stopped: SnowmeltError | None = None
-        """Why nothing more is read."""
-        self._reading: threading.Event | None = None
-        """Set when the Spark job is over; None: there was none yet."""
-        self._ended: dict[Bucket, SplitAnswer] = {}
-        """Splits that tasks have read, while their job runs."""
+        self._settings = host.settings
+        self._leasing = host.leasing
+        self._abandon = host.abandon
+        self._wake = host.wake
+        self._slots = host.slots
         self.pausing = False
         """It waits, because the table failed just now."""
         self.counted = False
@@ -110,7 +102,8 @@ class RunningRound:
         """The table asks for what the service does not do, so a next round would end as this one."""
         self._handed_out_ms = _now_ms()
         self._nonce = uuid.uuid4().hex
-        self._lease = lease_id(settings.name, handed.table, self._nonce)
+        self._lease = lease_id(host.settings.name, handed.table, self._nonce)
+        self._job = SplitJob(host.spark, host.news, host.leasing, group=self._nonce, lease=self._lease)
         self._opened: TieringSink | None = None
         self._coordinator: FlussClient | None = None
         self._table: ReadableTable | None = None
@@ -121,6 +114,8 @@ class RunningRound:
         self._rows = 0
         self._snapshot = 0
         self._commits = 0
+        self._untold = 0
+        """How often Fluss could not be told of a lake snapshot."""
         self._failed: SnowmeltError | None = None
 
     # ---- what the coordinator's side calls
@@ -132,7 +127,7 @@ class RunningRound:
                 self.machine.heard(sent_ms)
 
     def lost(self, why: str) -> None:
-        """The table is not ours any more. Its job is cancelled, and its lease let go of."""
+        """The table is not ours any more. Its job is cancelled, and its lease ended."""
         with self.lock:
             news, self._lost = not self._lost, True
             if self.machine is not None and self.machine.state not in ENDS:
@@ -140,7 +135,7 @@ class RunningRound:
         self.reported.set()
         if news:
             log.warning("%s is not ours any more: %s", self.handed.path, why)
-            self._stop_reading(Unavailable("the Fluss table is not ours any more", detail=f"{self.handed.path}, {why}"))
+            self._job.stop(Unavailable("the Fluss table is not ours any more", detail=f"{self.handed.path}, {why}"))
 
     def look_for_silence(self) -> None:
         """To be called while the coordinator does not answer."""
@@ -212,7 +207,7 @@ class RunningRound:
                     machine.take(outcome)
                 except SnowmeltError as error:
                     self._failed = error
-                    machine.take(rounds.Failed())
+                    machine.take(round_steps.Failed())
                 committed, void = frozenset(machine.committed), machine.state is RoundState.VOID
             if committed:
                 self._leasing.release(self._lease, committed)
@@ -240,7 +235,7 @@ class RunningRound:
     def _give_up(self) -> RoundState:
         """A round that could not begin has nothing to clean."""
         if self.owned:
-            self._say(rounds.Report(finished=False, more=False))
+            self._say(round_steps.Report(finished=False, more=False))
         return RoundState.FAILED if self.owned else RoundState.FENCED
 
     @property
@@ -269,69 +264,69 @@ class RunningRound:
     def _outcome(self, step: Step) -> Outcome:
         """Do a step; its errors as the machine wants to hear them."""
         match step:
-            case rounds.Commit(base, path, messages):
+            case round_steps.Commit(base, path, messages):
                 reach(OFFSETS_PREPARED)
                 try:
                     self._snapshot = self._lake.commit(self._target, base, path, messages)
                 except Fenced as error:
                     self._failed = error
-                    return rounds.Overtaken()
+                    return round_steps.Overtaken()
                 except SnowmeltError as error:
                     self._failed = error
-                    return rounds.Unclear()
+                    return round_steps.Unclear()
                 reach(LAKE_COMMITTED)
-                return rounds.LakeCommitted(self._snapshot)
-            case rounds.LookBack(base, path):
+                return round_steps.LakeCommitted(self._snapshot)
+            case round_steps.LookBack(base, path):
                 return self._look_back(base, path)
-            case rounds.Confirm():
-                return rounds.NewestConfirmed(self._newest())
-            case rounds.Clean(messages):
+            case round_steps.Confirm():
+                return round_steps.NewestConfirmed(self._newest())
+            case round_steps.Clean(messages):
                 try:
                     self._lake.clean(self._target, self._identity, messages)
                 except SnowmeltError as error:
                     log.warning("what a round of %s staged could not be deleted: %s", self.handed.path, error)
-                return rounds.Cleaned()
-            case rounds.Report():
+                return round_steps.Cleaned()
+            case round_steps.Report():
                 self._say(step)
-                return rounds.RoundReported()
-            case rounds.Tell():
+                return round_steps.RoundReported()
+            case round_steps.Tell():
                 return self._tell(step)
             case _:
                 try:
                     return self._before_the_commit(step)
-                except _PartlyRead as staged:
+                except PartlyRead as staged:
                     self._failed = staged.error
-                    return rounds.Failed(staged.messages)
+                    return round_steps.Failed(staged.messages)
                 except SnowmeltError as error:
                     self._failed = error
-                    return rounds.Failed()
+                    return round_steps.Failed()
 
     def _before_the_commit(self, step: Step) -> Outcome:
         match step:
-            case rounds.Look():
+            case round_steps.Look():
                 return self._look()
-            case rounds.ListBuckets():
+            case round_steps.ListBuckets():
                 self._buckets = list_buckets(self._client(), self._readable)
-                return rounds.LogsListed(self._buckets.logs)
-            case rounds.LeaseSnapshots(wanted):
+                return round_steps.LogsListed(self._buckets.logs)
+            case round_steps.LeaseSnapshots(wanted):
                 return self._hold(wanted)
-            case rounds.ReadSplits(splits):
+            case round_steps.ReadSplits(splits):
                 answers = self._read(splits)
                 self._rows = sum(answer.rows for answer in answers)
                 reach(SPLITS_STAGED)
-                return rounds.SplitsRead([answer.read for answer in answers])
-            case rounds.CheckTable():
+                return round_steps.SplitsRead([answer.read for answer in answers])
+            case round_steps.CheckTable():
                 self._check_lease()
                 try:
                     info = self._client().table_info(self.handed.path)
                 except GoneFromFluss:
-                    return rounds.TableSeen(None, 0)
-                return rounds.TableSeen(info.table, info.schema)
-            case rounds.Prepare(offsets):
+                    return round_steps.TableSeen(None, 0)
+                return round_steps.TableSeen(info.table, info.schema)
+            case round_steps.Prepare(offsets):
                 path = self._client().prepare_lake_snapshot(self.handed.table, self.handed.path, offsets.ends)
                 written = self._lake.offsets(path)
                 self._check_lease()
-                return rounds.CommitPrepared(path, written)
+                return round_steps.CommitPrepared(path, written)
             case _:
                 raise InvariantBroken("a round has an unknown step", detail=type(step).__name__)
 
@@ -350,11 +345,11 @@ class RunningRound:
         view = self._lake.view(self._target)
         self._identity = view.identity
         self._offsets = self._lake.offsets(view.newest.path) if view.newest is not None else None
-        return rounds.Looked(view, self._offsets, known)
+        return round_steps.Looked(view, self._offsets, known)
 
-    def _tell(self, tell: rounds.Tell) -> Outcome:
+    def _tell(self, tell: round_steps.Tell) -> Outcome:
         machine, tiered = self._begun, tell.tiered
-        # Left untold by somebody, what Fluss is to cut its log by is in the file.
+        # Where an earlier round left it untold, what Fluss is to cut its log by is in the file.
         ends = tell.ends or (self._offsets.ends if self._offsets is not None else {})
         try:
             self._client().commit_lake_snapshot(
@@ -367,86 +362,48 @@ class RunningRound:
                 keep_from=tell.keep_from,
             )
         except GoneFromFluss as error:
-            # There is nobody any more who would want to know.
+            # Nothing is left that would want to know.
             log.warning("%s is gone: %s", self.handed.path, error)
         except SnowmeltError as error:
-            self._pause(error)
-            return rounds.Told(False)
+            return self._not_told(error)
         reach(FLUSS_TOLD)
-        return rounds.Told(True)
+        return round_steps.Told(True)
+
+    def _not_told(self, error: SnowmeltError) -> Outcome:
+        self._untold += 1
+        if budgets.TIERING_TELL.is_spent(self._untold):
+            self._failed = error
+            return round_steps.Failed()
+        if self._untold == 1:
+            log.warning("Fluss could not be told of a lake snapshot of %s: %s; it is told again", self.handed.path, error)
+        self._wait(budgets.TIERING_TELL.pause_s(self._untold))
+        return round_steps.Told(False)
 
     def _hold(self, wanted: Mapping[Bucket, Any]) -> Outcome:
         names = {bucket: self._buckets.partition_name(bucket) for bucket in wanted}
         leased = self._leasing.acquire(self._lease, self.handed.path, self.handed.table, names, self._lease_lost)
         self._files = {bucket: one.files.files for bucket, one in leased.items()}
-        return rounds.SnapshotsLeased({bucket: one.snapshot for bucket, one in leased.items()})
+        return round_steps.SnapshotsLeased({bucket: one.snapshot for bucket, one in leased.items()})
 
     def _lease_lost(self, why: str) -> None:
-        self._stop_reading(Unavailable("KV snapshots were read whose lease was lost", detail=f"lease {self._lease}, {why}"))
+        self._job.stop(Unavailable("KV snapshots were read whose lease was lost", detail=f"lease {self._lease}, {why}"))
 
     def _check_lease(self) -> None:
         if self._files:
             self._leasing.check(self._lease)
 
-    # ---- reading, and an end to it
-
-    def _stop_reading(self, why: SnowmeltError) -> None:
-        """Nothing that is read from now on is of use. From any thread; back at once."""
-        with self.lock:
-            first, self._stopped = self._stopped is None, self._stopped or why
-            reading = self._reading
-        self._leasing.end(self._lease)
-        if first and reading is not None:
-            threading.Thread(target=self._cancel, args=(reading,), name="snowmelt-cancel", daemon=True).start()
-
-    def _cancel(self, over: threading.Event) -> None:
-        while not over.is_set():
-            cancel_group(self._spark, self._nonce)
-            over.wait(CANCEL_S)
-
-    def _split_ended(self, answer: SplitAnswer | SnowmeltError) -> None:
-        """Told by Spark while other tasks of the job still run, by a thread that must not wait."""
-        if isinstance(answer, SnowmeltError):
-            self._stop_reading(answer)
-            return
-        with self.lock:
-            self._ended[answer.read.bucket] = answer
-        if answer.read.bucket in self._files:
-            self._leasing.release(self._lease, frozenset({answer.read.bucket}))
-
     def _read(self, splits: Sequence[Any]) -> list[SplitAnswer]:
-        table = self._readable
         tasks = [
             SplitTask(
                 split=split,
-                table=table,
+                table=self._readable,
                 target=self._target,
                 prefix=self._nonce,
                 files=self._files[split.bucket] if isinstance(split, SnapshotSplit) else (),
             )
             for split in splits
         ]
-        with self.lock:
-            if self._stopped is not None:
-                raise self._stopped
-            self._reading = over = threading.Event()
-        try:
-            with self._news.told(self._nonce, self._split_ended) as report:
-                run = partial(report, partial(run_split, self._settings))
-                answers = run_in_group(self._spark, self._nonce, lambda: run_on_spark(self._spark, tasks, run))
-        except Exception as error:
-            why = self._stopped or spark_error(error)
-            with self.lock:
-                staged = tuple(message for answer in self._ended.values() for message in answer.read.messages)
-            raise _PartlyRead(why, staged) from error
-        finally:
-            over.set()
-        errors = [answer for answer in answers if isinstance(answer, SnowmeltError)]
-        done = [answer for answer in answers if isinstance(answer, SplitAnswer)]
-        if errors or self._stopped is not None:
-            why = self._stopped or errors[0]
-            raise _PartlyRead(why, tuple(message for answer in done for message in answer.read.messages))
-        return done
+        return self._job.read(tasks, partial(run_split, self._settings), frozenset(self._files))
 
     def _look_back(self, base: Any, path: str) -> Outcome:
         def look() -> int | None:
@@ -456,32 +413,32 @@ class RunningRound:
             found = self._until_answered(look)
         except (Fenced, SourceDrift):
             # Or the lake table is not there any more, and nothing of ours in it.
-            return rounds.Overtaken()
+            return round_steps.Overtaken()
         if found is not None:
             self._snapshot, self._failed = found, None
-            return rounds.LakeCommitted(found)
+            return round_steps.LakeCommitted(found)
         self._commits += 1
-        if self._commits >= COMMITS_MAX:
+        if budgets.TIERING_COMMIT.is_spent(self._commits):
             with self.lock:
-                self._begun.take(rounds.Absent())
-            return rounds.Failed()
-        return rounds.Absent()
+                self._begun.take(round_steps.Absent())
+            return round_steps.Failed()
+        return round_steps.Absent()
 
-    def _say(self, report: rounds.Report) -> None:
+    def _say(self, report: round_steps.Report) -> None:
         """With the next heartbeat; back when it was answered, or the table is not ours any more."""
         with self.lock:
             self.report = report
         self._wake.set()
         ending_s = 0.0
-        while not self.reported.wait(PAUSE_S):
-            ending_s += PAUSE_S if self._abandon.is_set() else 0.0
+        while not self.reported.wait(REPORT_LOOK_S):
+            ending_s += REPORT_LOOK_S if self._abandon.is_set() else 0.0
             if ending_s > SAY_S_MAX:
                 raise Stopped
 
     # ---- waiting
 
     def _until_answered(self, ask: Callable[[], Any]) -> Any:
-        pause_s = PAUSE_S
+        failures = 0
         while True:
             try:
                 return ask()
@@ -489,25 +446,12 @@ class RunningRound:
                 raise
             except SnowmeltError as error:
                 log.warning("%s: %s; asked again", self.handed.path, error)
-                self._wait(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_S_MAX)
-
-    def _pause(self, error: SnowmeltError) -> None:
-        log.warning("%s: %s; tried again", self.handed.path, error)
-        self._wait(1.0)
+                failures += 1
+                self._wait(budgets.COORDINATOR.pause_s(failures))
 
     def _wait(self, seconds: float) -> None:
         if self._abandon.wait(seconds):
             raise Stopped
-
-
-class _PartlyRead(Exception):
-    """Some splits were read and some were not."""
-
-    def __init__(self, error: SnowmeltError, messages: tuple[bytes, ...]) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.messages = messages
 
 
 def _now_ms() -> int:

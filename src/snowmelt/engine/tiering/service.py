@@ -1,16 +1,16 @@
-"""The tiering service: asks for tables that are due, runs rounds of several at once, and keeps the coordinator's patience.
+"""The tiering service: asks for due tables, runs rounds of several at once, and sends the heartbeats.
 
 Laws:
-- One thread speaks to the coordinator about who has which table; a heartbeat names all that are ours. An answer that names an error for a
-  table, or another epoch of the coordinator, takes the table from us. Nothing of it protects the lake: see `tiering.fence`.
-- A table that is handed out while a round of it is still ours was taken from us, and the older round is told so first.
-- A table that failed is handed out again at once; how long it then waits here doubles with each failure. It takes nobody's place meanwhile.
-- A table that can't be tiered here is told once and left to other services (`refusals`).
-- Whatever goes wrong in a round ends that round, and never the service; but without Spark, or without the thread that renews leases, there
-  are no rounds any more, and it ends with an error.
-- Nothing is kept: whoever starts anew, here or elsewhere, finds everything in Fluss and in the lake.
-- Asked to end, it asks for no more tables, ends the rounds under way, and drops its leases. Rounds that wait for a server which does not
-  answer are left to whoever has their tables next.
+- One thread tells the coordinator which tables are ours: a heartbeat names all of them. If the answer has an error for a
+  table, or another epoch of the coordinator, the table is no longer ours. This does not protect the lake: see `tiering.fence`.
+- If a table is handed out while a round of it is still ours, it was taken from us. The older round learns that first.
+- A failed table is handed out again at once. How long it waits here doubles with each failure. It takes no slot meanwhile.
+- A table that can't be tiered here is reported once and left to other services (`refusals`).
+- An error in a round ends that round and never the service. Only without Spark, or without the thread that renews leases, no round is
+  possible: then the service ends with an error.
+- Nothing is kept: a new service, here or elsewhere, finds everything in Fluss and in the lake.
+- When asked to end, it asks for no more tables, ends the rounds under way, and drops its leases. Rounds that wait for a silent server are
+  left to the next service that gets their tables.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
+from snowmelt import budgets
 from snowmelt.engine.tasks.jobs import is_gone
 from snowmelt.engine.tiering.ends import RoundEnd
 from snowmelt.engine.tiering.leasing import Leasing
 from snowmelt.engine.tiering.reading import SplitNews
 from snowmelt.engine.tiering.refusals import Refusals, check_cluster
-from snowmelt.engine.tiering.round import RunningRound
+from snowmelt.engine.tiering.round import RoundHost, RunningRound
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.engine.tiering.status import StatusFile
 from snowmelt.errors import InvalidConfig, InvariantBroken, SnowmeltError, Unavailable
-from snowmelt.fluss.client import Claim, FlussClient, HandedOut, HeartbeatAnswer, connect_coordinator
+from snowmelt.fluss.answers import Claim, HandedOut, HeartbeatAnswer
+from snowmelt.fluss.client import FlussClient, connect_coordinator
 from snowmelt.fluss.rpc import Call
 from snowmelt.sinks.registry import open_tiering
 from snowmelt.tiering.rounds import RoundState
 
 log = logging.getLogger(__name__)
 
-PAUSE_S: Final = 0.5
-PAUSES_DOUBLED_MAX: Final = 7
-"""A minute or so is the longest."""
 PAUSING_MAX: Final = 64
-"""Tables that failed and wait."""
+"""Failed tables that wait."""
 _NEEDED: Final = (Call.LAKE_TIERING_HEARTBEAT, Call.PREPARE_LAKE_TABLE_SNAPSHOT, Call.ACQUIRE_KV_SNAPSHOT_LEASE)
 AWAY_S_MAX: Final = 15.0
-"""Between tries to reach a coordinator that is away."""
+"""Greatest pause between tries to reach a coordinator that is away."""
 
 
 class Tiering:
-    """Of one cluster into one warehouse. `run` once."""
+    """Tiers one cluster into one warehouse. `run` once."""
 
     def __init__(self, spark: Any, settings: TieringSettings, tell: Callable[[RoundEnd], None] = lambda _: None) -> None:
         self._spark = spark
@@ -57,7 +56,6 @@ class Tiering:
         self._tell = tell
         self._stop = threading.Event()
         self._wake = threading.Event()
-        self._slots = threading.Semaphore(settings.rounds_at_once)
         self._news = SplitNews(spark)
         self._running: dict[Future[RoundEnd], RunningRound] = {}
         self._failures: dict[int, int] = {}
@@ -74,7 +72,7 @@ class Tiering:
         self._wake.set()
 
     def run(self) -> None:
-        """Until `stop`. `Unavailable`: Spark is gone, and a new service with a new one has to go on. `InvariantBroken`: the lease thread
+        """Until `stop`. `Unavailable`: Spark is gone, and a new service with a new Spark must continue. `InvariantBroken`: the lease thread
         died by a bug of ours; no round can be protected any more."""
         check_ends(self._settings)
         self._status.begin()
@@ -86,21 +84,29 @@ class Tiering:
         self._status.end(None)
 
     def _run(self) -> None:
-        abandon = threading.Event()
         leasing = Leasing(self._settings.bootstrap, self._settings.login, duration_ms=self._settings.lease_ms, died=self.stop)
+        host = RoundHost(
+            spark=self._spark,
+            settings=self._settings,
+            leasing=leasing,
+            abandon=threading.Event(),
+            wake=self._wake,
+            slots=threading.Semaphore(self._settings.rounds_at_once),
+            news=self._news,
+        )
         threads = self._settings.rounds_at_once + PAUSING_MAX
         with leasing, ThreadPoolExecutor(threads, thread_name_prefix="snowmelt-round") as pool:
             try:
                 while not self._stop.is_set():
-                    self._beat(pool, leasing, abandon, more=True)
-                abandon.set()
+                    self._beat(pool, host, more=True)
+                host.abandon.set()
                 while self._running:
-                    self._beat(pool, leasing, abandon, more=False)
+                    self._beat(pool, host, more=False)
             finally:
-                # What rounds still wait for is found by whoever has the table next.
-                abandon.set()
+                # The next service with the table finds what rounds still wait for.
+                host.abandon.set()
                 for running in self._running.values():
-                    # Only after an error is one still under way. Nobody would notice that it is not ours any more.
+                    # Only after an error is one still under way. No thread would notice that its table is no longer ours.
                     running.lost("the service ends")
                 if self._coordinator is not None:
                     self._coordinator.connection.close()
@@ -109,8 +115,8 @@ class Tiering:
         if self._spark_gone:
             raise Unavailable("Spark has ended, and no table can be tiered without it", hint="start the service again")
 
-    def _beat(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, *, more: bool) -> None:
-        now_ms, leases = leasing.statuses()
+    def _beat(self, pool: ThreadPoolExecutor, host: RoundHost, *, more: bool) -> None:
+        now_ms, leases = host.leasing.statuses()
         self._status.beat((str(running.handed.path) for running in self._running.values()), leases, now_ms)
         pausing = sum(running.pausing for running in self._running.values())
         free = pausing < PAUSING_MAX and len(self._running) - pausing < self._settings.rounds_at_once
@@ -127,7 +133,7 @@ class Tiering:
                 request_table=more and free and not self._refusals.resting,
             )
         except SnowmeltError as error:
-            # Whatever it is: the service was connected once, and a password may be changed at this moment.
+            # Any error: the service was connected before, and a password may be changed at this moment.
             log.warning("no heartbeat: %s", error)
             self._away = True
             for running in owned:
@@ -139,7 +145,7 @@ class Tiering:
             log.warning("the Fluss coordinator answers again")
         self._hear(answer, owned, sent_ms)
         if answer.table is not None:
-            self._begin(pool, leasing, abandon, answer.table, answer.coordinator_epoch)
+            self._begin(pool, host, answer.table, answer.coordinator_epoch)
         self._collect(0.0 if answer.table is not None else self._refusals.pause_s(self._settings.poll_s))
 
     def _client(self) -> FlussClient:
@@ -157,13 +163,13 @@ class Tiering:
             elif (error := told.get(table)) is not None:
                 running.lost(str(error))
             elif table in answer.finished or table in answer.failed:
-                # Counted before the same answer hands the table out again.
+                # Counted before the same answer may hand the table out again.
                 self._count(running, failed=table in answer.failed)
                 running.reported.set()
             elif table in answer.tiering:
                 running.heard(sent_ms)
 
-    def _begin(self, pool: ThreadPoolExecutor, leasing: Leasing, abandon: threading.Event, handed: HandedOut, epoch: int) -> None:
+    def _begin(self, pool: ThreadPoolExecutor, host: RoundHost, handed: HandedOut, epoch: int) -> None:
         for running in self._running.values():
             if running.handed.table == handed.table and running.owned and not running.reported.is_set():
                 running.lost("it was handed out again")
@@ -172,13 +178,13 @@ class Tiering:
             return
         self._refusals.began()
         failures = self._failures.get(handed.table, 0)
-        running = RunningRound(self._spark, self._settings, handed, epoch, leasing, abandon, self._wake, self._slots, self._news)
-        future = pool.submit(running.run, PAUSE_S * 2 ** min(failures, PAUSES_DOUBLED_MAX) if failures else 0.0)
+        running = RunningRound(host, handed, epoch)
+        future = pool.submit(running.run, budgets.ROUND.pause_s(failures))
         future.add_done_callback(lambda _: self._wake.set())
         self._running[future] = running
 
     def _collect(self, wait_s: float) -> None:
-        """Wait until the next heartbeat is due, or a round has ended, and tell of those that have."""
+        """Wait until the next heartbeat is due or a round has ended, and report the rounds that ended."""
         self._wake.wait(wait_s)
         self._wake.clear()
         for future in [future for future in self._running if future.done()]:
@@ -206,7 +212,7 @@ class Tiering:
 
 
 def _end_of(future: Future[RoundEnd], running: RunningRound) -> RoundEnd:
-    """What came of a round; of one that met what we did not foresee, that it failed."""
+    """The result of a round. A round that raised an unknown error has failed."""
     try:
         return future.result()
     except Exception as error:
@@ -216,7 +222,7 @@ def _end_of(future: Future[RoundEnd], running: RunningRound) -> RoundEnd:
 
 
 def check_ends(settings: TieringSettings) -> None:
-    """A cluster that can be tiered from, reachable and new enough, and a warehouse that can be written to. Errors tell the remedy."""
+    """Check that the cluster is reachable, new enough and can be tiered from, and that the warehouse can be written. Errors have a hint."""
     coordinator = connect_coordinator(settings.bootstrap, settings.login)
     connection = coordinator.connection
     try:

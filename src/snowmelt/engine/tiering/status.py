@@ -1,14 +1,14 @@
-"""What a tiering service says of itself, for `snowmelt tier status`.
+"""The status that a tiering service reports, for `snowmelt tier status`.
 
-A service keeps nothing, and Fluss can't list leases. So a running service writes a small file on its own machine, for its own user:
+A service keeps no state, and Fluss can't list leases. So a running service writes a small file on its own machine, for its own user:
 
     $XDG_STATE_HOME/snowmelt/tier/NAME-DIGEST/PROCESS.json      ~/.local/state by default; digests of the cluster's address, and
                                                                 of the process on its host: containers may share a home
 
 Laws:
-- No decision rests on these files. One that can't be read or written is warned of, and the service goes on.
+- No decision rests on these files. If one can't be read or written, a warning is logged and the service continues.
 - A file is replaced whole, by a rename. It holds no credentials: only names, numbers and the last error's text.
-- A service deletes the files of earlier ones that are over when it starts, but for the newest: that one tells why it ended.
+- A service that starts deletes the files of ended ones, except the newest: that one tells why it ended.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 EVERY_S: Final = 1.0
-"""At least this long between two writes, unless the service ends."""
+"""Least time between two writes, unless the service ends."""
 _DUE_S: Final = 15.0
-"""A service in another container counts as dead once three of these have passed, or of its heartbeats if those are rarer."""
+"""A service in another container counts as dead after three of these, or of its heartbeats if those are rarer."""
 _FILE_BYTES_MAX: Final = 1 << 20
 _LEASES_MAX: Final = 1000
 _ERROR_CHARACTERS_MAX: Final = 1000
@@ -58,7 +58,7 @@ class ShownLease:
     held_ms: TimeMs | None
     """Since when; None: not yet."""
     covered_ms: TimeMs | None
-    """Until when Fluss deletes none of them, without another renewal."""
+    """Until when Fluss deletes none of them, even without another renewal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ class ServiceStatus:
     at_ms: TimeMs
     every_ms: int
     tables: tuple[str, ...]
-    """Of the rounds under way."""
+    """Tables of the rounds under way."""
     ended: dict[str, int]
-    """How many rounds ended in which way."""
+    """The number of rounds by the way they ended."""
     leases: tuple[ShownLease, ...]
     error: str = ""
     """The last one, of a round or of the service."""
@@ -83,7 +83,7 @@ class ServiceStatus:
 
     @property
     def life(self) -> DriverActivity | None:
-        """None: it died without a word."""
+        """None: it died without a report."""
         return last_words(self, time.time())
 
 
@@ -102,10 +102,10 @@ def status_folder(name: str, bootstrap: str) -> Path:
 
 
 class StatusFile:
-    """Of one service. Used by one thread."""
+    """The file of one service. One thread uses it."""
 
     def __init__(self, name: str, bootstrap: str, *, beats_s: float = 0.0) -> None:
-        """`beats_s`: how often `beat` is called at least."""
+        """`beats_s`: the longest time between two calls of `beat`."""
         self._every_ms = round(max(_DUE_S, beats_s) * 1000)
         self._name = name
         self._bootstrap = bootstrap
@@ -117,7 +117,7 @@ class StatusFile:
         self._warned = False
 
     def begin(self) -> None:
-        """Say that the service runs, and forget earlier ones."""
+        """Report that the service runs, and delete the files of ended ones."""
         over: list[tuple[ServiceStatus, Path]] = []
         with contextlib.suppress(OSError):
             over += [(found, path) for found, path in _read_all(self._folder) if not is_alive(found, time.time())]
@@ -134,18 +134,18 @@ class StatusFile:
             self._note(end.error)
 
     def beat(self, tables: Iterable[str], leases: Sequence[LeaseStatus], now_ms: int) -> None:
-        """To be called often. `now_ms`: by the clock of the leases."""
+        """Call it often. `now_ms`: by the clock of the leases."""
         if time.monotonic() >= self._due:
             self._put(DriverActivity.RUNS, tables, leases, now_ms)
 
     def end(self, error: BaseException | None) -> None:
-        """The service's last word."""
+        """The service's last report."""
         if isinstance(error, Exception):
             self._note(error)
         self._put(DriverActivity.FAILED if isinstance(error, Exception) else DriverActivity.ENDED, (), (), 0)
 
     def _note(self, error: Exception) -> None:
-        # Of an error that nobody foresaw the kind alone is told: its text may hold anything.
+        # For an unknown error only its kind is shown: its text may hold anything.
         text = str(error) if isinstance(error, SnowmeltError) else type(error).__name__
         self._error, self._error_ms = printable(text, _ERROR_CHARACTERS_MAX), _wall_ms()
 
@@ -180,7 +180,7 @@ class StatusFile:
 
 
 def _shown(one: LeaseStatus, wall_ms: int) -> ShownLease:
-    """`wall_ms`: what the wall clock is ahead of the clock of the leases."""
+    """`wall_ms`: the wall clock less the clock of the leases."""
 
     def wall(at_ms: int | None) -> int | None:
         return None if at_ms is None else at_ms + wall_ms
@@ -196,7 +196,7 @@ def _shown(one: LeaseStatus, wall_ms: int) -> ShownLease:
 
 
 def _read_all(folder: Path) -> list[tuple[ServiceStatus, Path]]:
-    """Those that can be read. One that can't be hides none of the others."""
+    """The readable ones. A damaged one does not hide the others."""
     found = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for name in sorted(os.listdir(folder)):
@@ -215,7 +215,7 @@ def _read_all(folder: Path) -> list[tuple[ServiceStatus, Path]]:
 
 
 def read_statuses(name: str, bootstrap: str) -> list[ServiceStatus]:
-    """Those of the services that run on this machine for this user, or else the last word of the newest one that did."""
+    """The services that run on this machine for this user, or else the last report of the newest one that did."""
     found = sorted((status for status, _ in _read_all(status_folder(name, bootstrap))), key=lambda one: one.at_ms)
     alive = [status for status in found if is_alive(status, time.time())]
     return alive or found[-1:]

@@ -1,11 +1,11 @@
 """What runs in Spark's Python workers: one split of a Fluss bucket, from Fluss into staged files.
 
 Laws:
-- A task knows its split and nothing else; it asks nobody whether it may. Its files count only if a commit names them.
+- A task knows only its split, and asks no other process for permission. Its files count only if a commit names them.
 - A range of the log may end early, when its time is over or a newer schema begins, but never between the halves of an update. A KV
-  snapshot is read whole, or not at all.
-- Rows go from the reader to the writer batch by batch: no row passes the JVM, and memory is that of a batch and of the writer.
-- A partition that was dropped meanwhile is an answer, and no error.
+  snapshot is read completely, or not at all.
+- Rows pass from the reader to the writer batch by batch: no row passes the JVM, and memory is that of a batch and of the writer.
+- A partition that was dropped meanwhile is an answer, not an error.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from snowmelt.engine.failpoints import SPLIT_READ, reach
 from snowmelt.engine.tiering.settings import TieringSettings
 from snowmelt.fluss.client import connect_coordinator
 from snowmelt.fluss.formats.batches import KIND, OFFSET, TIMESTAMP, UPDATE_BEFORE
-from snowmelt.fluss.log import BucketReader
+from snowmelt.fluss.log import BucketReader, LogAccess
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.rpc import GoneFromFluss
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader, ReadableTable
 from snowmelt.model.fluss import SnapshotFile
 from snowmelt.sinks.registry import open_tiering
-from snowmelt.tiering.rounds import BucketRead
+from snowmelt.tiering.round_steps import BucketRead
 from snowmelt.tiering.splits import LogSplit, SnapshotSplit, Split
 
 
@@ -42,7 +42,7 @@ class SplitTask:
     prefix: str
     """Of the names of the round's files."""
     files: tuple[SnapshotFile, ...] = ()
-    """Of the KV snapshot, which is leased."""
+    """Of the leased KV snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class _SnapshotRows:
 
 
 class _LogRows:
-    """The rows of a range, up to where it may end. `reached` says where that was."""
+    """The rows of a range, up to where it may end. `reached` is that offset."""
 
     def __init__(self, settings: TieringSettings, task: SplitTask, split: LogSplit, remote: RemoteFiles) -> None:
         self._settings = settings
@@ -108,16 +108,15 @@ class _LogRows:
                 bucket,
                 self._split.start,
                 self._split.stop,
-                source=leader,
+                access=LogAccess(source=leader, remote=self._remote),
                 versions=table.versions,
-                remote=self._remote,
                 log_format=table.log_format,
             )
             held: pa.RecordBatch | None = None
             for batch in reader.read():
                 if held is not None:
                     yield held
-                # The old half of an update waits for the new one: a range may end behind this batch.
+                # The old half of an update waits for the new one: a range may end after this batch.
                 whole = batch.num_rows - int(_ends_in_the_middle(batch))
                 held = batch.slice(whole) if whole < batch.num_rows else None
                 if whole:
@@ -126,7 +125,7 @@ class _LogRows:
                 read_bytes += batch.nbytes
                 if held is None and (time.monotonic() > deadline or read_bytes > self._settings.bytes_max):
                     return
-            # Behind the last row there may be batches without any.
+            # After the last row there may be batches without rows.
             if held is None:
                 self.reached = reader.offset
 

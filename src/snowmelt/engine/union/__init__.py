@@ -1,10 +1,10 @@
-"""Union reads: a Fluss table as it is now, from the lake and from the log that the lake does not have yet. `tiering.union` decides it.
+"""Union reads: a Fluss table as of now, from the lake and from the log that the lake does not have yet. `tiering.union` decides it.
 
-options     what a read is told
+options     the options of a read
 plan        what its tasks read, fixed once
 holder      holds the lease of what they read
-protection  what keeps a task's KV snapshot from deletion
+protection  keeps a task's KV snapshot from deletion
 merge       the last change of each key
-tasks       a share of it, read by Spark's workers
+tasks       one share, read by Spark's workers
 source      the data source that Spark sees
 """

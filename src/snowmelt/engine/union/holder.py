@@ -1,18 +1,18 @@
 """The lease of a union read: held by a process of its own, beside Spark's.
 
-Spark plans a read in a process that ends before the tasks begin, and tells no data source when its query is over. So tasks tell it: each is
-connected to the holder for as long as it reads (`protection`), at the address by which this machine reaches Fluss. The lease is dropped
+Spark plans a read in a process that ends before the tasks begin, and does not tell a data source when its query is over. So tasks tell it:
+each is connected to the holder while it reads (`protection`), at the address by which this machine reaches Fluss. The lease is dropped
 
-- `READ_S` after the last task, if all that is leased was read to its end: a query may read a table twice;
-- `PARTLY_READ_S` after the last task, if not: the query failed, or had enough, or its other tasks wait for a worker;
-- when the time of the option `lease` is over, or with the end of Spark's process.
+- `READ_S` after the last task, if everything leased was read to its end: a query may read a table twice;
+- `PARTLY_READ_S` after the last task, if not: the query failed, or needs no more, or its other tasks wait for a worker;
+- when the time of the option `lease` is over, or when Spark's process ends.
 
 A DataFrame may be used again at any time. A task that finds no holder leases for itself, or fails.
 
-It is renewed all the while in small steps: if the whole machine goes, Fluss keeps the snapshots for `STEP_MS` and no longer.
+The lease is renewed in small steps: if the whole machine fails, Fluss keeps the snapshots for `STEP_MS` and no longer.
 
-A task sends the token of its plan and its bucket, later `read`; each is answered by `held`, or by the end of the connection. The token is
-good for keeping the lease alive, for as long as it was planned for, and for nothing else.
+A task sends the token of its plan and its bucket, later `read`. Each is answered by `held`, or by the end of the connection. The token
+only keeps the lease alive, for the planned time, and does nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from snowmelt.errors import InvariantBroken, SnowmeltError, Unavailable, instanc
 from snowmelt.fluss.target import Login, parse_bootstrap
 from snowmelt.model.fluss import Bucket
 from snowmelt.model.table import TableId
-from snowmelt.tiering.leases import LeasedSnapshot
+from snowmelt.tiering.lease_steps import LeasedSnapshot
 
 STEP_MS: Final = 120_000
 """How long one renewal lasts."""
@@ -48,7 +48,7 @@ PARTLY_READ_S: Final = 60.0
 HELD: Final = b"held\n"
 READ: Final = b"read\n"
 _LOOK_S: Final = 0.5
-"""How often it is looked whether Spark's process is still there."""
+"""How often to check whether Spark's process still exists."""
 _CONNECTIONS_MAX: Final = 1024
 """A task beyond them leases for itself."""
 _LINE_BYTES_MAX: Final = 256
@@ -56,7 +56,7 @@ _LINE_BYTES_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What is to be held, and for whom."""
+    """What to hold, and for which process."""
 
     bootstrap: str
     lease: str
@@ -66,7 +66,7 @@ class Hold:
     duration_ms: int
     """At most."""
     owner: int
-    """The process with whose end the read is over."""
+    """The process whose end ends the read."""
     step_ms: int = STEP_MS
     read_s: float = READ_S
     partly_read_s: float = PARTLY_READ_S
@@ -75,7 +75,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class HolderAddress:
-    """Where tasks find the holder."""
+    """The address of the holder for tasks."""
 
     host: str
     port: int
@@ -90,7 +90,7 @@ class HeldSnapshots:
     """The process that holds them."""
 
     def drop(self) -> None:
-        """Let go of them at once: nothing will be read."""
+        """Drop them at once: nothing will be read."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.holder, signal.SIGTERM)
 
@@ -100,10 +100,10 @@ _Answer = tuple[Mapping[Bucket, LeasedSnapshot], HolderAddress] | SnowmeltError
 
 def hold(wanted: Hold) -> HeldSnapshots:
     """Start a holder, and wait until it holds. Errors are those of `Leasing.acquire`."""
-    # It must find what this process finds, also what Spark has brought along.
+    # It must find the same modules as this process, also those that Spark added.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     holder = subprocess.Popen(
-        # Not as a module that is run: what it answers with is of this one.
+        # Not by `-m`: then the classes of its answer would belong to `__main__`.
         [sys.executable, "-c", f"from {__name__} import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -121,7 +121,7 @@ def hold(wanted: Hold) -> HeldSnapshots:
     if isinstance(found, SnowmeltError):
         holder.wait()
         raise found
-    # It outlives this object, and is nobody's child then.
+    # It outlives this object.
     holder.returncode = 0
     return HeldSnapshots(*found, holder.pid)
 
@@ -140,12 +140,12 @@ def main() -> None:
             answer = (snapshots, readers.address)
         except SnowmeltError as error:
             answer = error
-        # Python does not close a standard output, and who waits for the answer waits for its end.
+        # Python does not close a standard output, and the reader of the answer waits for its end.
         with open(os.dup(1), "wb") as answered:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             pickle.dump(answer, answered)
         with contextlib.suppress(Unavailable):
-            # A lease that is lost is not had again: what it protected may be gone.
+            # A lost lease is not acquired again: what it protected may be deleted.
             while readers is not None and not readers.over(time.monotonic()) and time.monotonic() < over and not lost.is_set():
                 if leasing.error is not None or not _lives(wanted.owner, owner):
                     break
@@ -153,11 +153,11 @@ def main() -> None:
 
 
 def _listen(bootstrap: str) -> socket.socket:
-    """At the address by which this machine reaches Fluss, as workers do."""
+    """At this machine's address in the network of Fluss, as for workers."""
     for host, port in parse_bootstrap(bootstrap):
         with contextlib.suppress(OSError):
             for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
-                # Nothing is sent by this.
+                # This sends nothing.
                 with socket.socket(family, kind, protocol) as asked:
                     asked.connect(address)
                     return socket.create_server((asked.getsockname()[0], 0), family=family)
@@ -168,7 +168,7 @@ def _listen(bootstrap: str) -> socket.socket:
 class _Connected:
     said: bytes = b""
     bucket: str = ""
-    """None yet: it may be anybody."""
+    """Empty: not known yet, any process may have connected."""
 
 
 class Readers:
@@ -194,11 +194,11 @@ class Readers:
         return HolderAddress(host, port, self._token)
 
     def over(self, now_s: float) -> bool:
-        """Whether the query is, as far as one can tell."""
+        """Whether the query seems to be over."""
         return self._ended_s is not None and now_s - self._ended_s >= (self._partly_read_s if self._unread else self._read_s)
 
     def serve(self, wait_s: float, check: Callable[[], None]) -> None:
-        """Answer what tasks say; wait for a word no longer than that. `check` raises if the lease is lost."""
+        """Answer the tasks; wait up to `wait_s` for a message. `check` raises if the lease is lost."""
         for key, _ in self._selector.select(wait_s):
             if key.fileobj is self._listening:
                 self._accept()
@@ -249,7 +249,7 @@ class Readers:
 
 
 def _lives(process: int, mark: str | None) -> bool:
-    """Whether a process is there, and, where the system tells, the one that had the number when the lease was asked for."""
+    """Whether a process exists and, if the system can tell, is the one that had the number when the lease was asked for."""
     if process_mark(process) != mark:
         return False
     try:

@@ -1,12 +1,12 @@
-"""The last change of each key in a stretch of a bucket's log, laid over the rows that the stretch begins with.
+"""The last change of each key in a range of a bucket's log, laid over the rows that the range begins with.
 
 Laws:
 - Of several changes of a key the one with the greatest offset counts: a deleted key is in neither side's rows, any other is in ours.
-- The old half of an update says nothing that its new half does not say, and is passed over. So a stretch that begins or ends between
-  the two is right all the same.
-- Keys are compared by the bytes that Fluss stores them as, whatever their types.
+- The old half of an update adds nothing to its new half, and is skipped. So a range that begins or ends between
+  the two is still right.
+- Keys are compared by the bytes under which Fluss stores them, whatever their types.
 
-Memory: the changes of the stretch, their keys as bytes, and 24 to 40 bytes a change to find them by.
+Memory: the changes of the range, their keys as bytes, and 24 to 40 bytes per change for the lookup.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from snowmelt.fluss.formats.buckets import compacted_keys
 from snowmelt.fluss.formats.types import Column
 
 _ROWS_AT_ONCE: Final = 32_768
-"""Batches of the log may have a few rows each; to encode their keys costs the more the more batches there are."""
+"""Batches of the log may have few rows; encoding their keys costs more with more batches."""
 _EMPTY: Final = -1
 
 
@@ -59,7 +59,7 @@ def _same(data, start, end, other, other_start, other_end):  # type: ignore[no-u
 
 @njit(**JIT)
 def _slot(slots, data, ends, other, start, end):  # type: ignore[no-untyped-def]
-    """Where a key is in the table, or where it would be. There is always room."""
+    """The slot of a key in the table, or its free slot. There is always room."""
     mask = np.uint64(slots.shape[0] - 1)
     at = _hash(other, start, end) & mask
     while slots[at] >= 0:
@@ -89,7 +89,7 @@ def _absent(slots, data, ends, other, other_ends, absent):  # type: ignore[no-un
 
 
 class Tail:
-    """The changes of one bucket. `add` them in order, then `lay` it over what they begin with, and take the `rows`. One thread uses it."""
+    """The changes of one bucket. `add` them in order, then `lay` them over the rows below, then take the `rows`. One thread uses it."""
 
     def __init__(self, key: Sequence[Column]) -> None:
         check(bool(key), "changes are merged without a key")
@@ -103,7 +103,7 @@ class Tail:
         self._slots: npt.NDArray[np.int64] | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows as a reader of the log hands them out."""
+        """Rows of a reader of the log."""
         check(self._slots is None, "changes come after their end")
         batch = batch.filter(pc.not_equal(batch.column(KIND), pa.scalar(UPDATE_BEFORE, pa.int8())))
         if batch.num_rows:

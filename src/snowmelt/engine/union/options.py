@@ -26,16 +26,16 @@ _KNOWN: Final = frozenset({*_NEEDED, "columns", "lease", "username", "password"}
 class UnionOptions:
     table: TableId
     bootstrap: str
-    """Servers of the Fluss cluster, of which one must answer: host:port, with commas between them."""
+    """Servers of the Fluss cluster, host:port with commas between them. At least one must answer."""
     login: Login | None = None
-    """Where the servers ask for it."""
+    """For servers that ask for a login."""
     warehouse: str
     columns: tuple[str, ...] = ()
-    """Those to read; none: all."""
+    """The columns to read; none: all."""
     lease_ms: int = round(LEASE_S * 1000)
     """How long KV snapshots are kept from deletion for a read, at most."""
     remote: Mapping[str, str | Secret] = field(default_factory=lambda: MappingProxyType({}))
-    """Options of obstore for Fluss' remote storage, where that is no folder of every machine."""
+    """Options of obstore for Fluss' remote storage, if that is not a folder that all machines share."""
 
     @property
     def target(self) -> str:

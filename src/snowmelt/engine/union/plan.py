@@ -1,11 +1,11 @@
-"""What the tasks of a union read are to read, asked of Fluss and of the lake once.
+"""What the tasks of a union read will read, asked of Fluss and of the lake once.
 
 Laws:
-- Fluss is asked what it knows before the lake is looked at, and the lake before the ends of the logs: the other way round what
-  others do in between would look like a loss.
-- A log that does not reach back to the lake is a stop, unless the lake has gone on meanwhile: then all is planned anew.
-- The table is described once more behind the ends of its logs, so that no row below them has a schema that the plan does not know.
-- A KV snapshot is handed to a task only under a lease that was verified, and with the address of the process that holds it: whoever plans
+- Fluss is asked what it knows before the lake is read, and the lake before the ends of the logs. In another order, changes by
+  others in between would look like a loss.
+- A log that does not reach back to the lake's offset is a stop, unless the lake has changed meanwhile: then all is planned again.
+- The table is described once more after the ends of its logs, so that no row below them has a schema that the plan does not know.
+- A KV snapshot is given to a task only under a verified lease, and with the address of the lease's holder: the planning process
   ends before the tasks begin.
 """
 
@@ -35,12 +35,12 @@ from snowmelt.tiering.union import BucketPart, LakeOffsets, decide_pair, plan_un
 
 TRIES_MAX: Final = 5
 _NAMED: Final = frozenset({Root.STRING, Root.CHAR, Root.TINYINT, Root.SMALLINT, Root.INTEGER, Root.BIGINT, Root.BOOLEAN, Root.DATE})
-"""Types of partition columns whose values Fluss and the lake are known to call the same."""
+"""Types of partition columns whose values have the same text in Fluss and in the lake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnionTask:
-    """Rows of the lake, of a KV snapshot, or of neither; then those of the log in [start, stop), which go over them by key."""
+    """Rows of the lake, of a KV snapshot, or of neither; then the changes of the log in [start, stop), which replace them by key."""
 
     table: ReadableTable
     lake_snapshot: int = 0
@@ -56,7 +56,7 @@ class UnionTask:
 
 
 def read_schema_of(options: UnionOptions) -> Schema:
-    """The table's schema of today. Errors tell what of the options is wrong."""
+    """The table's current schema. Errors say which option is wrong."""
     client = connect_coordinator(options.bootstrap, options.login)
     try:
         return describe_table(client, options.table).versions.target
@@ -65,7 +65,7 @@ def read_schema_of(options: UnionOptions) -> Schema:
 
 
 def plan_tasks(options: UnionOptions, owner: int) -> list[UnionTask]:
-    """`owner`: the process with whose end the read is over, and its lease."""
+    """`owner`: the process whose end ends the read and its lease."""
     client = connect_coordinator(options.bootstrap, options.login)
     try:
         return _Planning(options, client, owner).tasks()
@@ -111,7 +111,7 @@ class _Planning:
     def _tasks(self, pair: LakeOffsets) -> list[UnionTask]:
         shares = open_reader(self._options.warehouse, user=READER).shares(self._options.target, pair.snapshot) if pair.snapshot else []
         buckets = list_buckets(self._client, self._table)
-        # What is not in a log from its first row on may be in a lake that had nothing when it was looked at. Tables with a key have KV
+        # A log that does not begin with its first row may continue in a lake that was empty when we read it. Tables with a key have KV
         # snapshots for that.
         cut = not self._keyed and any(log.earliest and log.bucket not in pair.offsets.ends for log in buckets.logs)
         if cut and self._look() != pair:
@@ -135,7 +135,7 @@ class _Planning:
         if table.table != self._table.table:
             raise Unavailable("a Fluss table was dropped and made anew while it was looked at", detail=str(self._options.table))
         ends = {read.bucket: read.stop for read in reads}
-        # By now there may be newer KV snapshots than were planned with.
+        # There may be newer KV snapshots by now than in the plan.
         snapshots = {} if held is None else held.snapshots
         leased = {bucket: with_snapshot(one.snapshot, ends[bucket]) for bucket, one in snapshots.items()}
         reads = tuple(leased.get(read.bucket, read) for read in reads)
@@ -161,7 +161,7 @@ class _Planning:
         return tasks
 
     def _lease(self, buckets: Buckets, reads: Sequence[BucketPart], undo: contextlib.ExitStack) -> HeldSnapshots | None:
-        """None: there is nothing to lease. `undo`: lets go of what is leased."""
+        """None: there is nothing to lease. `undo`: drops what is leased."""
         wanted = {read.bucket: buckets.partition_name(read.bucket) for read in reads if read.snapshot is not None}
         if not wanted:
             return None
@@ -189,8 +189,8 @@ class _Planning:
     def _divided(
         self, shares: Sequence[ReadShare], buckets: Buckets, reads: Iterable[BucketPart]
     ) -> tuple[list[ReadShare], dict[Bucket, list[ReadShare]]]:
-        """Shares that no change of the log touches (of log tables all, of others those of buckets at their end, and of partitions that
-        Fluss has dropped), and those that go with a bucket's changes."""
+        """Shares that no change of the log touches (all of log tables; of others the buckets at their end and the partitions that
+        Fluss has dropped), and shares by the bucket whose changes touch them."""
         if not self._keyed:
             return list(shares), {}
         alone: list[ReadShare] = []
@@ -205,11 +205,11 @@ class _Planning:
             bucket = Bucket(self._table.table, share.bucket, partitions[name])
             if bucket in moved:
                 (beside.setdefault(bucket, []) if moved[bucket] else alone).append(share)
-            # Any other is of a partition that was dropped and made anew: what the lake has is of the old one.
+            # Any other partition was dropped and created again: the lake's rows are of the old one.
         return alone, beside
 
     def _partitions(self, buckets: Buckets) -> dict[tuple[str, ...], int | None]:
-        """Those that Fluss has, by the values of their columns."""
+        """Fluss' partitions, by the values of their columns."""
         if not self._table.partition_key:
             return {(): None}
         for name in self._table.partition_key:
@@ -225,14 +225,14 @@ class _Planning:
 
 
 def _text(value: Any) -> str:
-    """A value of a partition column as Fluss names it."""
+    """A value of a partition column in Fluss' spelling."""
     if isinstance(value, bool):
         return str(value).lower()
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def narrowed(schema: Schema, columns: Sequence[str]) -> Schema:
-    """Only these columns, in their order; all if there are none."""
+    """Only these columns, in their order; all if none are given."""
     if not columns:
         return schema
     known = {column.name: column for column in schema.columns}

@@ -1,8 +1,8 @@
 """What keeps a KV snapshot from deletion while a task of a union read reads it.
 
-The holder of the plan's lease, for as long as this task is connected to it; or, if the holder is gone or can't be reached, a lease of the
-task's own. That one can only be of the newest snapshot, and nothing proves that an older one is still whole. So a DataFrame that is used
-again when its query is long over is read as it was planned, or is an error; it never shows another table.
+The holder of the plan's lease, while this task is connected to it; or, if the holder is gone or can't be reached, a lease of the
+task's own. The task can lease only the newest snapshot, and nothing proves that an older one is still complete. So a DataFrame that is used
+again long after its query is read as it was planned, or is an error; it never shows another state.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class LeasedRead:
 
 class Protection(Protocol):
     def check(self) -> None:
-        """`Unavailable` if the snapshot may be gone. Cheap, for each batch."""
+        """`Unavailable` if the snapshot may be deleted. Cheap enough for each batch."""
 
     def finish(self) -> None:
-        """The snapshot was read to its end. `Unavailable` if it was not safe all the while."""
+        """The snapshot was read to its end. `Unavailable` if it was not safe all the time."""
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def protected(options: UnionOptions, leased: LeasedRead) -> Iterator[Protection]
 
 
 def _connect(leased: LeasedRead) -> socket.socket | None:
-    """To the holder; None: it does not hold."""
+    """A connection to the holder; None: it does not hold the snapshot."""
     address = leased.holder
     try:
         connection = socket.create_connection((address.host, address.port), _ANSWER_S)
@@ -93,7 +93,7 @@ def _over(options: UnionOptions, leased: LeasedRead) -> Unavailable:
 
 
 class _ByHolder:
-    """The holder says nothing by itself: what can be read is the end of the connection."""
+    """The holder sends nothing by itself, so a readable connection has ended."""
 
     def __init__(self, options: UnionOptions, leased: LeasedRead, connection: socket.socket) -> None:
         self._options = options

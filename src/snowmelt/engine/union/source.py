@@ -1,9 +1,9 @@
 """The data source `snowmelt.fluss`: a Fluss table as a DataFrame, from the lake and from the log that the lake does not have yet.
 
 Spark asks for the schema when a DataFrame is made, and for the plan when it is first used; each in a short-lived process. So a DataFrame
-shows the table as it was at its first use, however often that is repeated, and a new one shows it anew. `docs/guide.md` has examples.
+shows the table as of its first use, also when it is used again, and a new one shows it as of then. `docs/guide.md` has examples.
 
-Values are never changed to fit: what Spark's types can't hold is an error of the task that meets it.
+Values are never changed to fit: a value that Spark's types can't hold is an error of its task.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FlussSource(DataSource):
 
 
 class UnionReader(DataSourceReader):
-    """Made by whoever plans, and pickled for the tasks before it has planned: all that tasks need is in their partitions."""
+    """Made by the planning process and pickled for the tasks before it has planned: all that tasks need is in their partitions."""
 
     def __init__(self, options: Mapping[str, str], schema: Any) -> None:
         self._options = options
@@ -80,13 +80,13 @@ class UnionReader(DataSourceReader):
                     detail=f"{options.table}: {field.name} {field.dataType.simpleString()}, it is {found}",
                     hint="was it made anew? leave the schema out, it is asked for",
                 )
-        # The parent of this process, which ends soon, is Spark's own or ends with it.
+        # The parent of this process, which ends soon, is Spark's own process or ends with it.
         return [InputPartition(task) for task in plan_tasks(options, os.getppid())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task = partition.value
         if not isinstance(task, UnionTask):
-            # Where there is nothing to read Spark still runs one task.
+            # Spark runs one task even if there is nothing to read.
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for batch in run_task(parse_options(self._options), task, schema.names):
@@ -95,8 +95,8 @@ class UnionReader(DataSourceReader):
 
 
 def _type(name: str, kind: FlussType) -> Any:
-    """`name`: of the column, for an error. What is inside of a value may be NULL, whatever Fluss says: Spark's own conversion to Arrow
-    fails at a row that is NULL if a field in it may not be."""
+    """`name`: the column's, for an error. Everything inside a value may be NULL, whatever Fluss says: Spark's own conversion to Arrow
+    fails at a NULL row with a field that is declared not NULL."""
     match kind.root:
         case Root.TIME:
             if not hasattr(spark, "TimeType"):

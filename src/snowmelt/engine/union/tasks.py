@@ -1,12 +1,12 @@
 """What runs in Spark's Python workers: the rows of one share of a union read.
 
 Laws:
-- A task reads what its plan names, all of it, or fails: a log that ends early, a file that is gone, a lease that is over before its
+- A task reads everything in its plan, or fails: a log that ends early, a missing file, a lease that ends before its
   KV snapshot was read to the end. Nothing is read from another place instead.
-- A table with a key: the changes first, then the rows below them, batch by batch, without those that changes touched; then what
-  changes have left. A log table: the rows of the lake, or those of the log, each as it is.
+- A table with a key: first the changes, then the rows below them, batch by batch, without those that changes touched; then the rows
+  that changes have left. A log table: the rows of the lake, or those of the log, as they are.
 
-Memory: the changes of one bucket (`merge`) and a batch of what lies below them.
+Memory: the changes of one bucket (`merge`) and a batch of the rows below them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from snowmelt.errors import InvariantBroken, Unavailable
 from snowmelt.fluss.client import connect_coordinator
 from snowmelt.fluss.formats.batches import KIND
 from snowmelt.fluss.formats.types import Column
-from snowmelt.fluss.log import BucketReader
+from snowmelt.fluss.log import BucketReader, LogAccess
 from snowmelt.fluss.remote import RemoteFiles
 from snowmelt.fluss.snapshots import SnapshotReader
 from snowmelt.fluss.tables import BucketLeader
@@ -42,7 +42,7 @@ class _SplitReading:
         self._task = task
         self._names = list(names)
         target = task.table.versions.target
-        # In a bucket all rows have the same partition.
+        # All rows of a bucket have the same partition.
         self._key: tuple[Column, ...] = tuple(target.column(name) for name in target.primary_key if name not in task.table.partition_key)
         self._needed = [*names, *(column.name for column in self._key if column.name not in names)]
         self._schema = pa.schema([target.column(name).field for name in self._needed])
@@ -53,7 +53,7 @@ class _SplitReading:
         if self._task.leased is None:
             yield from self._rows()
             return
-        # From its beginning: a task that reads a log first is one that reads.
+        # From the start: a task that reads a log first is a reader too.
         with protected(self._options, self._task.leased) as self._protection:
             yield from self._rows()
 
@@ -72,7 +72,7 @@ class _SplitReading:
         yield from (batch.select(self._names) for batch in tail.rows())
 
     def _below(self) -> Iterator[pa.RecordBatch]:
-        """What the changes begin with."""
+        """The rows below the changes."""
         if self._task.files:
             yield from self._kv_snapshot()
         elif self._task.shares:
@@ -98,9 +98,8 @@ class _SplitReading:
                 bucket,
                 self._task.start,
                 self._task.stop,
-                source=leader,
+                access=LogAccess(source=leader, remote=self._remote),
                 versions=table.versions,
-                remote=self._remote,
                 log_format=table.log_format,
             )
             yield from reader.read()

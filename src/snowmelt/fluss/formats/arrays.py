@@ -6,10 +6,10 @@ the slot itself, and its last byte says so. Values are padded to eight bytes. A 
 of values. All numbers are little-endian and of full width, whatever the row around them has.
 
 Laws:
-- Every read is checked against the end of its array. What is wrong is `Corrupt`; no value is guessed, and none is in the text of the error.
-- Values lie in the order of their elements and none in another's bytes, as Fluss writes them. So what is decoded is bounded by the size of
-  the input, however deep arrays nest.
-- A NULL row in an array is a slot in the input, and a value of each field in memory. So all rows of a level may cost `ROWS_BYTES_MAX`.
+- Every read is checked against the end of its array. Wrong bytes are `Corrupt`; no value is guessed, and no error quotes one.
+- Values are in the order of their elements and do not share bytes, as Fluss writes them. So the size of the input bounds what is decoded,
+  however deep arrays nest.
+- A NULL row in an array is a slot in the input, and a value of each field in memory. So all rows of a level may use `ROWS_BYTES_MAX`.
 
 Memory: an arena for each level, bounded by the bytes of the arrays that are handed in, and for rows by `ROWS_BYTES_MAX`.
 """
@@ -64,14 +64,14 @@ from snowmelt.fluss.formats.types import FlussType, Root
 
 _ELEMENTS_MAX = (1 << 31) - 1
 ROWS_BYTES_MAX = 1 << 30
-"""Of the rows in all arrays of a batch, texts and arrays in them aside."""
+"""For the rows in all arrays of a batch, without texts and arrays in them."""
 _PADDING_MAX = 15
-"""A wide decimal of one byte takes sixteen."""
+"""A wide decimal of one byte uses sixteen."""
 
 
 @njit(**JIT)
 def count_elements(buffer, starts, ends, width, offsets):  # type: ignore[no-untyped-def]
-    """Where the elements of each array begin among all; False: an array is shorter than its slots."""
+    """Where the elements of each array begin among all elements; False: an array is shorter than its slots."""
     total = np.int64(0)
     for index in range(starts.shape[0]):
         start = starts[index]
@@ -93,7 +93,7 @@ def count_elements(buffer, starts, ends, width, offsets):  # type: ignore[no-unt
 def fill_elements(  # type: ignore[no-untyped-def]
     buffer, starts, ends, offsets, kind, width, limit_high, limit_low, nullable, valid_at, fixed_at, heap_at, heap_used, memory,
 ):  # fmt: skip
-    """Decode the elements of arrays that `count_elements` has looked at. There is room for all of them."""
+    """Decode the elements of arrays that `count_elements` has checked. There is room for all of them."""
     used = np.int64(0)
     for index in range(starts.shape[0]):
         start = starts[index]
@@ -103,7 +103,7 @@ def fill_elements(  # type: ignore[no-untyped-def]
         count = offsets[index + 1] - offsets[index]
         nulls = start + 4
         slots = nulls + ((count + 31) >> 5) * 4
-        # Where the next value outside of its slot may begin.
+        # The least place of the next value that is not in its slot.
         free = slots + count * width
         for element in range(count):
             row = offsets[index] + element

@@ -1,17 +1,17 @@
 """Fluss' log record batches into Arrow.
 
 A batch is a header, a vector of change kinds unless all its rows were appended, and the body: one Arrow message without its schema, its
-buffers plain or packed (LZ4 frames, Zstandard), or compacted rows. All numbers are little-endian. Its offsets go from `base` to `last`, of
-which the first `rows` have rows; a batch without rows still takes its offsets.
+buffers plain or packed (LZ4 frames, Zstandard), or compacted rows. All numbers are little-endian. Its offsets are `base` to `last`; the
+first `rows` of them have rows. A batch without rows still takes its offsets.
 
 Laws:
-- A batch is taken only whole and with a right checksum, and only by the schema that its header names. Bytes that end inside a batch are
-  an answer that was cut at its limit: what is whole counts.
-- Base offsets go up without a gap inside one answer. The log has none, so one is a sign of lost bytes.
-- A body is validated in full before it is handed out: offsets of its values are the sender's, and a checksum is no proof of them.
+- Only a whole batch with a right checksum is taken, and only by the schema that its header names. If the bytes end inside a batch, the
+  answer was cut at its limit: the whole batches count.
+- Base offsets have no gap inside one answer. The log has none, so a gap is a sign of lost bytes.
+- A body is validated in full before it is handed out: the sender wrote the offsets of its values, and a checksum does not prove them.
 
-Memory: a batch at a time, copied once, its buffers unpacked. A batch costs some 0.3 ms whatever its size, mostly Zstandard's, which packs
-logs unless Fluss is told otherwise; so a log of batches of a few rows is slow to read.
+Memory: a batch at a time, copied once, its buffers unpacked. A batch costs about 0.3 ms whatever its size, mostly for Zstandard, the
+default for logs; so a log of batches of a few rows is slow to read.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ SYSTEM_FIELDS: Final = (
     pa.field(TIMESTAMP, pa.timestamp("ms", "UTC"), nullable=False),
     pa.field(KIND, pa.int8(), nullable=False),
 )
-"""Behind a table's own columns in every batch that is read: the place of a row in the log of its bucket, the time of its commit, and its
-kind of change as Paimon counts them. Rows of a KV snapshot have -1, -1 ms and an insert, as Fluss' own service writes them."""
+"""These columns follow a table's own ones in every batch that is read: the row's offset in the log of its bucket, the time of its commit,
+and its kind of change in Paimon's numbers. Rows of a KV snapshot have -1, -1 ms and an insert, as Fluss' own service writes them."""
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 0, 1, 2, 3
 
@@ -54,20 +54,20 @@ _PREFIX: Final = struct.Struct("<qibq")
 """Base offset, length of what follows it, version, time of the commit."""
 _LENGTH_END: Final = 12
 _REST: Final = struct.Struct("<IhBiqii")
-"""Checksum of all behind it, schema, attributes, last offset less the first, writer and its sequence, rows."""
+"""Checksum of everything after it, schema, attributes, last offset less the first, writer and its sequence, rows."""
 _REST_AT: Final = {0: _PREFIX.size, 1: _PREFIX.size + 4}
-"""From version 1 on the leader's epoch stands between the two."""
+"""From version 1 on the leader's epoch is between the two."""
 _CHECKSUM_BYTES: Final = 4
 _APPEND_ONLY: Final = 1
 _ALONE: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
 _RECORD_BYTES: Final = 5
-"""Before a compacted row: the length of what follows, which counts the byte behind it, and that byte, its kind of change."""
+"""Before a compacted row: the length of what follows, including the next byte, and that byte, its kind of change."""
 
 
 @njit(**JIT)
 def _records(data, starts, ends, kinds):  # type: ignore[no-untyped-def]
-    """Where rows and their kinds lie in a body of compacted rows; False if they don't fill it exactly."""
+    """Where the rows and their kinds are in a body of compacted rows; False if they don't fill it exactly."""
     at = np.int64(0)
     for row in range(starts.shape[0]):
         if data.shape[0] - at < _RECORD_BYTES:
@@ -84,7 +84,7 @@ def _records(data, starts, ends, kinds):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBatch:
-    """A batch whose checksum is right. `data` is its part behind the header."""
+    """A batch whose checksum is right. `data` is the part after the header."""
 
     base: int
     last: int
@@ -94,7 +94,7 @@ class LogBatch:
     append_only: bool
     data: memoryview
     writer: int
-    """Who wrote it, and how many batches that writer had written to the bucket before; both -1 where nobody counts."""
+    """The writer, and the number of batches that it had written to the bucket before; both -1 for a writer without numbers."""
     sequence: int
 
     @property
@@ -103,7 +103,7 @@ class LogBatch:
 
 
 def log_batches(data: bytes | memoryview, *, from_offset: int) -> Iterator[LogBatch]:
-    """The batches of one answer that hold offsets from `from_offset` on. What is cut off at its end is left out."""
+    """The batches of one answer with offsets from `from_offset` on. A batch that is cut off at the end is left out."""
     view = memoryview(data).cast("B").toreadonly()
     at = 0
     expected: int | None = None
@@ -143,7 +143,7 @@ def log_batches(data: bytes | memoryview, *, from_offset: int) -> Iterator[LogBa
 
 
 class _WireForm:
-    """How batches of one schema are read into the plan's."""
+    """How batches of one schema are read as the plan's schema."""
 
     def __init__(self, versions: Versions, schema_id: int) -> None:
         schema = pa.schema([pa.field(column.name, column.type.wire) for column in versions.by_id[schema_id].columns])
@@ -151,11 +151,11 @@ class _WireForm:
         places = versions.places(schema_id) or ()
         from_place = {place: column for column, place in enumerate(places)}
         self.columns = [(from_place.get(place), column.type) for place, column in enumerate(versions.target.columns)]
-        """For each column of the plan: which of the batch it is, if any, and its type."""
+        """For each column of the plan: its place in the batch, if any, and its type."""
 
 
 class BatchDecoder:
-    """Rows of one table's log, of the plan's schema and with the system's columns behind. One thread uses it."""
+    """Rows of one table's log in the plan's schema, followed by the system's columns. One thread uses it."""
 
     def __init__(self, versions: Versions, log_format: str) -> None:
         if log_format not in ("ARROW", "COMPACTED"):
@@ -169,7 +169,7 @@ class BatchDecoder:
         self._rows = RowDecoder(versions) if log_format == "COMPACTED" else None
 
     def decode(self, batch: LogBatch) -> Iterator[pa.RecordBatch]:
-        """Its rows. The caller has seen to it that the plan knows its schema."""
+        """Its rows. The caller has checked that the plan knows its schema."""
         if batch.rows == 0:
             return
         if self._rows is None:
@@ -187,8 +187,8 @@ class BatchDecoder:
 
     def _arrow(self, batch: LogBatch, body: memoryview) -> list[pa.Array]:
         form = self._forms[batch.schema_id]
-        # As a stream of one batch, because a batch alone can't be read without Arrow's threads, and they cost more than they bring. In a
-        # place of its own: buffers lie on multiples of eight from where it begins, and readers rely on that.
+        # As a stream of one batch: Arrow can read a batch alone only with its threads, and they cost more than they bring. In a buffer of
+        # its own: the buffers are aligned to eight bytes from its beginning, and readers rely on that.
         stream = pa.py_buffer(b"".join((form.head, body)))
         try:
             found = pa.ipc.open_stream(stream, options=_ALONE).read_next_batch()
@@ -231,16 +231,16 @@ class BatchDecoder:
 
 
 def _fitted(array: pa.Array, kind: FlussType, around: pa.Array | None = None) -> pa.Array | None:
-    """An array of the log as readers of ours hand it out; None: it has a NULL where none may be.
+    """An array of the log in the form that our readers return; None: it has a NULL where none is allowed.
 
-    `around`: whether each of the rows that it is a field of is there. What is in a row that is NULL means nothing.
+    `around`: whether each row that contains this field is there. The content of a row that is NULL means nothing.
     """
     if not kind.nullable and array.null_count:
         nulls = array.is_null() if around is None else pc.and_(array.is_null(), around)
         if pc.any(nulls).as_py():
             return None
     if not kind.nested:
-        # Fluss keeps milliseconds of a day; what a finer unit has beyond them is zero.
+        # Fluss keeps milliseconds of a day; a finer unit is zero beyond them.
         found = array if array.type == kind.arrow else array.cast(kind.arrow, safe=kind.root is not Root.TIME)
         return found if array.null_count else without_nulls(found)
     children: list[pa.Array | None]
@@ -250,7 +250,7 @@ def _fitted(array: pa.Array, kind: FlussType, around: pa.Array | None = None) ->
         case Root.MAP:
             entries = array.values
             parts = [_fitted(entries.field(place), child) for place, child in enumerate(kind.children)]
-            # Entries are never NULL, and what is made of them must not say that they may be.
+            # Entries are never NULL, so their type must not allow it.
             whole = not entries.null_count and all(part is not None for part in parts)
             fields = [kind.arrow.key_field, kind.arrow.item_field]
             children = [pa.StructArray.from_arrays(parts, fields=fields) if whole else None]

@@ -1,10 +1,10 @@
-"""In which bucket Fluss puts a row, for many rows at once.
+"""The buckets of rows by Fluss' rules, for many rows at once.
 
-A row's bucket key is encoded to bytes and hashed. Tables without a lake, or with Lance, encode it as compacted values one behind the other;
-tables whose own `table.datalake.format` is Paimon encode it as Paimon's binary row, so that a row has the same bucket in both. What
-decides is the table's property alone, whatever the cluster tiers to.
+A row's bucket key is encoded to bytes and hashed. Tables without a lake, or with Lance, encode it as compacted values in a row.
+Tables whose own `table.datalake.format` is Paimon encode it as Paimon's binary row, so that a row has the same bucket in both. Only
+the table's property decides, whatever the cluster tiers to.
 
-The encoding goes column by column (`packing`), so no row becomes a Python object.
+The encoding works column by column (`packing`), so no row becomes a Python object.
 
 Memory: the encoded keys of the rows that were handed in.
 """
@@ -53,7 +53,7 @@ def _finished(hashed):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def _hashes(data, ends, hashes):  # type: ignore[no-untyped-def]
-    """Murmur3 of each row's bytes, by words; bytes that are no whole word go one by one, each as a signed number."""
+    """Murmur3 of each row's bytes, by words; the rest bytes one by one, each as a signed number."""
     start = np.int64(0)
     for row in range(ends.shape[0]):
         end = ends[row]
@@ -71,7 +71,7 @@ def _hashes(data, ends, hashes):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def _fluss_buckets(hashes, count, buckets):  # type: ignore[no-untyped-def]
-    """Fluss hashes the hash once more, and takes what is not negative."""
+    """Fluss hashes the hash once more, and takes the absolute value."""
     for row in range(hashes.shape[0]):
         hashed = _finished(np.uint32(_mixed(np.uint32(0), np.uint32(hashes[row])) ^ np.uint32(4)))
         value = np.int64(np.int32(hashed))
@@ -82,7 +82,7 @@ def _fluss_buckets(hashes, count, buckets):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def _put_words(values, valid, place, nulls, starts, data):  # type: ignore[no-untyped-def]
-    """Numbers in the fixed part of Paimon's row, eight bytes each; NULL has its bit, behind the byte of the row's kind."""
+    """Numbers in the fixed part of Paimon's row, eight bytes each. The bits of NULLs follow the byte of the row's kind."""
     for row in range(values.shape[0]):
         if valid[row]:
             store64(data, starts[row] + nulls + 8 * place, np.uint64(values[row]))
@@ -92,7 +92,7 @@ def _put_words(values, valid, place, nulls, starts, data):  # type: ignore[no-un
 
 @njit(**JIT)
 def _put_texts(offsets, heap, valid, place, nulls, starts, cursors, data, padded):  # type: ignore[no-untyped-def]
-    """Short values in the fixed part, their length in its last byte; others behind it, padded to words, or to `padded` bytes."""
+    """Short values in the fixed part, their length in its last byte; others after it, padded to words, or to `padded` bytes."""
     for row in range(starts.shape[0]):
         field = starts[row] + nulls + 8 * place
         size = np.int64(offsets[row + 1] - offsets[row])
@@ -111,7 +111,7 @@ def _put_texts(offsets, heap, valid, place, nulls, starts, cursors, data, padded
 
 @njit(**JIT)
 def _put_instants(millis, nanos, valid, place, nulls, starts, cursors, data):  # type: ignore[no-untyped-def]
-    """Milliseconds behind the fixed part, nanoseconds in it."""
+    """Milliseconds after the fixed part, nanoseconds in it."""
     for row in range(starts.shape[0]):
         if valid[row]:
             store64(data, cursors[row], np.uint64(millis[row]))
@@ -137,11 +137,11 @@ class Bucketing:
         self._paimon = lake == "paimon"
 
     def buckets(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
-        """The bucket of each row, int32. Columns are those that readers hand out."""
+        """The bucket of each row, int32. The columns are as our readers return them."""
         return self.of_keys(*self.keys(batch))
 
     def keys(self, batch: pa.RecordBatch) -> tuple[Bytes, Longs]:
-        """The key of each row as it is hashed: all bytes, and where each ends. Where the bucket key is the primary key, rows are stored
+        """The hashed key of each row: all bytes, and where each key ends. Where the bucket key is the primary key, rows are stored
         under these bytes."""
         columns = [batch.column(column.name) for column in self._key]
         return self._paimon_keys(columns, batch.num_rows) if self._paimon else compacted_keys(self._key, columns, batch.num_rows)
@@ -192,18 +192,18 @@ class Bucketing:
 
 
 def compacted_keys(key: Sequence[Column], columns: Sequence[pa.Array], rows: int) -> tuple[Bytes, Longs]:
-    """Keys as Fluss' own store has them, one behind the other, and where each ends. Two keys are the same if their bytes are."""
+    """Keys as Fluss' own store has them: all bytes, and where each key ends. Two keys are the same if their bytes are."""
     pieces: list[Piece] = []
     for column, array in zip(key, columns, strict=True):
         check(not array.null_count, "a key of Fluss has a NULL", column.name)
         pieces += compacted(column.type, array)
-    live: Mask = np.full(rows, True)
+    filled: Mask = np.full(rows, True)
     sizes: Longs = np.zeros(rows, np.int64)
     for piece in pieces:
-        measure(piece, live, sizes)
+        measure(piece, filled, sizes)
     ends = np.cumsum(sizes)
     at = ends - sizes
     data: Bytes = np.zeros(int(ends[-1]) if rows else 0, np.uint8)
     for piece in pieces:
-        put(piece, live, at, data)
+        put(piece, filled, at, data)
     return data, ends

@@ -1,16 +1,16 @@
 """Rows as Fluss' key-value store keeps them, into Arrow: one compiled function for all tables, driven by arrays of kinds.
 
-A row is a bitmap of NULLs, then its values one behind the other without places or padding. Numbers of 32 and 64 bits, days, times and
-lengths are groups of seven bits, lowest first, negative ones at full length; the rest is little-endian. In front stands the id of the
-schema that it was written with; rows of several schemas lie side by side, and columns that one lacks are NULL.
+A row is a bitmap of NULLs, then its values, without padding. Numbers of 32 and 64 bits, days, times and
+lengths are groups of seven bits, lowest first, negative ones at full length; the rest is little-endian. The id of the schema that a row was
+written with comes first. Rows of several schemas are mixed, and columns that a schema lacks are NULL.
 
-A nested value lies in its row like bytes: its length, then an array or map (`arrays`), or a row. The kernel of a row only says where it is;
-what is in it is decoded after it, for all rows of a batch at once.
+A nested value is stored like bytes: its length, then an array or map (`arrays`), or a row. The kernel of a row only says where it is;
+its content is decoded afterwards, for all rows of a batch at once.
 
 Laws:
 - Every read is checked against the end of its row, every write against the room of its heap, and a row ends exactly where its last
-  value does. What is wrong is `Corrupt`; no value is guessed, and none is in the text of the error.
-- A row that doesn't fit ends its batch: it is taken back whole and begins the next one.
+  value does. Wrong bytes are `Corrupt`; no value is guessed, and no error quotes one.
+- A row that doesn't fit ends its batch: all of it is undone, and it begins the next batch.
 
 Memory: a batch's arena (`columnar.arena`), bounded by `rows_max` and by the bytes of the rows that were handed in.
 """
@@ -71,12 +71,12 @@ SCHEMA_IN_ROW: Final = -1
 # Slots of the kernel's state.
 INDEX, ROWS, COLUMN, NEED, SCHEMA = 0, 1, 2, 3, 4
 STATE_SLOTS = 5
-"""INDEX is the row of the input that comes next; COLUMN and NEED tell the heap that ended a batch, SCHEMA the id that is not known."""
+"""INDEX is the next row of the input; COLUMN and NEED name the heap that ended a batch, SCHEMA the unknown id."""
 
 _HEAP_BYTES_FIRST: Final = 1 << 16
 _OFFSETS_MAX: Final = (1 << 31) - 1
 _NESTED_BYTES_MAX: Final = 1 << 28
-"""Of rows with nested values in one batch, as they are in memory at most, unless it is of one row."""
+"""For rows with nested values in one batch, by their greatest size in memory. A batch of one row may exceed it."""
 
 
 @njit(**JIT)
@@ -84,9 +84,9 @@ def fill(  # type: ignore[no-untyped-def]
     buffer, starts, ends, schema_id, program_of, first, kind, target, limit_high, limit_low, nullable, absent_first, absent,
     valid_at, fixed_at, heap_at, heap_room, heap_used, memory, rows_max, state,
 ):  # fmt: skip
-    """Decode rows from where `state` says until the input or the room ends.
+    """Decode rows from the place in `state` until the input or the room ends.
 
-    It calls nothing that takes an array: each such call counts references, and they halve its speed.
+    It calls nothing that takes an array: each such call counts references, which halves its speed.
     """
     row = state[ROWS]
     index = state[INDEX]
@@ -163,7 +163,7 @@ def fill(  # type: ignore[no-untyped-def]
                     state[NEED] = v
                     full = True
                     break
-                # Short values, which most are, go as whole words: heaps have room behind their end for the surplus.
+                # Short values, which most are, are copied as whole words: heaps have room for the surplus after their end.
                 if v <= 256 and q + v + 16 <= buffer.shape[0]:
                     done = 0
                     while done < v:
@@ -231,7 +231,7 @@ def fill(  # type: ignore[no-untyped-def]
             elif k == SECONDS:
                 store64(memory, f + 8 * row, np.uint64(whole_seconds(v)))
             elif k == TIME or k == TIME_SECONDS:
-                # No day has other milliseconds. Whole seconds are handed out as milliseconds.
+                # A day has no other milliseconds. Whole seconds are handed out as milliseconds.
                 if v < 0 or v >= 86400000:
                     return CORRUPT
                 store32(memory, f + 4 * row, np.uint64(v // 1000 * 1000 if k == TIME_SECONDS else v))
@@ -271,7 +271,7 @@ def fill(  # type: ignore[no-untyped-def]
             else:
                 return CORRUPT
         if full:
-            # Heaps end where the row began, its values are valid again until found NULL.
+            # Undo the row: its heaps end where it began, and its values count as valid until a NULL is found.
             for c in range(valid_at.shape[0]):
                 if heap_room[c] > 0:
                     heap_used[c] = np.int64(load32(memory, fixed_at[c] + 4 * row))
@@ -292,7 +292,7 @@ def fill(  # type: ignore[no-untyped-def]
 
 
 class _Programs:
-    """What the kernel is driven by: a program per schema, its columns in the order of its rows."""
+    """The tables that drive the kernel: a program per schema, its columns in the order of its rows."""
 
     def __init__(self, versions: Versions) -> None:
         self.program_of: Longs = np.full(max(versions.by_id) + 1, -1, np.int64)
@@ -351,7 +351,7 @@ class RowDecoder:
         count = starts.shape[0]
         while state[INDEX] < count:
             state[ROWS] = 0
-            # A batch for few rows gets a small arena.
+            # A batch of few rows gets a small arena.
             rows_max = min(self._rows_max, count - int(state[INDEX]))
             if any(self._nested):
                 rows_max = _rows_within(starts, ends, int(state[INDEX]), rows_max, self._nested_bytes_max)
@@ -406,7 +406,7 @@ class RowDecoder:
 
 
 def _rows_within(starts: Longs, ends: Longs, first: int, rows_max: int, bytes_max: int) -> int:
-    """How many rows' nested values fit into one batch, at least one: Arrow counts what is in them with 31 bits."""
+    """How many rows' nested values fit into one batch, at least one: Arrow counts their content with 31 bits."""
     sizes = np.cumsum((ends - starts)[first : first + rows_max])
     return max(1, int(np.searchsorted(sizes, bytes_max, side="right")))
 
@@ -422,7 +422,7 @@ def _nested(kind: FlussType, name: str) -> Nested:
 
 
 class _RowsInRows(Nested):
-    """Rows inside of rows, arrays and maps: as those of a table, without the schema's id."""
+    """Rows inside rows, arrays and maps: like those of a table, without the schema's id."""
 
     def __init__(self, kind: FlussType, name: str) -> None:
         columns = (

@@ -1,6 +1,6 @@
-"""How values of Fluss' types lie in an arena, and what compiled code makes of their bytes, in rows (`compacted`) and `arrays` alike.
+"""The form of values of Fluss' types in an arena, and how compiled code decodes them, in rows (`compacted`) and `arrays` alike.
 
-Values are those that Fluss' log has for the same row: seconds out of milliseconds are cut towards zero, as the server cuts them.
+Values equal those of Fluss' log for the same row: milliseconds are cut to seconds towards zero, as the server cuts them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from snowmelt.columnar.memory import JIT, copy, load64, store32, store64, valid_
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.fluss.formats.types import COMPACT_DECIMAL_DIGITS, COMPACT_TIMESTAMP_DIGITS, FlussType, Root
 
-# Kinds of values, as kernels know them. In a row those from INT on begin with a number in groups of seven bits, of which those from BIGINT
-# on have up to 64 bits.
+# Kinds of values for kernels. In a row those from INT on begin with a number in groups of seven bits; from BIGINT on it has up to 64 bits.
 BOOL, BYTE, SHORT, WORD, LONG = 0, 1, 2, 3, 4
 INT, TIME, TIME_SECONDS, TEXT, DECIMAL_BYTES, NESTED = 5, 6, 7, 8, 9, 10
 BIGINT, SECONDS, MICROS, NANOS, DECIMAL = 11, 12, 13, 14, 15
@@ -27,17 +26,17 @@ BIGINT, SECONDS, MICROS, NANOS, DECIMAL = 11, 12, 13, 14, 15
 DONE, BATCH_FULL, HEAP_TOO_SMALL, CORRUPT, UNKNOWN_SCHEMA, OUT_OF_RANGE = 0, 1, 2, 3, 4, 5
 
 SLOT_BYTES = 8
-"""Of an element that is nested, in an array."""
+"""The slot of a nested element in an array."""
 
 ABSENT = -1
-"""As the start of a nested value: it is NULL, or something around it is."""
+"""The start of a nested value that is NULL, or is in something that is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     kind: int
     storage: Storage
-    """Of NESTED: where the value starts and ends in the input."""
+    """Of NESTED: start and end of the value in the input."""
     limit: int = 0
 
 
@@ -82,7 +81,7 @@ def whole_seconds(millis):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def store_time(memory, at, kind, millis):  # type: ignore[no-untyped-def]
-    """Milliseconds of a day, or its whole seconds as milliseconds; False: no day has so many."""
+    """Milliseconds of a day, or its whole seconds as milliseconds; False: a day has fewer."""
     if millis < 0 or millis >= 86400000:
         return False
     store32(memory, at, np.uint64(millis // 1000 * 1000 if kind == TIME_SECONDS else millis))
@@ -91,7 +90,7 @@ def store_time(memory, at, kind, millis):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def store_instant(memory, at, kind, millis, nanos):  # type: ignore[no-untyped-def]
-    """Micro- or nanoseconds, whichever the kind has, of milliseconds and the nanoseconds beyond them; how it ended."""
+    """Micro- or nanoseconds, by the kind, from milliseconds and the nanoseconds beyond them. The answer is how it ended."""
     if nanos < 0 or nanos > 999999:
         return CORRUPT
     if kind == MICROS:
@@ -120,7 +119,7 @@ def store_decimal(memory, at, value, limit_low):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def store_wide_decimal(memory, at, buffer, q, size, limit_high, limit_low):  # type: ignore[no-untyped-def]
-    """1 to 16 bytes, the highest first, which the caller has; False: it has too many digits."""
+    """1 to 16 bytes, the highest first, checked by the caller; False: it has too many digits."""
     negative = buffer[q] & 0x80 != 0
     high = np.uint64(0xFFFFFFFFFFFFFFFF) if negative else np.uint64(0)
     low = high
@@ -143,7 +142,7 @@ def store_wide_decimal(memory, at, buffer, q, size, limit_high, limit_low):  # t
 
 @njit(**JIT)
 def store_text(memory, at, buffer, q, size):  # type: ignore[no-untyped-def]
-    """Short values, which most are, go as whole words: heaps have room behind their end for the surplus."""
+    """Short values, which most are, are copied as whole words: heaps have room for the surplus after their end."""
     if size <= 256 and q + size + 16 <= buffer.shape[0]:
         done = 0
         while done < size:
@@ -155,7 +154,7 @@ def store_text(memory, at, buffer, q, size):  # type: ignore[no-untyped-def]
 
 
 def plain_array(arena: Arena, place: int, kind: FlussType, rows: int, name: str, *, nulls: int = -1) -> pa.Array:
-    """A column of an arena that a kernel has filled, if it is not nested. `name`: for an error; `nulls`: as many as there are, if known."""
+    """A column of an arena that a kernel has filled, if it is not nested. `name`: for an error; `nulls`: their number, if known."""
     if kind.root is Root.BOOLEAN:
         found = arena.array(place, pa.uint8(), rows, nulls=nulls).cast(pa.bool_())
         return found if nulls else without_nulls(found)
@@ -165,7 +164,7 @@ def plain_array(arena: Arena, place: int, kind: FlussType, rows: int, name: str,
 
 
 def without_nulls(array: pa.Array) -> pa.Array:
-    """An array that has none, and says so: of one that was cast Arrow counts them anew, and a map of such keys ends the process."""
+    """An array without NULLs that says so. After a cast Arrow counts them again, and a map with such keys would crash."""
     return pa.Array.from_buffers(array.type, len(array), [None, *array.buffers()[1:]], 0, array.offset)
 
 
@@ -192,15 +191,15 @@ def beyond() -> SourceDrift:
 
 
 def width_of(kind: FlussType) -> int:
-    """Bytes that a value costs in memory though it is NULL and takes nothing of the input: of a row those of all its fields."""
+    """The memory of a value that is NULL and has no bytes in the input; for a row, the sum of all its fields."""
     if kind.root is Root.ROW:
         return sum(map(width_of, kind.children))
-    # What is decoded of an array or map has offsets, beside where it lies in the input.
+    # A decoded array or map has offsets, besides its place in the input.
     return form_of(kind).storage.width + (16 if kind.nested else 1)
 
 
 def growth_of(kind: FlussType) -> int:
-    """How many times as large as the input what is decoded of it may get, at most: an element that is NULL is a slot and no more."""
+    """How much larger than its input a decoded value can get, at most: an element that is NULL is only a slot."""
     growth = max(map(growth_of, kind.children), default=1)
     return max(growth, *(-(-width_of(child) // SLOT_BYTES) for child in kind.children)) if kind.root in (Root.ARRAY, Root.MAP) else growth
 

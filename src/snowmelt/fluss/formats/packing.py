@@ -1,11 +1,11 @@
 """Columns of Arrow into Fluss' compacted bytes, for many rows at once.
 
-A value is one or two pieces: numbers in groups of seven bits, numbers of so many bytes, or bytes. Each piece of a column is measured for
-all rows, then put at every row's place; so no row becomes a Python object. Keys and whole rows are made of the same pieces.
+A value is one or two pieces: numbers in groups of seven bits, numbers of a fixed number of bytes, or bytes. Each piece of a column is
+measured for all rows, then written at every row's place; so no row becomes a Python object. Keys and whole rows consist of such pieces.
 
 Laws:
-- A row that is not `live` for a piece has nothing of it: a NULL, or a row that is left out. What lies under a NULL is never looked at.
-- The caller has made room for what `measure` says; nothing here looks for an end.
+- A row that is not `filled` for a piece has no bytes of it: a NULL, or a row that is left out. The content under a NULL is never read.
+- The caller has reserved what `measure` says; nothing here checks for an end.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ Piece = Varints | PlainNumbers | Heap
 
 
 @njit(**JIT)
-def _varint_sizes(values, live, sizes):  # type: ignore[no-untyped-def]
+def _varint_sizes(values, filled, sizes):  # type: ignore[no-untyped-def]
     for row in range(values.shape[0]):
-        if live[row]:
+        if filled[row]:
             left = np.uint64(values[row]) >> np.uint64(7)
             size = 1
             while left:
@@ -64,9 +64,9 @@ def _varint_sizes(values, live, sizes):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def _put_varints(values, live, at, data):  # type: ignore[no-untyped-def]
+def _put_varints(values, filled, at, data):  # type: ignore[no-untyped-def]
     for row in range(values.shape[0]):
-        if live[row]:
+        if filled[row]:
             left = np.uint64(values[row])
             target = at[row]
             while left > np.uint64(0x7F):
@@ -78,10 +78,10 @@ def _put_varints(values, live, at, data):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def _put_plain(values, size, live, at, data):  # type: ignore[no-untyped-def]
+def _put_plain(values, size, filled, at, data):  # type: ignore[no-untyped-def]
     """The low bytes of numbers."""
     for row in range(values.shape[0]):
-        if live[row]:
+        if filled[row]:
             left = np.uint64(values[row])
             for i in range(size):
                 data[at[row] + i] = np.uint8(left & np.uint64(0xFF))
@@ -90,34 +90,34 @@ def _put_plain(values, size, live, at, data):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def _put_heap(offsets, heap, live, at, data):  # type: ignore[no-untyped-def]
+def _put_heap(offsets, heap, filled, at, data):  # type: ignore[no-untyped-def]
     for row in range(at.shape[0]):
-        if live[row]:
+        if filled[row]:
             size = offsets[row + 1] - offsets[row]
             copy(data, at[row], heap, offsets[row], size)
             at[row] += size
 
 
-def measure(piece: Piece, live: Mask, sizes: Longs) -> None:
-    """Add to `sizes` what a piece takes of each row."""
+def measure(piece: Piece, filled: Mask, sizes: Longs) -> None:
+    """Add to `sizes` the bytes that a piece needs in each row."""
     match piece:
         case Varints(values):
-            _varint_sizes(values, live, sizes)
+            _varint_sizes(values, filled, sizes)
         case PlainNumbers(_, width):
-            sizes += width * live
+            sizes += width * filled
         case Heap(offsets, _):
-            sizes += np.where(live, np.diff(offsets), 0)
+            sizes += np.where(filled, np.diff(offsets), 0)
 
 
-def put(piece: Piece, live: Mask, at: Longs, data: Bytes) -> None:
-    """Write a piece of each row at its place, and move the place behind it."""
+def put(piece: Piece, filled: Mask, at: Longs, data: Bytes) -> None:
+    """Write a piece of each row at its place, and move the place to its end."""
     match piece:
         case Varints(values):
-            _put_varints(values, live, at, data)
+            _put_varints(values, filled, at, data)
         case PlainNumbers(values, width):
-            _put_plain(values, width, live, at, data)
+            _put_plain(values, width, filled, at, data)
         case Heap(offsets, heap):
-            _put_heap(offsets, heap, live, at, data)
+            _put_heap(offsets, heap, filled, at, data)
 
 
 def compacted(kind: FlussType, array: pa.Array) -> list[Piece]:
@@ -141,7 +141,7 @@ def compacted(kind: FlussType, array: pa.Array) -> list[Piece]:
 
 
 def number_of(kind: FlussType, array: pa.Array) -> tuple[Longs, int]:
-    """Values as numbers, and in how many bytes Fluss stores them where it stores them plainly. NULL is any number."""
+    """Values as numbers, and the number of bytes in which Fluss stores plain ones. NULL is any number."""
     if kind.root is Root.DECIMAL:
         words = np.frombuffer(_fixed_buffer(array), np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
         return np.ascontiguousarray(words[::2]), 8
@@ -170,7 +170,7 @@ def _fixed_buffer(array: pa.Array) -> pa.Buffer:
 
 
 def heap_of(array: pa.Array) -> tuple[Longs, Bytes]:
-    """Offsets and bytes. NULLs have no length here, whatever lies under them."""
+    """Offsets and bytes. NULLs have no length here, whatever content is under them."""
     if array.null_count:
         array = pc.fill_null(array, b"" if pa.types.is_binary(array.type) else "")
     _, offsets, heap = array.buffers()
@@ -188,7 +188,7 @@ def _big_endian(words, offsets, heap):  # type: ignore[no-untyped-def]
         sign = np.int64(high) >> 63
         size = 16
         while size > 1:
-            # A byte goes if the next one has the same sign.
+            # A byte is dropped if the next one has the same sign.
             bits = np.uint64(8 * (size - 1))
             top = np.int64(high >> (bits - np.uint64(64)) if size > 8 else low >> bits) & 0xFF
             below = np.uint64(8 * (size - 2))

@@ -1,13 +1,13 @@
 """The schemas of a Fluss table as its server describes them, and what their columns are in Arrow and in Paimon.
 
-A column has three forms. `wire` is the one of Arrow batches in Fluss' log. `arrow` is the one that readers of ours hand out, the
-same for a row out of a KV snapshot and out of the log; it is the one in which Paimon's writer takes the column. `paimon` is the type
-that Fluss' own coordinator gives it in the lake.
+A column has three forms. `wire` is its form in Arrow batches of Fluss' log. `arrow` is the form that our readers return, the
+same for a row of a KV snapshot and of the log; Paimon's writer takes it. `paimon` is the type that Fluss' own coordinator gives it in
+the lake.
 
 Laws:
-- A column is its id, as in the lake: a row of an older schema is read by ids, and what it lacks is NULL.
-- Times of day are milliseconds, whatever their precision says: Fluss stores no more of them.
-- A type that can't be read is refused as soon as a schema is read; nothing of such a table is read by halves.
+- A column is identified by its id, as in the lake: a row of an older schema is read by ids, and columns that it lacks are NULL.
+- Times of day are milliseconds, whatever their precision: Fluss stores no more.
+- A type that can't be read is refused as soon as a schema is read; such a table is not read in part.
 - Arrays, maps and rows nest as deep as `_DEPTH_MAX`, and are never part of a key. Keys of maps are never NULL.
 """
 
@@ -29,11 +29,11 @@ COMPACT_TIMESTAMP_DIGITS: Final = 3
 
 _COLUMNS_MAX: Final = 10_000
 _DEPTH_MAX: Final = 32
-"""Of types in types. Arrow's readers have a limit of 64, and a map takes two levels of it."""
+"""For types in types. Arrow's readers have a limit of 64, and a map takes two levels of it."""
 
 
 class Root(StrEnum):
-    """The names that Fluss gives its types."""
+    """Fluss' names of its types."""
 
     BOOLEAN = "BOOLEAN"
     TINYINT = "TINYINT"
@@ -100,7 +100,7 @@ class FlussType:
 
     @staticmethod
     def map(key: FlussType, value: FlussType, nullable: bool = True) -> FlussType:
-        """Its keys are not NULL, whatever `key` says: so it is in Fluss."""
+        """Its keys are not NULL, whatever `key` says, as in Fluss."""
         return FlussType(root=Root.MAP, nullable=nullable, children=(replace(key, nullable=False), value))
 
     @staticmethod
@@ -120,7 +120,7 @@ class FlussType:
     def wire(self) -> pa.DataType:
         match self.root:
             case Root.MAP:
-                # The same buffers. Arrow's library ends the process at a map with a key that is NULL, so it shall not see one unchecked.
+                # The same buffers. Arrow's library crashes on a map with a NULL key, so it must not see one unchecked.
                 key, value = (child.wire for child in self.children)
                 return pa.list_(pa.struct({"key": key, "value": value}))
             case Root.ARRAY | Root.ROW:
@@ -166,7 +166,7 @@ class FlussType:
 
     @property
     def paimon(self) -> str | dict[str, Any]:
-        """As Paimon's schema files have it, but for the ids of a row's fields, which are the table's to give."""
+        """As in Paimon's schema files, without the ids of a row's fields, which the table gives."""
         match self.root:
             case Root.ARRAY | Root.MAP | Root.ROW:
                 return self._nested_paimon()
@@ -198,7 +198,7 @@ class FlussType:
 
     @property
     def json(self) -> dict[str, Any]:
-        """As Fluss writes a type down, but for the ids of a row's fields, which are the table's to give."""
+        """As Fluss writes a type, without the ids of a row's fields, which the table gives."""
         described: dict[str, Any] = {"type": self.root.value}
         if not self.nullable:
             described["nullable"] = False
@@ -253,7 +253,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The schema that a plan reads with, and all that rows may have been written with: those up to it."""
+    """The schema that a plan reads with, and all older ones, with which rows may have been written."""
 
     target: Schema
     by_id: Mapping[int, Schema]
@@ -266,9 +266,9 @@ class Versions:
         return Versions(schema, {schema.id: schema})
 
     def places(self, schema_id: int) -> tuple[int, ...] | None:
-        """For each column of that schema its place in the target; None: that schema is not known.
+        """For each column of that schema its place in the target; None: the schema is unknown.
 
-        Fluss only adds columns. Should it learn to drop or retype them, nothing is guessed.
+        Fluss only adds columns. If a column was dropped or retyped, nothing is guessed.
         """
         schema = self.by_id.get(schema_id)
         if schema is None:
@@ -292,7 +292,7 @@ _ROOT_OF: Final = {arrow: root for root, (arrow, _) in _SAME.items()}
 
 
 def type_of(field: pa.Field) -> FlussType | None:
-    """What a column of Arrow is in Fluss, so that readers of ours hand out the same again; None: nothing."""
+    """The Fluss type for a column of Arrow, such that our readers return the same again; None: there is none."""
     if (root := _ROOT_OF.get(field.type)) is not None:
         return FlussType(root=root, nullable=field.nullable)
     if pa.types.is_decimal128(field.type):
@@ -304,7 +304,7 @@ def type_of(field: pa.Field) -> FlussType | None:
 
 
 def read_schema(schema_id: int, schema_json: str | bytes) -> Schema:
-    """A schema out of what the server says of it."""
+    """A schema from the server's description."""
     try:
         return _schema(schema_id, json.loads(schema_json))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -313,7 +313,7 @@ def read_schema(schema_id: int, schema_json: str | bytes) -> Schema:
 
 def _schema(schema_id: int, document: Any) -> Schema:
     columns = tuple(
-        # Tables of the first versions have no ids; they were never changed, so places do.
+        # Tables of the first versions have no ids. They were never changed, so places serve as ids.
         Column(int(column.get("id", place)), str(column["name"]), _type(str(column["name"]), column["data_type"], 1))
         for place, column in enumerate(document["columns"][: _COLUMNS_MAX + 1])
     )
@@ -329,7 +329,7 @@ def _schema(schema_id: int, document: Any) -> Schema:
 
 
 def _type(column: str, document: Any, depth: int) -> FlussType:
-    """`depth`: how many types it is in, itself among them."""
+    """`depth`: the number of types around it, including itself."""
     name = str(document["type"])
     nullable = document.get("nullable", True)
     if name not in _ROOTS:

@@ -1,13 +1,13 @@
 """Rows of Arrow into what Fluss puts into a primary-key table: records of keys and compacted rows, by bucket.
 
 A record is its length (int32, little-endian), the length of the key in groups of seven bits, the key, and the row; a delete has no row. A
-batch is a header and records of one bucket; its header says who wrote it and how many batches of that writer came before.
+batch is a header and records of one bucket; its header has the writer and the number of that writer's batches before.
 
 Laws:
 - Records of a bucket keep the order of their rows: of one key the last wins.
-- A run is never longer than asked for, unless it is one record.
+- A run is never longer than asked for, except if it is one record.
 
-Memory: what was handed in, once more as records.
+Memory: the input once more, as records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from snowmelt.fluss.formats.packing import Mask, Piece, Varints, compacted, meas
 from snowmelt.fluss.formats.types import Schema
 
 _HEAD: Final = struct.Struct("<iBI")
-"""Length of what follows it, version, checksum of all behind it."""
+"""Length of what follows it, version, checksum of everything after it."""
 _COVERED: Final = struct.Struct("<hBqii")
 """Schema, attributes, writer, sequence, records."""
 _VERSION: Final = 0
@@ -39,7 +39,7 @@ _LENGTH_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class UpsertRun:
-    """Records of one bucket, one behind the other."""
+    """Consecutive records of one bucket."""
 
     bucket: int
     records: memoryview
@@ -93,7 +93,7 @@ def _put_nulls(valid, kept, place, at, data):  # type: ignore[no-untyped-def]
 
 
 class UpsertEncoder:
-    """Rows of one table, of one of its schemas. Keys are those that the table's buckets follow from."""
+    """Rows of one table, of one of its schemas. The keys are those from which the table's buckets follow."""
 
     def __init__(self, schema: Schema, bucketing: Bucketing, *, run_bytes_max: int) -> None:
         self._schema = schema
@@ -101,7 +101,7 @@ class UpsertEncoder:
         self._run_bytes_max = run_bytes_max
 
     def encode(self, batch: pa.RecordBatch, deleted: Mask) -> Iterator[UpsertRun]:
-        """Runs of all rows, which has all columns of the schema by name. Of those that are `deleted` only the key counts."""
+        """Runs of all rows. The batch has all columns of the schema by name. Of `deleted` rows only the key counts."""
         rows = batch.num_rows
         check(deleted.shape[0] == rows, "rows are as many as what they do")
         if not rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from snowmelt.errors import InvalidConfig
+from snowmelt.errors import RECOPY, InvalidConfig, SourceDrift
 from snowmelt.sinks.contract import SEQUENCE
 from snowmelt.sinks.paimon.table import bucket_count
 
@@ -13,7 +13,22 @@ _SWITCHES: Final = ("deletion-vectors.enabled", "ignore-delete")
 
 
 def fitting(table: Any) -> Any:
-    """The table itself, if rows can be brought into it: ours are made so, others may be of any kind."""
+    """A table of ours, if rows can be brought into it still. `SourceDrift`: another program has changed it."""
+    if wrong := _misfit(table):
+        hint = f"undo that, or {RECOPY}"
+        raise SourceDrift("another program made a lake table one of another kind", detail=f"{table.identifier}: {wrong}", hint=hint)
+    return table
+
+
+def fitting_found(table: Any) -> Any:
+    """The same of a table that may be there already: ours are made so, others may be of any kind. `InvalidConfig`: it is another."""
+    if wrong := _misfit(table):
+        hint = "name another lake table, or drop this one and let it be made anew"
+        raise InvalidConfig("a lake table is of another kind than ours", detail=f"{table.identifier}: {wrong}", hint=hint)
+    return table
+
+
+def _misfit(table: Any) -> str:
     from pypaimon.table.file_store_table import FileStoreTable
 
     wrong = ""
@@ -34,7 +49,4 @@ def fitting(table: Any) -> Any:
         else:
             switches = [name for name in _SWITCHES if options.get(name, "false").lower() not in ("false", "off", "no", "0")]
             wrong = f"it has {switches[0]}" if switches else ""
-    if wrong:
-        hint = "name another lake table, or drop this one and let it be made anew"
-        raise InvalidConfig("a lake table is of another kind than ours", detail=f"{table.identifier}: {wrong}", hint=hint)
-    return table
+    return wrong

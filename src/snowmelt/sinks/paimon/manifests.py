@@ -7,6 +7,8 @@ Laws:
 - The newest commit's own manifests are left as they are: by their names a commit tells whether the next one builds on it.
 - An entry is merged once for each power of `_RUN`, and never again in a manifest of `_LARGE` entries. So what merging costs a
   commit does not grow, and the list grows by one manifest for each `_LARGE` entries.
+- A compaction takes out what was added and removed, once there is as much of that as of files. So the list is bounded by the files that
+  there are, and an entry that was removed costs a few more, once.
 - Manifests that were merged stay, because older snapshots name them.
 """
 
@@ -34,8 +36,14 @@ def run_to_merge(sizes: Sequence[int]) -> int | None:
     return None
 
 
-def existing_manifests(table: Any, latest: Any) -> tuple[list[Any], list[str]]:
-    """The manifests that a commit on `latest` builds on, and the names of those among them that were merged just now."""
+def is_wasteful(added: int, removed: int) -> bool:
+    """Whether manifests with as many entries are to be written anew, without those that removed each other."""
+    return removed >= max(_LARGE, added - removed)
+
+
+def existing_manifests(table: Any, latest: Any, *, thoroughly: bool) -> tuple[list[Any], list[str]]:
+    """The manifests that a commit on `latest` builds on, and the names of those among them that were merged just now. `thoroughly`: all
+    of them are, if that takes out enough."""
     from pypaimon.manifest.manifest_file_manager import ManifestFileManager
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
     from pypaimon.manifest.schema.file_entry import FileEntry
@@ -44,7 +52,8 @@ def existing_manifests(table: Any, latest: Any) -> tuple[list[Any], list[str]]:
         return [], []
     lists = ManifestListManager(table)
     base, newest = lists.read_base(latest), lists.read_delta(latest)
-    first = run_to_merge([meta.num_added_files + meta.num_deleted_files for meta in base])
+    wasteful = thoroughly and is_wasteful(sum(meta.num_added_files for meta in base), sum(meta.num_deleted_files for meta in base))
+    first = 0 if wasteful else run_to_merge([meta.num_added_files + meta.num_deleted_files for meta in base])
     if first is None:
         return [*base, *newest], []
     manifests = ManifestFileManager(table)
@@ -54,5 +63,8 @@ def existing_manifests(table: Any, latest: Any) -> tuple[list[Any], list[str]]:
     except RuntimeError:
         # A file was removed and brought again. Readers go by the order, which one manifest would not tell.
         return [*base, *newest], []
+    if not table.primary_keys and not first:
+        # Their order as rows are: some readers go by the place in the list alone.
+        left.sort(key=lambda entry: entry.file.min_sequence_number)
     merged = manifests.rolling_write(left, table.options.manifest_target_size(), f"manifest-{uuid.uuid4()}")
     return [*base[:first], *merged, *newest], [meta.file_name for meta in merged]

@@ -7,7 +7,7 @@ Laws:
   unchanged, filtered or not: `docs/decisions/0009`. Any other change needs an empty table, and gives the column a new id.
 - Columns of the key change their names alone. A row's bucket is a hash of the key's bytes, which are others in another type.
 - The order is part of the shape: the native writer takes columns by place, and wants all of them.
-- Our own columns stand behind those of the source, and stay.
+- Our own columns stand after those of the source, and stay.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def difference(fields: Sequence[Any], wanted: Sequence[Any]) -> str:
 
 
 def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], renamed: Mapping[str, str], *, emptied: bool) -> Any:
-    """The schema behind `old` in which the source's columns are those `wanted`; None: it is as it has to be."""
+    """The schema after `old` in which the source's columns are those `wanted`; None: it is as it has to be."""
     from pypaimon.schema.data_types import AtomicInteger, DataField, DataTypeParser, reassign_field_id
     from pypaimon.schema.schema_manager import SchemaManager
     from pypaimon.schema.table_schema import TableSchema
@@ -92,7 +92,7 @@ def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], r
 
     source = [field for field in old.fields if field.name not in SYSTEM_COLUMNS]
     before = {field.name: field for field in source if field.name not in renamed}
-    # Behind the others: a column may get the name of one that was dropped.
+    # After the others: a column may get the name of one that was dropped.
     before |= {renamed[field.name]: field for field in source if field.name in renamed}
     highest = AtomicInteger(max([old.highest_field_id, *(field.id for field in old.fields)]))
     fields = []
@@ -102,7 +102,7 @@ def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], r
             kind = DataTypeParser.parse_data_type(was.type.to_dict())
             kind.nullable = want.type.nullable
             fields.append(DataField(was.id, want.name, kind, was.description, was.default_value))
-        elif was is not None and want.name not in key and _readable(_text(was.type), _text(want.type)):
+        elif was is not None and want.name not in key and widens(was.type, want.type):
             fields.append(DataField(was.id, want.name, want.type, was.description, was.default_value))
         elif was is None or (emptied and want.name not in key):
             number = highest.increment_and_get()
@@ -129,8 +129,9 @@ def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], r
     )
 
 
-def _readable(old: str, new: str) -> bool:
+def widens(was: Any, wanted: Any) -> bool:
     """Whether files of one type are read in another by every reader, each value unchanged."""
+    old, new = _text(was), _text(wanted)
     if old in _DIGITS and new in _DIGITS:
         return _DIGITS[old] < _DIGITS[new]
     if (wider := _DECIMAL.fullmatch(new)) is not None:

@@ -7,10 +7,10 @@ Laws:
 - The table is loaded anew for each commit: a table object of yesterday would write its schema back.
 - Rows are merged by `_seq`, the table's `sequence.field`; a table that lost it is refused. A table without a key holds what it is
   brought, each row once, and has no deletes.
-- A change of schema is the last act of its entry, behind the snapshot: an exclusive create of exactly the bytes that the intent
+- A change of schema is the last act of its entry, after the snapshot: an exclusive create of exactly the bytes that the intent
   has. Where its number is taken, the bytes tell by whom. An entry that changes the schema alone has a snapshot too, without files:
-  the table's own metadata tells of every epoch that touched it.
-- Before an entry is published a Paimon consumer of ours names the snapshot behind its base, so that whoever expires snapshots leaves
+  the table's own metadata has every epoch that touched it.
+- Before an entry is published a Paimon consumer of ours names the snapshot after its base, so that a program that expires snapshots leaves
   alone those that tell whether the entry is there, and the files that it brought.
 - Files are written by the Rust writer, under names that tell whose they are (`commit.records.StagedName`).
 """
@@ -26,16 +26,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from snowmelt import budgets
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import EpochInLake, Files, LastCommit, View, check_start, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
-from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, OutcomeUnknown, SourceDrift, check
+from snowmelt.errors import BEGIN_ANEW, InvalidConfig, OutcomeUnknown, SourceDrift, check
 from snowmelt.model.table import SYSTEM_COLUMNS
 from snowmelt.sinks.contract import SEQUENCE, ReadShare, TargetState, target_columns
 from snowmelt.sinks.paimon import shape as paimon_shape
-from snowmelt.sinks.paimon.fitting import fitting
+from snowmelt.sinks.paimon.fitting import fitting, fitting_found
+from snowmelt.sinks.paimon.folders import TableFolder
+from snowmelt.sinks.paimon.markers import marker_of, newest_marked, properties_of, sequence_max_of
+from snowmelt.sinks.paimon.references import referenced_files
 from snowmelt.sinks.paimon.table import (
-    TRIES_MAX,
     bucket_count,
     crowded,
     file_path,
@@ -48,7 +51,6 @@ from snowmelt.sinks.paimon.table import (
     open_catalog,
     our_errors,
     publish,
-    referenced_files,
     snapshot_numbers,
     store_of,
     sync_folders,
@@ -56,16 +58,18 @@ from snowmelt.sinks.paimon.table import (
     tag_snapshot,
     tagged_snapshot,
 )
+from snowmelt.sinks.paimon.writer import PaimonWriter
 from snowmelt.sinks.warehouse import Warehouse
 
-_EPOCH, _IDENTITY, _SEQUENCE_MAX = "snowmelt.epoch", "snowmelt.identity", "snowmelt.sequence-max"
 _SCHEMA: Final = re.compile(r"schema-([0-9]+)")
 _BUFFER: Final = "write.parquet-buffer-size"
 """How much the native writer holds of a bucket. When a batch brings it there, all that it holds goes into a file."""
 _OPTIONS: Final = MappingProxyType({_BUFFER: "64mb"})
 """Of new tables: `docs/decisions/0009`."""
+_FILES_MAX: Final = 2**20
+"""More than an entry brings."""
 _HOLD_EVERY: Final = 10
-"""How many snapshots a table goes on before those that others may not expire are named anew."""
+"""How many snapshots a table gets before those that others may not expire are named anew."""
 
 
 class PaimonSink:
@@ -73,12 +77,17 @@ class PaimonSink:
 
     empties: Final = True
     tags: Final = True
+    at_once: Final = 32
+    """On a disk, syncs of many tables share one write of the file system's journal; in a bucket, requests of many tables are on their way
+    together. More threads than this wait for one another's turn in the interpreter."""
 
     def __init__(self, warehouse: str | Warehouse, *, user: str) -> None:
         self._catalog: Any = open_catalog(warehouse)
         self._user = user
-        self._held: dict[str, int] = {}
-        """From which snapshot on each table's are held, by this process."""
+        self._held: dict[str, tuple[str, int]] = {}
+        """By table, its identity and from which snapshot on its snapshots are held, by this process."""
+        self._folders: dict[str, tuple[str, TableFolder]] = {}
+        """By table, its identity and what is known of its folder."""
 
     # ---- tables
 
@@ -123,7 +132,7 @@ class PaimonSink:
         with our_errors(target):
             self._catalog.create_database(target.partition(".")[0], True)
             self._catalog.create_table(target, Schema.from_pyarrow_schema(fields, primary_keys=list(keys), options=wanted), True)
-            table = fitting(self.table(target))
+            table = fitting_found(self.table(target))
             sync_table(table)
         if list(table.primary_keys) != list(keys):
             raise _other("another key", f"{target}: {table.primary_keys}, not {list(keys)}")
@@ -226,16 +235,11 @@ class PaimonSink:
             return Reshape(int(old.id), int(new.id), JSON.to_json(new, indent=2).encode())
 
     def newest_commit(self, target: str) -> tuple[LastCommit | None, int]:
-        """Our newest commit that the table tells of, and the greatest `_seq` it says; for the check at the start."""
+        """Our newest commit that the table has, and the greatest `_seq` it says; for the check at the start."""
         table = self.table(target)
         with our_errors(target):
-            manager = table.snapshot_manager()
-            for number in sorted(snapshot_numbers(table), reverse=True):
-                snapshot = manager.get_snapshot_by_id(number)
-                marker = _marker(snapshot) if snapshot is not None else None
-                if marker is not None:
-                    return marker, int(snapshot.properties.get(_SEQUENCE_MAX, "0"))
-        return None, 0
+            newest = newest_marked(table)
+            return (marker_of(newest), sequence_max_of(newest)) if newest is not None else (None, 0)
 
     def check_start(self, target: str, ledger: Ledger) -> None:
         """Before a driver's first step: the table must not know more than the store."""
@@ -280,7 +284,7 @@ class PaimonSink:
             if snapshot is None and number <= entry.base:
                 break
             whole = whole and snapshot is not None
-            marker = _marker(snapshot) if snapshot is not None else None
+            marker = marker_of(snapshot) if snapshot is not None else None
             if marker is not None:
                 break
         files = _where(table, entry, messages, whole=whole)
@@ -297,10 +301,10 @@ class PaimonSink:
         )
 
     def commit(self, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
-        """Bring an entry into its table, once, whoever else tries the same. Returns the snapshot that has it, durable. The snapshot gets
-        the watermark, or none: compactions by others carry it on."""
+        """Bring an entry into its table, once, also if other drivers try the same. Returns the snapshot that has it, durable. The snapshot
+        gets the watermark, or none: compactions by others carry it on."""
         _check_shape(entry)
-        for _ in range(TRIES_MAX):
+        for _ in budgets.PAIMON_COMMIT.tries():
             table = self.table(entry.target)
             with our_errors(entry.target):
                 latest, messages = latest_snapshot(table), _messages(table, entry)
@@ -310,33 +314,38 @@ class PaimonSink:
                     sync_folders(table, ["snapshot"] if verdict.snapshot else [])
                     _change_schema(table, entry)
                     return verdict.snapshot
-                properties = {
-                    _EPOCH: str(intent.epoch),
-                    _IDENTITY: intent.identity,
-                    _SEQUENCE_MAX: str(intent.sequence_max),
-                }
-                empties = bool(entry.empties)
                 self._hold(table, entry)
+                if not table.primary_keys:
+                    _number(messages, verdict.on + 1)
                 if publish(
                     table,
                     latest,
                     messages,
                     user=self._user,
                     identifier=intent.epoch,
-                    properties=properties,
-                    empties=empties,
+                    properties=properties_of(intent),
+                    kind="OVERWRITE" if entry.empties else "APPEND",
                     watermark_ms=watermark_ms,
+                    folder=self._folder(table, entry),
                 ):
                     _change_schema(table, entry)
                     return verdict.on + 1
         raise crowded(entry.target)
 
+    def _folder(self, table: Any, entry: Entry) -> TableFolder:
+        """Of the table with this identity: an entry is published to no other."""
+        known, folder = self._folders.get(entry.target, ("", None))
+        if folder is None or known != entry.uuid:
+            folder = TableFolder(store_of(table), entry.uuid)
+            self._folders[entry.target] = entry.uuid, folder
+        return folder
+
     def _hold(self, table: Any, entry: Entry) -> None:
-        """Keep expiry by others from all snapshots behind the entry's base, and a few before it: it is not worth a write each time."""
-        held, wanted = self._held.get(entry.target), entry.base + 1
-        if held is None or not held <= wanted < held + _HOLD_EVERY:
+        """Keep expiry by others from all snapshots after the entry's base, and a few before it: it is not worth a write each time."""
+        (known, held), wanted = self._held.get(entry.target, ("", 0)), entry.base + 1
+        if known != entry.uuid or not held <= wanted < held + _HOLD_EVERY:
             hold_snapshots(table, self._user, wanted)
-            self._held[entry.target] = wanted
+            self._held[entry.target] = entry.uuid, wanted
 
     def tag(self, target: str, name: str, snapshot: int, identity: str) -> int:
         """Give a snapshot of ours a name. Until it has one our consumer holds it (`_hold`). Returns the snapshot that has the name."""
@@ -346,7 +355,7 @@ class PaimonSink:
             if known is not None:
                 return known
             found = table.snapshot_manager().get_snapshot_by_id(snapshot)
-            marker = None if found is None else _marker(found)
+            marker = None if found is None else marker_of(found)
             if marker is None or marker.identity != identity:
                 # Another table of this name has other snapshots under these numbers.
                 detail = f"{target}: snapshot {snapshot} of {identity}"
@@ -357,7 +366,9 @@ class PaimonSink:
 
     def let_go(self, kept: Container[str]) -> None:
         """Drop what this process holds in memory of tables that are not in `kept`."""
-        self._held = {target: snapshot for target, snapshot in self._held.items() if target in kept}
+        for known in (self._held, self._folders):
+            for target in [target for target in list(known) if target not in kept]:
+                known.pop(target, None)
 
     # ---- cleaning
 
@@ -387,62 +398,13 @@ class PaimonSink:
                         table.file_io.delete(f"{folder}/{name}")
 
     def discard(self, target: str, staged: Staged) -> None:
-        """Delete what a writer left behind: where it lies is in its messages. Absent files are fine."""
+        """Delete what a writer has left: where it lies is in its messages. Absent files are fine."""
         table = self.table(target)
         with our_errors(target):
             for message in messages_of(table, staged.messages):
                 for file in message.new_files:
                     with contextlib.suppress(FileNotFoundError):
-                        table.file_io.delete(file_path(table, message, file))
-
-
-class PaimonWriter:
-    """Writes rows of one table, in a task. Not shared; `finish` or `abandon` once."""
-
-    def __init__(self, table: Any, user: str, *, sequenced: bool) -> None:
-        """`sequenced`: `_seq` tells the order of rows, and no two files hold a key with the same, so that it does not matter which numbers
-        Paimon gives them. A writer that has to go on with those of the files that are there reads all manifests before its first row."""
-        from pypaimon.write.native_commit import create_native_write_table
-
-        native = create_native_write_table(table)
-        if native is None:
-            raise InvalidConfig("this kind of Paimon table has no native writer", detail=str(table.identifier))
-        builder = native.new_batch_write_builder()._with_commit_user(user)
-        # One that is to replace everything begins with number 0. Whether anything is replaced is up to the commit, which is ours.
-        self._write: Any = (builder.with_overwrite({}) if sequenced else builder).new_write()
-        self._target = str(table.identifier)
-        self._rows = 0
-        self._table = table
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Rows in the order of their changes, `_seq` and the kind included. After an error nothing is left to be done with it."""
-        with self._working():
-            self._write.write_arrow(batch)
-        self._rows += batch.num_rows
-
-    def finish(self) -> Staged:
-        with self._working():
-            messages = tuple(bytes(message.serialize()) for message in self._write.prepare_commit())
-        self.abandon()
-        read = messages_of(self._table, messages)
-        return Staged(tuple(file.file_name for message in read for file in message.new_files), messages, self._rows)
-
-    def abandon(self) -> None:
-        """Files that were written stay, for the cleaner. Twice is fine."""
-        if self._write is not None:
-            self._write.close()
-            self._write = None
-
-    @contextlib.contextmanager
-    def _working(self) -> Iterator[None]:
-        check(self._write is not None, "a writer is used after its end", self._target)
-        with our_errors(self._target, rows=True):
-            try:
-                yield
-            except BaseException:
-                # Here and now, and no frame may hold it: the error would carry it into another thread, where it can't be freed.
-                self.abandon()
-                raise
+                        table.file_io.delete(file_path(table, message.partition, message.bucket, file.file_name))
 
 
 def _reading(table: Any, target: str, snapshot: int, names: Sequence[str] | None) -> Any:
@@ -456,22 +418,22 @@ def _reading(table: Any, target: str, snapshot: int, names: Sequence[str] | None
 
 
 def _check_shape(entry: Entry) -> None:
-    """An intent that changes a schema says to what: whoever rolls it forward has nothing else to go by."""
+    """An intent that changes a schema says to what: a driver that rolls it forward knows nothing else."""
     check((entry.new_schema is None) == (not entry.shape), "an intent changes a schema and does not say to what", entry.target)
     if entry.new_schema is not None:
         check(json.loads(entry.shape)["id"] == entry.new_schema, "an intent changes a schema to another than it says", entry.target)
 
 
 def _change_schema(table: Any, entry: Entry) -> None:
-    """The last act of an entry, once, whoever else does the same. Durable on return."""
+    """The last act of an entry, once, also if other drivers do the same. Durable on return."""
     if entry.new_schema is None:
         return
     store = store_of(table)
-    for _ in range(TRIES_MAX):
+    for _ in budgets.PAIMON_COMMIT.tries():
         newest = max(numbers_in(table, f"{table.table_path}/schema", _SCHEMA))
         if not judge_schema(entry, newest, store.read(f"schema/schema-{newest}")):
             return
-        # Whatever becomes of it, the next look tells: of a lost reply too, and of a number that somebody else took first.
+        # Whatever becomes of it, the next look tells: of a lost reply too, and of a number that another writer took first.
         with contextlib.suppress(OutcomeUnknown):
             store.put_if_absent(f"schema/schema-{entry.new_schema}", entry.shape)
     raise crowded(entry.target)
@@ -479,16 +441,6 @@ def _change_schema(table: Any, entry: Entry) -> None:
 
 def _other(what: str, detail: str) -> InvalidConfig:
     return InvalidConfig(f"a lake table has {what}", detail=detail, hint="name another lake table, or drop this one")
-
-
-def _marker(snapshot: Any) -> LastCommit | None:
-    properties = snapshot.properties or {}
-    if _EPOCH not in properties:
-        return None
-    try:
-        return LastCommit(int(properties[_EPOCH]), properties[_IDENTITY], snapshot.id)
-    except (KeyError, ValueError) as error:
-        raise Corrupt("a snapshot's properties can't be read", detail=f"snapshot {snapshot.id}") from error
 
 
 def _messages(table: Any, entry: Entry) -> list[Any]:
@@ -499,13 +451,19 @@ def _messages(table: Any, entry: Entry) -> list[Any]:
     return messages
 
 
+def _number(messages: Iterable[Any], snapshot: int) -> None:
+    """Rows without a key are in the order of their files' sequence numbers, wherever a compaction puts the files."""
+    for place, file in enumerate(file for message in messages for file in message.new_files):
+        file.min_sequence_number = file.max_sequence_number = snapshot * _FILES_MAX + place
+
+
 def _where(table: Any, entry: Entry, messages: Iterable[Any], *, whole: bool) -> Files:
-    """Where an entry's files are. Manifests are read only where snapshots do not tell; then whoever refers to one proves it."""
+    """Where an entry's files are. Manifests are read only where snapshots do not tell; then a reference to one proves it."""
     if not entry.files:
         return Files.STAGED
     if not whole and not referenced_files(table).isdisjoint(entry.files):
         return Files.REFERENCED
-    paths = (file_path(table, message, file) for message in messages for file in message.new_files)
+    paths = (file_path(table, message.partition, message.bucket, file.file_name) for message in messages for file in message.new_files)
     return Files.STAGED if all(table.file_io.exists(path) for path in paths) else Files.MISSING
 
 

@@ -1,11 +1,13 @@
-"""What holds of every Paimon table, whoever writes it: how it is found, published to, read through, and how its errors are told.
+"""What holds of every Paimon table, whatever program writes it: how it is found, published to, read through, and how its errors are told.
 
 Laws:
-- A snapshot is published by an exclusive create of its file, behind the fsync of all that it names: pypaimon's own way is a look
+- A snapshot is published by an exclusive create of its file, after the fsync of all that it names: pypaimon's own way is a look
   and a rename, which overwrites. So of two that build on one snapshot one wins, and whatever is published is durable.
-- A number that was expired is free again, so whoever slept that long wins a name that leads nowhere. Therefore the newest snapshot
+- A number that was expired is free again, so a writer that slept that long wins a name that leads nowhere. Therefore the newest snapshot
   is found by a listing and not by the hint; and a publish counts, and moves the hint, only when nothing newer is there that does
   not build on it.
+- A table that was made anew begins with number 1 again, so a writer that slept wins a name there, too. A publish counts only in the table
+  that was judged, which its first schema tells.
 - What pypaimon raises or logs is never the user's answer: errors are ours, with the system's reason and a hint.
 """
 
@@ -20,24 +22,23 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from snowmelt import budgets
 from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
+from snowmelt.sinks.paimon.folders import NewManifests, TableFolder, leading_to
 from snowmelt.sinks.paimon.manifests import existing_manifests
 from snowmelt.sinks.warehouse import Warehouse, plain_warehouse, store_at
 from snowmelt.store.contract import Store
 
-TRIES_MAX: Final = 50
 AS_BEFORE: Final = -1
 """For `publish`: the watermark of the snapshot before."""
-_File = tuple[int, int, str]
-"""Bucket, level and name: a compaction may lift a file to another level as it is."""
 _SNAPSHOT: Final = re.compile(r"snapshot-([0-9]+)")
 _SYSTEM_ERROR: Final = re.compile(r"\[Errno ([0-9]+)\]|\(os error ([0-9]+)\)")
 _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _REMOTE_ERRORS: Final = (
-    # pyarrow, of which it says no more where the code is not known to it; then opendal, in the Rust half.
+    # pyarrow, which says no more where it does not know the code; then opendal, in the Rust half.
     re.compile(r"AWS Error (?!UNKNOWN)([A-Z_]{3,40})"),
     re.compile(r"(HTTP status [1-5][0-9][0-9])"),
     re.compile(r"^(Bucket) '[^']*' not found"),
@@ -47,6 +48,8 @@ _DENIED: Final = (
     "PermissionDenied", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "HTTP status 401", "HTTP status 403",
 )  # fmt: skip
 _NO_BUCKET: Final = ("Bucket", "NO_SUCH_BUCKET")
+_REMOVERS: Final = 8
+"""Requests to a bucket at once."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -81,21 +84,27 @@ def publish(
     user: str,
     identifier: int,
     properties: Mapping[str, str],
-    empties: bool = False,
+    kind: str = "APPEND",
     watermark_ms: int | None = AS_BEFORE,
+    folder: TableFolder | None = None,
 ) -> bool:
-    """One try to publish these messages on `latest`. False: somebody else was first, or the outcome is unknown; the next look tells.
+    """One try to publish these messages on `latest`. False: another writer was first, or the outcome is unknown; the next look tells.
 
-    `watermark_ms` is the watermark of the new snapshot; None: it has none.
+    `kind`: OVERWRITE takes out all files that `latest` has, COMPACT those that the messages name. `watermark_ms` is the watermark of the
+    new snapshot; None: it has none. `folder`: what is known of this very table from earlier calls.
     """
     from pypaimon.write.file_store_commit import FileStoreCommit
 
-    existing, merged = existing_manifests(table, latest)
-    commit = FileStoreCommit(_exclusive(table, messages, merged, watermark_ms), table, user)
-    if empties:
-        kind, entries = "OVERWRITE", commit._overwrite_changes_provider(None, messages).provide(latest)
+    existing, merged = existing_manifests(table, latest, thoroughly=kind == "COMPACT")
+    written = NewManifests(set(merged))
+    folder = folder or TableFolder(store_of(table), identity_of(table))
+    exclusive = _exclusive(table, folder, messages, written, watermark_ms)
+    commit = FileStoreCommit(exclusive, table, user)
+    commit.manifest_list_manager.write = written.noting(commit.manifest_list_manager.write)
+    if kind == "OVERWRITE":
+        entries = commit._overwrite_changes_provider(None, messages).provide(latest)
     else:
-        kind, entries = "APPEND", commit._collect_manifest_entries(messages)
+        entries = commit._collect_manifest_entries(messages)
     # All that it asks for from here on: what the new snapshot has from `latest`.
     commit.manifest_list_manager.read_all = lambda _: existing
     done = commit._try_commit_once(
@@ -118,31 +127,28 @@ def publish(
 def crowded(target: str) -> Unavailable:
     return Unavailable(
         "a lake table can't be committed to",
-        detail=f"{target}: {TRIES_MAX} tries met others' commits",
+        detail=f"{target}: {budgets.PAIMON_COMMIT.tries_max} tries met others' commits",
         hint="who else writes to it, and must it be so often?",
     )
 
 
-def _exclusive(table: Any, messages: Sequence[Any], merged: Sequence[str], watermark_ms: int | None) -> Any:
-    """pypaimon's snapshot commit, with a create that fails when the number is taken and all that the snapshot names made durable.
-
-    `merged`: manifests that were written for it beside its own.
-    """
+def _exclusive(table: Any, folder: TableFolder, messages: Sequence[Any], written: NewManifests, watermark_ms: int | None) -> Any:
+    """pypaimon's snapshot commit, with a create that fails when the number is taken and all that the snapshot names made durable."""
     from pypaimon.common.json_util import JSON
     from pypaimon.snapshot.snapshot_commit import SnapshotCommit
 
-    store = store_of(table)
+    store = folder.store
 
     class Exclusive(SnapshotCommit):  # type: ignore[misc]
         def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: list[Any]) -> bool:
-            _sync(table, snapshot, messages, merged)
+            _sync(table, folder, messages, written)
             # pypaimon gives it the one of the snapshot before, as Java does where a commit has none of its own.
             if watermark_ms != AS_BEFORE:
                 snapshot.watermark = watermark_ms
             name = f"snapshot/snapshot-{snapshot.id}"
             if not store.put_if_absent(name, JSON.to_json(snapshot, indent=2).encode()):
                 return False
-            if not _stands(table, snapshot):
+            if not (_is_still(table, folder.identity) and _stands(table, snapshot)):
                 store.delete([name])
                 return False
             _hint(table, snapshot.id)
@@ -154,6 +160,16 @@ def _exclusive(table: Any, messages: Sequence[Any], merged: Sequence[str], water
     return Exclusive()
 
 
+def _is_still(table: Any, identity: str) -> bool:
+    """Whether the table that has this name is the one with this identity."""
+    try:
+        return identity_of(table) == identity
+    except SourceDrift as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return False
+        raise OutcomeUnknown("it is not known which table got a snapshot", detail=str(table.identifier)) from error
+
+
 def _stands(table: Any, snapshot: Any) -> bool:
     """Whether the table's newest snapshot is this one or builds on it.
 
@@ -161,13 +177,12 @@ def _stands(table: Any, snapshot: Any) -> bool:
     """
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
-    newest = latest_snapshot(table)
-    if newest is None or newest.id <= snapshot.id:
+    if max(snapshot_numbers(table), default=0) <= snapshot.id:
         return True
     lists = ManifestListManager(table)
     ours = {meta.file_name for meta in lists.read_delta(snapshot)}
     following = table.snapshot_manager().get_snapshot_by_id(snapshot.id + 1)
-    # If somebody has expired it or merged its manifests already, this says no where it is yes. Then ours is one that may go, too.
+    # If another program has expired it or merged its manifests already, this says no where it is yes. Then ours is one that may go, too.
     return following is not None and ours.issubset(meta.file_name for meta in lists.read_all(following))
 
 
@@ -177,7 +192,7 @@ def store_of(table: Any) -> Store:
 
 
 def _hint(table: Any, number: int) -> None:
-    """Where readers look first. It is no more than a hint, so that a failure is nobody's."""
+    """Where readers look first. It is no more than a hint, so that a failure is no error."""
     manager = table.snapshot_manager()
     try:
         table.file_io.overwrite_file_utf8(manager.latest_file, str(number))
@@ -185,40 +200,32 @@ def _hint(table: Any, number: int) -> None:
         return
 
 
-def _sync(table: Any, snapshot: Any, messages: Iterable[Any], merged: Sequence[str]) -> None:
+def _sync(table: Any, folder: TableFolder, messages: Iterable[Any], written: NewManifests) -> None:
     """On a local path: what a snapshot names is durable before it exists. The writer has synced the data files themselves."""
-    from pypaimon.manifest.manifest_list_manager import ManifestListManager
-
-    path = _local(table)
+    path = local_path(table)
     if path is None:
         return
-    lists = ManifestListManager(table)
-    names = [snapshot.base_manifest_list, snapshot.delta_manifest_list, *merged]
-    if snapshot.changelog_manifest_list:
-        names.append(snapshot.changelog_manifest_list)
-    names += [meta.file_name for meta in [*lists.read_delta(snapshot), *lists.read_changelog(snapshot)]]
-    for name in names:
+    for name in sorted(written.names):
         _fsync(f"{path}/manifest/{name}")
-    folders = {"", "manifest"}
+    holds_files = {"manifest"}
     for message in messages:
         for file in [*message.new_files, *message.changelog_files]:
-            folder = os.path.relpath(os.path.dirname(file_path(table, message, file)), path)
-            # A partition is a folder, or several, each of which may be new.
-            while folder:
-                folders.add(folder)
-                folder = os.path.dirname(folder)
-    sync_folders(table, sorted(folders))
+            holds_files.add(os.path.relpath(os.path.dirname(file_path(table, message.partition, message.bucket, file.file_name)), path))
+    new = {above for one in holds_files for above in leading_to(one)} - folder.durable
+    # The name of a new folder is in the one above it.
+    sync_folders(table, sorted(holds_files | {os.path.dirname(one) for one in new}))
+    folder.keep(new)
 
 
 def hold_snapshots(table: Any, name: str, first: int) -> None:
     """Keep expiry from the snapshots from `first` on, as a consumer of this name. Durable on return; the last one who says so counts."""
     folder = f"{table.table_path}/consumer"
     text = json.dumps({"nextSnapshot": first})
-    path = _local(table)
+    path = local_path(table)
     if path is None:
         table.file_io.overwrite_file_utf8(f"{folder}/consumer-{name}", text)
         return
-    # Whoever expires snapshots reads it at any moment, and stops at one that is cut short.
+    # A program that expires snapshots reads it at any moment, and stops at one that is cut short.
     os.makedirs(folder, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".", delete=False) as file:
         os.fchmod(file.fileno(), 0o644)
@@ -248,12 +255,12 @@ def tag_snapshot(table: Any, name: str, snapshot: Any) -> int:
 
 def sync_table(table: Any) -> None:
     """On a local path: a new table is durable, and the folders that lead to it."""
-    path = _local(table)
+    path = local_path(table)
     if path is None:
         return
     for name in os.listdir(f"{path}/schema"):
         _fsync(f"{path}/schema/{name}")
-    # The warehouse's own name is in the folder above it, which may be somebody else's.
+    # The warehouse's own name is in the folder above it, which may have another owner.
     sync_folders(table, ["schema", "", "..", "../.."])
     with contextlib.suppress(PermissionError):
         sync_folders(table, ["../../.."])
@@ -261,13 +268,39 @@ def sync_table(table: Any) -> None:
 
 def sync_folders(table: Any, names: Iterable[str]) -> None:
     """On a local path: names that are in these folders of a table are durable."""
-    path = _local(table)
+    path = local_path(table)
     if path is not None:
         for name in names:
             _fsync(os.path.normpath(f"{path}/{name}"))
 
 
-def _local(table: Any) -> str | None:
+def remove_files(table: Any, paths: Iterable[str]) -> int:
+    """Remove files in a table's folder, in this order as far as they are on this machine. Returns how many were there."""
+
+    def remove(path: str) -> bool:
+        try:
+            if local_path(table) is not None:
+                os.unlink(f"{table.table_path}/{path}")
+                return True
+            return bool(table.file_io.delete(f"{table.table_path}/{path}"))
+        except FileNotFoundError:
+            return False
+
+    if local_path(table) is not None:
+        return sum(map(remove, paths))
+    with ThreadPoolExecutor(_REMOVERS) as pool:
+        return sum(pool.map(remove, paths))
+
+
+def sync_file(table: Any, path: str) -> None:
+    """On a local path: a file that was just written is durable, and its name is."""
+    if local_path(table) is not None:
+        _fsync(path)
+        _fsync(os.path.dirname(path))
+
+
+def local_path(table: Any) -> str | None:
+    """Its folder, if that is one of this machine."""
     path = str(table.table_path)
     return None if "://" in path else path
 
@@ -298,7 +331,7 @@ def bucket_count(table: Any) -> int:
 
 def latest_snapshot(table: Any) -> Any:
     """The newest snapshot, by a listing: a hint may be old, and where its successor was removed nothing would show it."""
-    for _ in range(TRIES_MAX):
+    for _ in budgets.PAIMON_COMMIT.tries():
         numbers = snapshot_numbers(table)
         if not numbers:
             return None
@@ -308,9 +341,9 @@ def latest_snapshot(table: Any) -> Any:
     raise Unavailable("a lake table's newest snapshot can't be read", detail=str(table.identifier), hint="who removes its snapshots?")
 
 
-def snapshot_numbers(table: Any) -> list[int]:
+def snapshot_numbers(table: Any, branch: str = "main") -> list[int]:
     """The numbers of the snapshots that exist."""
-    return numbers_in(table, table.snapshot_manager().snapshot_dir, _SNAPSHOT)
+    return numbers_in(table, table.snapshot_manager().copy_with_branch(branch).snapshot_dir, _SNAPSHOT)
 
 
 def numbers_in(table: Any, folder: str, pattern: re.Pattern[str]) -> list[int]:
@@ -320,81 +353,19 @@ def numbers_in(table: Any, folder: str, pattern: re.Pattern[str]) -> list[int]:
 
 
 def messages_of(table: Any, messages: Sequence[bytes]) -> list[Any]:
-    """What writers left behind, read."""
+    """What writers have left, read."""
     from pypaimon.write.commit_message_serializer import deserialize_commit_message
 
     partition, key = table.partition_keys_fields, table.trimmed_primary_keys_fields
     return [deserialize_commit_message(message, partition, key) for message in messages]
 
 
-def file_path(table: Any, message: Any, file: Any) -> str:
-    """Where a file of a writer's message lies."""
+def file_path(table: Any, partition: Sequence[Any], bucket: int, name: str) -> str:
+    """Where a data file lies."""
     from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
-    path: str = canonical_data_file_path(table, message.partition, message.bucket, file.file_name)
+    path: str = canonical_data_file_path(table, tuple(partition), bucket, name)
     return path
-
-
-def referenced_files(table: Any) -> set[str]:
-    """The files that anything of a table refers to: its snapshots, tags and branches."""
-    from pypaimon import TagManager
-
-    names: set[str] = set()
-    known = _KnownManifests()
-    for branch in ["main", *table.branch_manager().branches()]:
-        manager = table.snapshot_manager().copy_with_branch(branch)
-        for snapshot in manager.list_snapshots():
-            try:
-                names |= _files(table, snapshot, known)
-            except FileNotFoundError:
-                # Expired while we look, or broken.
-                if manager.get_snapshot_by_id(snapshot.id) is not None:
-                    raise
-        tags = TagManager(table.file_io, table.table_path, branch)
-        for name in tags.list_tags():
-            tag = tags.get(name)
-            if tag is not None:
-                names |= _files(table, tag.trim_to_snapshot(), known)
-    return names
-
-
-@dataclass(slots=True)
-class _KnownManifests:
-    """What was read of a table's manifests, most of which one snapshot has from the one before."""
-
-    manifests: dict[str, list[tuple[bool, _File]]] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
-    """Those whose files a caller has."""
-
-
-def _files(table: Any, snapshot: Any, known: _KnownManifests) -> set[str]:
-    """The files that a snapshot refers to; those of manifests that were told of may be left out.
-
-    In their order: a file that was removed and brought again is there for some readers.
-    """
-    from pypaimon.manifest.manifest_file_manager import ManifestFileManager
-    from pypaimon.manifest.manifest_list_manager import ManifestListManager
-
-    metas = ManifestListManager(table).read_all(snapshot)
-    for meta in metas:
-        if meta.file_name not in known.manifests:
-            entries = ManifestFileManager(table).read(meta.file_name, file_size=meta.file_size)
-            known.manifests[meta.file_name] = [
-                (entry.kind == 0, (entry.bucket, entry.file.level, entry.file.file_name)) for entry in entries
-            ]
-    if any(meta.num_deleted_files for meta in metas):
-        files: set[_File] = set()
-        for meta in metas:
-            for added, file in known.manifests[meta.file_name]:
-                if added:
-                    files.add(file)
-                else:
-                    files.discard(file)
-        return {name for _, _, name in files}
-    # Nothing is removed, so that every manifest counts as a whole.
-    new = {meta.file_name for meta in metas} - known.told
-    known.told |= new
-    return {name for manifest in new for _, (_, _, name) in known.manifests[manifest]}
 
 
 def names_in(table: Any, folder: str) -> list[str]:
@@ -432,7 +403,7 @@ def _translated(error: Exception, target: str, *, rows: bool) -> SnowmeltError:
     detail = f"{target}: {os.strerror(number) if number is not None else remote or type(error).__name__}"
     if number in _FORBIDDEN or remote in _DENIED:
         hint = "who owns it, and is it mounted read-only?" if remote is None else "check the credentials, and their rights in the bucket"
-        return InvalidConfig("the warehouse does not let us in", detail=detail, hint=hint)
+        return InvalidConfig("the warehouse refuses access", detail=detail, hint=hint)
     if remote in _NO_BUCKET:
         return InvalidConfig("the warehouse's bucket does not exist", detail=detail, hint="check its name; snowmelt does not make it")
     if remote == "ConfigInvalid":

@@ -2,7 +2,7 @@
 
 Laws:
 - A table that Fluss' coordinator made is written as it is; one that it did not make is made alike: the same types, keys, partitions,
-  buckets and options, and behind the columns `__bucket`, `__offset` and `__timestamp`. What is there and is different is refused.
+  buckets and options, and after the columns `__bucket`, `__offset` and `__timestamp`. What is there and is different is refused.
 - Commit user, identifier and property are those of Fluss' service, so that either can take over from the other. None of the three
   tells rounds apart; what does is the file of offsets (`tiering.fence`).
 - Each try of a commit asks `fence.judge` of the very snapshot that it builds on, and publishes by an exclusive create.
@@ -23,12 +23,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from snowmelt import budgets
 from snowmelt.credentials import Secret
 from snowmelt.errors import Corrupt, Fenced, InvalidConfig, InvariantBroken, SourceDrift, check
 from snowmelt.model.table import KIND
-from snowmelt.sinks.paimon.sink import PaimonWriter
+from snowmelt.sinks.paimon.references import referenced_files
 from snowmelt.sinks.paimon.table import (
-    TRIES_MAX,
     bucket_count,
     crowded,
     file_path,
@@ -38,11 +38,11 @@ from snowmelt.sinks.paimon.table import (
     open_catalog,
     our_errors,
     publish,
-    referenced_files,
     snapshot_numbers,
     sync_folders,
     sync_table,
 )
+from snowmelt.sinks.paimon.writer import PaimonWriter
 from snowmelt.sinks.tiering import LakeColumn, LakeShape
 from snowmelt.sinks.warehouse import plain_warehouse
 from snowmelt.store.objects import open_store
@@ -105,7 +105,7 @@ class PaimonTieringSink:
                     fields=_fields(shape), partition_keys=list(shape.partition_key), primary_keys=list(shape.key), options=_options(shape)
                 )
                 self._catalog.create_database(target.partition(".")[0], True)
-                # Somebody else may make it at the same time; then it is looked at like any other.
+                # Another program may make it at the same time; then it is checked like any other.
                 self._catalog.create_table(target, schema, True)
             table = self._catalog.get_table(target)
             sync_table(table)
@@ -164,7 +164,7 @@ class PaimonTieringSink:
         `Fenced`: another round came first, or the table is another; nothing of ours is in it. Any other error leaves open whether it
         happened: then `look_back`. Twice is fine.
         """
-        for _ in range(TRIES_MAX):
+        for _ in budgets.PAIMON_COMMIT.tries():
             table = self._table(target)
             with our_errors(target):
                 latest = latest_snapshot(table)
@@ -203,7 +203,7 @@ class PaimonTieringSink:
                 if kept.isdisjoint(file.file_name for file in message.new_files):
                     for file in [*message.new_files, *message.changelog_files]:
                         with contextlib.suppress(FileNotFoundError):
-                            table.file_io.delete(file_path(table, message, file))
+                            table.file_io.delete(file_path(table, message.partition, message.bucket, file.file_name))
 
     def _table(self, target: str) -> Any:
         with our_errors(target):
@@ -334,10 +334,10 @@ def _view(table: Any, latest: Any, base: int | None) -> LakeView:
 
 
 def _check_staged(table: Any, target: str, messages: Sequence[Any]) -> None:
-    """A round that waited for long may have met somebody who removes what no snapshot names."""
+    """A round that waited for long may have met a cleaner that removes what no snapshot names."""
     for message in messages:
         for file in [*message.new_files, *message.changelog_files]:
-            if not table.file_io.exists(file_path(table, message, file)):
+            if not table.file_io.exists(file_path(table, message.partition, message.bucket, file.file_name)):
                 raise Fenced("a round's staged files are gone", detail=target, hint="stop jobs that remove young orphan files")
 
 

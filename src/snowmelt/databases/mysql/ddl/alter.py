@@ -2,9 +2,9 @@
 
 Laws:
 
-- An action that we don't know makes the table one to read again; it is never stepped over in silence.
-- A table that is not captured may still take a captured one's name or exchange rows with it; nothing else of its ALTER is
-  read, and nothing in it fails.
+- An unknown action means that the table must be read again; it is never silently skipped.
+- A table that is not captured may take a captured one's name, or exchange rows with it. Nothing else of its ALTER is read,
+  and nothing in it fails.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_alter(statement: Statement) -> tuple[SchemaChange, ...]:
 
 
 def _alter_of_another(statement: Statement, table: TableId) -> tuple[SchemaChange, ...]:
-    """ALTER of a table that is not captured, which may yet take a captured one's name or exchange rows with it."""
+    """ALTER of a table that is not captured. It may take a captured one's name, or exchange rows with it."""
     words = statement.words
     found: list[SchemaChange] = []
     try:

@@ -4,7 +4,7 @@ Laws:
 
 - The shape afterwards is exact, or None where only the catalogue can tell: a shape records one key, so others that may
   take its place are unknown.
-- One reason why stored rows may change is enough for `Rewrites`, and all reasons are told.
+- One reason why stored rows may change is enough for `Rewrites`, which has all reasons.
 - Columns stand in the order that the server gives them: old ones first, then each action's place in turn.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from snowmelt.databases.mysql.ddl.changes import AlterColumns, Rewrites
 from snowmelt.databases.mysql.ddl.definitions import BINARY_TWIN, TEXT_SIZES, Definition, complete, sized
-from snowmelt.databases.mysql.ddl.keys import Keys, first_key, note_keys, spelled, with_key_not_null
+from snowmelt.databases.mysql.ddl.keys import KeyClauses, first_key, note_keys, spelled, with_key_not_null
 from snowmelt.databases.mysql.ddl.options import Options
 from snowmelt.databases.mysql.ddl.rules import CHARSET_BYTES_MAX, Rules, SqlMode
 from snowmelt.databases.mysql.ddl.whitelist import NotConstant, stored_value, why_values_change
@@ -34,7 +34,7 @@ class Placed:
     first: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Alteration:
     """All that the actions of one ALTER TABLE ask for."""
 
@@ -42,7 +42,7 @@ class Alteration:
     dropped: set[str] = field(default_factory=set)
     renamed: dict[str, str] = field(default_factory=dict)
     altered: dict[str, Callable[[MySqlColumn], MySqlColumn]] = field(default_factory=dict)
-    keys: Keys = field(default_factory=Keys)
+    keys: KeyClauses = field(default_factory=KeyClauses)
     options: Options = field(default_factory=Options)
     convert: Options | None = None
     new_name: TableId | None = None
@@ -119,7 +119,7 @@ def apply(before: MySqlTable, alteration: Alteration, rules: Rules, sql: str) ->
     # A column that is dropped and added by one statement may look as it did, and has none of its values.
     if shape == before and not renamed and not filled and not alteration.cascades:
         return None
-    return AlterColumns(before.id, before, shape, renamed, filled, alteration.cascades)
+    return AlterColumns(table=before.id, before=before, after=shape, renamed=renamed, filled=filled, cascades=alteration.cascades)
 
 
 def _rearranged(
@@ -129,7 +129,7 @@ def _rearranged(
     definitions: list[tuple[Placed, MySqlColumn]],
     rules: Rules,
 ) -> tuple[list[MySqlColumn], dict[str, str], list[str]]:
-    """The columns in their new order, who was renamed, and why values change.
+    """The columns in their new order, the renamed ones, and why values change.
 
     The server walks the old columns first: dropped ones go, the others stay where they are, changed or not. Then what has a
     place is moved there, in the order of the statement, beside names of the new table.
@@ -184,8 +184,8 @@ def _rearranged(
 def _why_computed_anew(
     before: MySqlTable, after: list[MySqlColumn], renamed: Mapping[str, str], filled: Mapping[str, object]
 ) -> str | None:
-    """Why a generated column that the statement does not name has other values. What it is computed from is not kept, so that every other
-    type, collation or column of the same name counts."""
+    """Why a generated column that the statement does not name may have other values. A shape does not record its expression. So
+    any other column counts whose type or collation changes, or whose name is another column's now."""
     if not any(column.generated for column in after if column not in IMPLICIT_PERIOD):
         return None
     now = {column.name: _values(column) for column in after}
@@ -197,7 +197,7 @@ def _why_computed_anew(
 
 
 def _values(column: MySqlColumn) -> MySqlColumn:
-    """What of a column decides how its values look and compare."""
+    """The properties of a column that decide how its values look and compare."""
     return replace(column, name="", nullable=True, invisible=False, auto_increment=False, default=None, comment="")
 
 

@@ -2,10 +2,10 @@
 
 Laws:
 
-- `AlterColumns` is a promise: every stored row keeps its values, and `filled` tells those of added columns. What can't
-  promise that is `Rewrites`.
-- A shape is exact or None, and None sends the caller to the catalogue.
-- No value of a row is kept: of a statement that changes rows only its verb is.
+- `AlterColumns` promises that every stored row keeps its values, and that `filled` has those of added columns. Any other
+  ALTER is `Rewrites`.
+- A shape is exact or None. For None the caller must read the catalogue.
+- No value of a row is kept: a statement that changes rows is kept as its verb.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CreateTable:
     """Whether a foreign key of it changes its rows without row events (ON DELETE or ON UPDATE other than RESTRICT)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlterColumns:
     """Metadata only: stored rows keep their values and are read with `after` from here on."""
 
@@ -66,7 +66,10 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Rewrites:
-    """Stored rows change, and the log does not say how: the table is read again, or the pipeline stops."""
+    """Stored rows change, and the log does not say how: the table is emptied and copied again.
+
+    It becomes `Effect.MAKES` (`meaning`). `Effect.REWRITES`, a copy in place, comes from `AlterColumns.filled` alone.
+    """
 
     table: TableId
     after: MySqlTable | None
@@ -77,7 +80,7 @@ class Rewrites:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A MERGE table has it in its UNION from here on, so the log may lack changes of its rows (`MERGED`)."""
+    """From here on the table belongs to the UNION of a MERGE table, so the log may lack changes of its rows (`MERGED`)."""
 
     table: TableId
 
@@ -120,7 +123,7 @@ class RowsAsText:
 
 @dataclass(frozen=True, slots=True)
 class NotUnderstood:
-    """May touch captured tables, and can't be read. The caller names the position."""
+    """A statement that may touch captured tables and can't be read. The caller adds the position."""
 
     tables: tuple[TableId, ...]
     statement: str

@@ -13,7 +13,7 @@ from dataclasses import replace
 from snowmelt.databases.mysql.ddl.alteration import Alteration
 from snowmelt.databases.mysql.ddl.changes import CreateTable, DatabaseDefaults, DropTable, Ignored, SchemaChange
 from snowmelt.databases.mysql.ddl.definitions import Definition, complete, read_definition
-from snowmelt.databases.mysql.ddl.keys import Keys, at_key, first_key, key_parts, note_keys, read_key, with_key_not_null
+from snowmelt.databases.mysql.ddl.keys import KeyClauses, at_key, first_key, key_parts, note_keys, read_key, with_key_not_null
 from snowmelt.databases.mysql.ddl.options import Options, read_charset_option, read_shape_option
 from snowmelt.databases.mysql.ddl.statement import Statement
 from snowmelt.databases.mysql.ddl.words import END, Unreadable, Words, lex
@@ -48,7 +48,7 @@ def read_create(statement: Statement) -> tuple[SchemaChange, ...]:
         return (Ignored("not a captured table"),)
     statement.target = table
     columns = key_parts(words)
-    return statement.altered(table, Alteration(keys=Keys(unique=[columns] if unique and columns else [], drops_index=replaces)))
+    return statement.altered(table, Alteration(keys=KeyClauses(unique=[columns] if unique and columns else [], drops_index=replaces)))
 
 
 def read_database(statement: Statement, *, created: bool) -> tuple[SchemaChange, ...]:
@@ -110,7 +110,7 @@ def _captured_table(statement: Statement, table: TableId, replaces: bool) -> tup
         return *gone, CreateTable(replace(model, id=table))
     words.expect("(")
     definitions: list[Definition] = []
-    keys = Keys()
+    keys = KeyClauses()
     cascades = False
     while True:
         if at_key(words):

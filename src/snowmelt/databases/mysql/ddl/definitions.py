@@ -24,7 +24,7 @@ class Default:
     text: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Definition:
     """A column definition as written, before the table's defaults complete it."""
 
@@ -79,7 +79,7 @@ TEXT_SIZES = (("tiny", 0xFF), ("", 0xFFFF), ("medium", 0xFFFFFF), ("long", 0xFFF
 
 
 def read_definition(words: Words, name: str, rules: Rules) -> Definition:
-    column = Definition(name)
+    column = Definition(name=name)
     _read_type(words, column, rules)
     _read_attributes(words, column, rules)
     return column
@@ -183,86 +183,110 @@ def _read_size(words: Words, column: Definition, rules: Rules) -> None:
 def _read_attributes(words: Words, column: Definition, rules: Rules) -> None:
     """What follows a type, in the server's own way: later words win over earlier ones."""
     while words.peek() is not END and not words.sees_any(_DEFINITION_ENDS):
-        if words.skip("NOT", "NULL"):
-            column.nullable = False
-        elif words.skip("NULL"):
-            column.nullable = True
-        elif words.skip("UNSIGNED") or words.skip("ZEROFILL"):
-            column.unsigned = True
-        elif words.skip("DEFAULT"):
-            column.default = read_default(words)
-        elif words.skip("SERIAL", "DEFAULT", "VALUE"):
-            column.nullable, column.auto_increment, column.unique = False, True, True
-        elif words.skip("AUTO_INCREMENT"):
-            column.nullable, column.auto_increment = False, True
-        elif words.skip("UNIQUE"):
-            words.skip("KEY")
-            column.unique = True
-        elif words.skip("PRIMARY", "KEY") or words.skip("PRIMARY") or words.skip("KEY"):
-            column.primary = True
-        elif words.skip("COMMENT"):
-            column.comment = words.string()
-        elif words.skip("CHARACTER", "SET") or words.skip("CHAR", "SET") or words.skip("CHARSET"):
-            words.skip("=")
-            column.charset = rules.charset(words.word())
-        elif words.skip("COLLATE"):
-            words.skip("=")
-            column.collation = words.word()
-        elif words.skip("BINARY"):
-            column.binary = True
-        elif words.skip("ASCII"):
-            column.charset = "latin1"
-        elif words.skip("UNICODE"):
-            column.charset = "ucs2"
-        elif words.skip("BYTE"):
-            column.charset = "binary"
-        elif words.skip("ON", "UPDATE"):
-            words.take()
-            if words.sees("("):
-                words.skip_parentheses()
-        elif words.skip("GENERATED"):
-            if not words.skip("ALWAYS"):
-                raise Unreadable(f"ALWAYS expected for column {column.name}")
-        elif words.skip("AS"):
-            column.generated = "virtual"
-            if words.skip("ROW"):
-                column.generated, column.nullable = "stored", False
-                column.period = "START" if words.skip("START") else "END"
-                words.skip("END")
-            else:
-                words.skip_parentheses()
-        elif words.skip_any("STORED", "PERSISTENT"):
-            column.generated = "stored"
-        elif words.skip("INVISIBLE"):
-            column.invisible = True
-        elif words.skip("CONSTRAINT"):
-            if not words.sees("CHECK"):
-                words.name()
-        elif words.skip("CHECK"):
-            words.skip_parentheses()
-            if words.skip("NOT"):
-                words.expect("ENFORCED")
-        elif words.skip("REFERENCES"):
-            # MySQL reads this and makes no key of it until 9.0.
-            column.cascades = read_references(words) and (rules.mariadb or rules.version >= (9, 0, 0))
-        elif words.skip_any("COLUMN_FORMAT", "STORAGE", "SRID", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE"):
-            words.skip("=")
-            words.take()
-        elif words.skip_any("WITH", "WITHOUT"):
-            words.expect("SYSTEM")
-            words.expect("VERSIONING")
-        elif words.skip("COMPRESSED"):
-            if words.skip("="):
-                words.take()
-        elif words.skip_any("SIGNED", "VIRTUAL", "VISIBLE", "ENFORCED"):
-            pass
-        elif rules.mariadb and words.peek().kind in ("word", "name") and words.peek(1).text == "=":
-            # An option of a storage engine.
-            words.take()
-            words.take()
-            words.take()
-        else:
+        read = (
+            _read_value_attribute(words, column) or _read_charset_attribute(words, column, rules) or _read_attribute(words, column, rules)
+        )
+        if not read:
             raise Unreadable(f"{words.peek().text[:40]!r} is not known after the type of column {column.name}")
+
+
+def _read_value_attribute(words: Words, column: Definition) -> bool:
+    """One of those that say which values a column may have, if it comes next."""
+    if words.skip("NOT", "NULL"):
+        column.nullable = False
+    elif words.skip("NULL"):
+        column.nullable = True
+    elif words.skip("UNSIGNED") or words.skip("ZEROFILL"):
+        column.unsigned = True
+    elif words.skip("DEFAULT"):
+        column.default = read_default(words)
+    elif words.skip("SERIAL", "DEFAULT", "VALUE"):
+        column.nullable, column.auto_increment, column.unique = False, True, True
+    elif words.skip("AUTO_INCREMENT"):
+        column.nullable, column.auto_increment = False, True
+    elif words.skip("UNIQUE"):
+        words.skip("KEY")
+        column.unique = True
+    elif words.skip("PRIMARY", "KEY") or words.skip("PRIMARY") or words.skip("KEY"):
+        column.primary = True
+    elif words.skip("COMMENT"):
+        column.comment = words.string()
+    else:
+        return False
+    return True
+
+
+def _read_charset_attribute(words: Words, column: Definition, rules: Rules) -> bool:
+    """One of those that say how text is written, if it comes next."""
+    if words.skip("CHARACTER", "SET") or words.skip("CHAR", "SET") or words.skip("CHARSET"):
+        words.skip("=")
+        column.charset = rules.charset(words.word())
+    elif words.skip("COLLATE"):
+        words.skip("=")
+        column.collation = words.word()
+    elif words.skip("BINARY"):
+        column.binary = True
+    elif words.skip("ASCII"):
+        column.charset = "latin1"
+    elif words.skip("UNICODE"):
+        column.charset = "ucs2"
+    elif words.skip("BYTE"):
+        column.charset = "binary"
+    else:
+        return False
+    return True
+
+
+def _read_attribute(words: Words, column: Definition, rules: Rules) -> bool:
+    """Any other attribute, if it comes next."""
+    if words.skip("ON", "UPDATE"):
+        words.take()
+        if words.sees("("):
+            words.skip_parentheses()
+    elif words.skip("GENERATED"):
+        if not words.skip("ALWAYS"):
+            raise Unreadable(f"ALWAYS expected for column {column.name}")
+    elif words.skip("AS"):
+        column.generated = "virtual"
+        if words.skip("ROW"):
+            column.generated, column.nullable = "stored", False
+            column.period = "START" if words.skip("START") else "END"
+            words.skip("END")
+        else:
+            words.skip_parentheses()
+    elif words.skip_any("STORED", "PERSISTENT"):
+        column.generated = "stored"
+    elif words.skip("INVISIBLE"):
+        column.invisible = True
+    elif words.skip("CONSTRAINT"):
+        if not words.sees("CHECK"):
+            words.name()
+    elif words.skip("CHECK"):
+        words.skip_parentheses()
+        if words.skip("NOT"):
+            words.expect("ENFORCED")
+    elif words.skip("REFERENCES"):
+        # MySQL reads this and makes no key of it until 9.0.
+        column.cascades = read_references(words) and (rules.mariadb or rules.version >= (9, 0, 0))
+    elif words.skip_any("COLUMN_FORMAT", "STORAGE", "SRID", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE"):
+        words.skip("=")
+        words.take()
+    elif words.skip_any("WITH", "WITHOUT"):
+        words.expect("SYSTEM")
+        words.expect("VERSIONING")
+    elif words.skip("COMPRESSED"):
+        if words.skip("="):
+            words.take()
+    elif words.skip_any("SIGNED", "VIRTUAL", "VISIBLE", "ENFORCED"):
+        pass
+    elif rules.mariadb and words.peek().kind in ("word", "name") and words.peek(1).text == "=":
+        # An option of a storage engine.
+        words.take()
+        words.take()
+        words.take()
+    else:
+        return False
+    return True
 
 
 _DEFINITION_ENDS = frozenset({",", ")", ";", "FIRST", "AFTER", "PARTITION", "REMOVE"})

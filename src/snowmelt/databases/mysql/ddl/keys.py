@@ -17,7 +17,7 @@ from snowmelt.databases.mysql.types.columns import MySqlColumn
 
 
 @dataclass(slots=True)
-class Keys:
+class KeyClauses:
     """What a statement says about keys. A key that can't identify rows (a prefix, an expression) has no columns here."""
 
     primary: tuple[str, ...] | None = None
@@ -33,7 +33,7 @@ def at_key(words: Words) -> bool:
     return words.sees_any(_ELEMENT_KEYS) or words.sees("VECTOR", "INDEX") or words.sees("VECTOR", "KEY")
 
 
-def read_key(words: Words, keys: Keys) -> bool:
+def read_key(words: Words, keys: KeyClauses) -> bool:
     """An index or constraint; True where it is a foreign key that writes to this table."""
     if words.skip("CONSTRAINT"):
         words.skip("IF", "NOT", "EXISTS")
@@ -97,7 +97,7 @@ def key_parts(words: Words, *, prefixes: bool = False) -> tuple[str, ...]:
     return tuple(columns) if whole else ()
 
 
-def note_keys(raw: Definition, keys: Keys) -> None:
+def note_keys(raw: Definition, keys: KeyClauses) -> None:
     if raw.primary:
         keys.primary = (raw.name,)
     if raw.unique:
@@ -118,7 +118,7 @@ def with_key_not_null(columns: list[MySqlColumn], primary: tuple[str, ...]) -> l
     return [replace(column, nullable=False) if column.name.lower() in names else column for column in columns]
 
 
-def first_key(columns: list[MySqlColumn], keys: Keys) -> tuple[tuple[str, ...], bool]:
+def first_key(columns: list[MySqlColumn], keys: KeyClauses) -> tuple[tuple[str, ...], bool]:
     """The primary key, else the first unique key that is never NULL; the server keeps such keys in the order of definition."""
     if keys.primary is not None:
         return spelled(keys.primary, columns), True

@@ -4,9 +4,9 @@ Laws:
 
 - A statement that names no captured table never fails, whatever its syntax: the kind and the target are read first, and the
   rest only where it matters.
-- A statement of a kind that we don't know concerns whatever captured table it names.
-- A session whose binlog_format is not ROW logs what it does to its temporary tables. One may have a captured table's name, so a
-  statement that says that it used one is not taken for a change of the captured table.
+- A statement of an unknown kind concerns every captured table that it names.
+- A session whose binlog_format is not ROW logs its statements about temporary tables. A temporary table may have a captured
+  table's name. So a statement that used a temporary table is not taken for a change of the captured table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from snowmelt.databases.mysql.ddl.changes import (
     Truncate,
 )
 from snowmelt.databases.mysql.ddl.create import read_create
-from snowmelt.databases.mysql.ddl.keys import Keys
+from snowmelt.databases.mysql.ddl.keys import KeyClauses
 from snowmelt.databases.mysql.ddl.rules import Rules
 from snowmelt.databases.mysql.ddl.statement import Shapes, Statement
 from snowmelt.databases.mysql.ddl.words import END, Unreadable
@@ -80,7 +80,7 @@ def read_statement(
 def _altered(change: SchemaChange) -> tuple[TableId, ...]:
     """The tables that a statement may have changed as well if they were temporary."""
     match change:
-        case Truncate(table) | AlterColumns(table) | Rewrites(table):
+        case Truncate(table) | AlterColumns(table=table) | Rewrites(table):
             return (table,)
         case RenameTable(old, new):
             return old, new
@@ -164,7 +164,7 @@ def _drop(statement: Statement) -> tuple[SchemaChange, ...]:
         index = words.name()
         words.expect("ON")
         table = statement.table()
-        keys = Keys(drops_primary=index.upper() == "PRIMARY", drops_index=index.upper() != "PRIMARY")
+        keys = KeyClauses(drops_primary=index.upper() == "PRIMARY", drops_index=index.upper() != "PRIMARY")
         return statement.altered(table, Alteration(keys=keys))
     return (Ignored("DROP of something that is no table"),)
 

@@ -4,8 +4,8 @@ Laws:
 
 - A name without a database is one of the session's; names are compared as spelled, lower-cased first where the server
   does so.
-- What an earlier part of a statement leaves is what a later part finds, as in a RENAME that swaps tables.
-- What can't be read fails only where it may concern a captured table; where no target was read, any word may be one.
+- A later part of a statement sees the effect of an earlier part, as in a RENAME that swaps tables.
+- Text that can't be read is an error only if it may concern a captured table. If no target was read, any word may be one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Statement:
     def mentioned(self) -> tuple[TableId, ...]:
         """Captured tables that the text may name, found without any grammar. A pattern captures any word, so it must exist."""
         found: set[TableId] = set()
-        # A quote inside a string may seem to open a name that goes on far beyond it, hence the plain words of the whole text too.
+        # A quote inside a string may seem to open a name that ends far after it, hence the plain words of the whole text too.
         quoted = [one.replace("``", "`") or two.replace('""', '"') or three for one, two, three in _QUOTED_WORDS.findall(self.sql)]
         for words in (_PLAIN_WORDS.findall(self.sql), quoted):
             found |= {self.table_id(self.database, word) for word in words}
@@ -77,13 +77,13 @@ class Statement:
         return tuple(sorted(table for table in found if self.captured(table) and self.shape(table) is not None))
 
     def rows_as_text(self, verb: str) -> RowsAsText:
-        """That this statement changes rows, and the log has no row of them."""
+        """The result for a statement that changes rows without row events."""
         known = self._databases
         databases = None if known is None else frozenset(self.rules.stored_name(name) for name in known)
         return RowsAsText(verb, self.mentioned(), databases)
 
     def with_merged(self, changes: tuple[SchemaChange, ...]) -> tuple[SchemaChange, ...]:
-        """These, and that a MERGE table takes captured ones, whether itself is captured or not."""
+        """These changes, and those of captured tables that the statement makes part of a MERGE table, captured or not."""
         return *changes, *(Merged(table) for table in merged_tables(self.sql, self.database, self.rules) if self.captured(table))
 
     def not_understood(self, reason: str) -> tuple[SchemaChange, ...]:

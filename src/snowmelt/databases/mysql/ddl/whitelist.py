@@ -1,9 +1,9 @@
-"""What leaves stored values as they are.
+"""Changes that keep stored values as they are.
 
 Laws:
 
-- Metadata-only is a white list: what is not known to keep every value, whatever the rows hold, does not.
-- What stored rows hold in an added column is told only where plain rules give it; all else is the server's to say.
+- Metadata-only is a white list: a change that is not known to keep every possible value counts as one that does not.
+- The value of an added column in stored rows is given only if simple rules yield it. Otherwise only the server knows it.
 """
 
 from __future__ import annotations

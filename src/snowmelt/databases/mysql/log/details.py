@@ -1,4 +1,4 @@
-"""What an index of a segment says in our own words: how its events are read, and how capture goes on behind them."""
+"""The part of a segment's index that is MySQL's own: how its events are read, and how capture continues after them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class Details:
     crc_length: int
     """4 if each event ends with its CRC-32, else 0. FORMAT_DESCRIPTION always has one."""
     restart: int
-    """The last cut point up to the segment's end that a connection can be started at: those beyond 4 GiB can't."""
+    """The last cut point up to the segment's end that a connection can begin at. It can't begin beyond 4 GiB."""
     format_description: bytes
-    """The event that the log file begins with, whole; as sent for the connection if the capture began inside the file."""
+    """The whole event that the log file begins with. If capture began inside the file, it is the one that the server made up for the
+    connection."""
     event_bytes_max: int
     payloads: int = 0
-    """How many transactions are compressed as a whole: their ends may be of XA without being marked."""
+    """The number of transactions that are compressed as a whole. Capture can't see whether they are of XA, so they have no mark."""
 
     def encode(self) -> str:
         fields = {
@@ -63,16 +64,17 @@ class Details:
         except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
             right = False
         if not right:
-            raise Corrupt("what the index of a segment says of MySQL's log can't be read")
+            raise Corrupt("the part of a segment's index about MySQL's log can't be read")
         return made
 
 
-_decoded = lru_cache(_KNOWN_MAX)(Details.decode)
+details_of_own = lru_cache(_KNOWN_MAX)(Details.decode)
+"""By `Segment.own`."""
 
 
 def details_of(segment: Segment) -> Details:
     check(segment.database == KIND, "a segment of another database is read as MySQL's", f"{segment.database}, {segment.log}")
-    found = _decoded(segment.own)
+    found = details_of_own(segment.own)
     if found.event_bytes_max > segment.data_bytes or (segment.data_crc32 is None) != (found.crc_length == 4):
         raise Corrupt("the index of a segment contradicts itself", detail=f"{segment.log}:{segment.start.offset}")
     return found

@@ -1,25 +1,32 @@
 """Event kinds of the binary log and the readers of those that are not rows. They take bytes, not sockets.
 
-Every reader gets an event's body: what lies behind the 19-byte header and before the checksum. A reader either uses all
-bytes as the format says or raises `Corrupt`.
+Every reader gets an event's body: the bytes between the 19-byte header and the checksum. A reader either uses all bytes as
+the format says or raises `Corrupt`.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
+import zstandard
 
+from snowmelt.columnar.arena import Bytes
+from snowmelt.columnar.crc32 import crc32
 from snowmelt.databases.mysql.types.charsets import charset_of_collation, transcode
 from snowmelt.databases.mysql.types.columns import Flavour
 from snowmelt.errors import Corrupt
 
 HEADER_BYTES = 19
 CHECKSUM_BYTES = 4
+PAYLOAD_HEAD_BYTES: Final = 256 << 10
+"""More than the first event of a compressed transaction takes, which is its BEGIN or XA START."""
+UNCOMPRESSED: Final = 255
 FLAG_TEMPORARY = 0x04
 """The statement used a temporary table of its session, or something else that is the session's own."""
 FLAG_ARTIFICIAL = 0x20
@@ -140,7 +147,7 @@ class FormatDescription:
 
     @staticmethod
     def read(body_and_checksum: bytes) -> FormatDescription:
-        """Takes all behind the header, since whether a checksum follows is said inside."""
+        """Takes all bytes after the header: the body itself says whether a checksum follows."""
         reader = Reader(body_and_checksum, "FORMAT_DESCRIPTION")
         version = reader.number(2)
         server = reader.take(50).split(b"\0", 1)[0].decode("ascii", "replace")
@@ -158,14 +165,14 @@ class FormatDescription:
         return FormatDescription(version, server, created, CHECKSUM_BYTES if algorithm == 1 else 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A statement in the log, with what of its session decides how it is read."""
 
     database: str
     sql: str
     sql_mode: int
-    charset: int | None
+    charset: int | None = None
     """Collation id of the client's text."""
     explicit_timestamps: bool | None = None
     """explicit_defaults_for_timestamp; None where the server doesn't log it."""
@@ -194,7 +201,7 @@ _EXPLICIT_TIMESTAMPS = 1 << 24
 
 
 def read_query(body: bytes, flavour: Flavour) -> Query:
-    """A QUERY event's statement. Status variables behind one that we don't know are not read, as servers do."""
+    """A QUERY event's statement. Status variables after an unknown one are not read, as servers do."""
     reader = Reader(body, "QUERY")
     reader.take(8)
     database_bytes = reader.number(1)
@@ -245,7 +252,15 @@ def read_query(body: bytes, flavour: Flavour) -> Query:
             status.take(_STATUS_BYTES[code])
         else:
             break
-    return Query(database, _statement_text(raw, charset, flavour), sql_mode, charset, explicit, collations, databases)
+    return Query(
+        database=database,
+        sql=_statement_text(raw, charset, flavour),
+        sql_mode=sql_mode,
+        charset=charset,
+        explicit_timestamps=explicit,
+        collations=collations,
+        databases=databases,
+    )
 
 
 def _statement_text(raw: bytes, collation: int | None, flavour: Flavour) -> str:
@@ -267,19 +282,16 @@ class Xid:
     gtrid: bytes
     bqual: bytes
 
-    @property
-    def branch(self) -> tuple[bytes, bytes]:
-        """A server never has two of one branch. MySQL 5.7 logs a COMMIT under another format ID too, which ends nothing."""
-        return self.gtrid, self.bqual
-
     def __str__(self) -> str:
         """As the server's statements take it."""
         return f"X'{self.gtrid.hex()}',X'{self.bqual.hex()}',{self.format_id}"
 
 
+_XA_START = re.compile(r"\s*XA\s+START\s+(.*)", re.IGNORECASE | re.DOTALL)
 _XA_END = re.compile(r"\s*XA\s+(COMMIT|ROLLBACK)\s+(.*)", re.IGNORECASE | re.DOTALL)
 _XID = re.compile(r"X'((?:[0-9a-f]{2})*)'\s*,\s*X'((?:[0-9a-f]{2})*)'\s*,\s*([0-9]{1,20})\b", re.IGNORECASE | re.ASCII)
-"""MySQL takes a format ID of 64 bits and prints all of it here, but XA_PREPARE has its low 32 bits alone."""
+"""MySQL takes a format ID of 64 bits and prints all of it in statements. XA_PREPARE has its lower 32 bits alone."""
+_FORMAT_KEPT: Final = 0xFFFFFFFF
 
 
 def read_xa_end(sql: str) -> tuple[bool, Xid] | None:
@@ -287,14 +299,33 @@ def read_xa_end(sql: str) -> tuple[bool, Xid] | None:
     end = _XA_END.match(sql)
     if end is None:
         return None
-    name = _XID.match(end[2])
+    return end[1].upper() == "COMMIT", _read_name(end[2])
+
+
+def read_xa_start(sql: str) -> Xid | None:
+    """Which XA transaction begins; None of any other statement."""
+    start = _XA_START.match(sql)
+    return None if start is None else _read_name(start[1])
+
+
+def _read_name(text: str) -> Xid:
+    name = _XID.match(text)
     if name is None:
-        raise Corrupt("the name of an XA transaction can't be read", detail=end[2][:200])
-    return end[1].upper() == "COMMIT", Xid(int(name[3]) & 0xFFFFFFFF, bytes.fromhex(name[1]), bytes.fromhex(name[2]))
+        raise Corrupt("the name of an XA transaction can't be read", detail=text[:200])
+    return Xid(int(name[3]), bytes.fromhex(name[1]), bytes.fromhex(name[2]))
+
+
+def whole_xid(prepared: Xid, began: Xid | None) -> Xid:
+    """The name of a prepared transaction with all of its format ID. `began`: as its XA START has it; None: the log has none (MariaDB)."""
+    if began is None:
+        return prepared
+    if began != replace(prepared, format_id=began.format_id) or began.format_id & _FORMAT_KEPT != prepared.format_id:
+        raise Corrupt("an XA transaction is prepared under another name than it began with", detail=f"{prepared}, not {began}")
+    return began
 
 
 def read_xa_prepare(body: bytes) -> tuple[bool, Xid]:
-    """Whether it is `COMMIT ONE PHASE`, and which transaction."""
+    """Whether it is `COMMIT ONE PHASE`, and which transaction, with the lower 32 bits of its format ID."""
     reader = Reader(body, "XA_PREPARE")
     one_phase = reader.number(1) != 0
     # Signed in the server, but its statements print it either way.
@@ -303,6 +334,67 @@ def read_xa_prepare(body: bytes) -> tuple[bool, Xid]:
     if gtrid_bytes > 64 or bqual_bytes > 64:
         raise Corrupt("XA_PREPARE holds a name that is too long")
     return one_phase, Xid(format_id, reader.take(gtrid_bytes), reader.take(bqual_bytes))
+
+
+def first_of_payload(body: bytes) -> bytes:
+    """The first event of a TRANSACTION_PAYLOAD, whose body may be cut short after it. The rest is not unpacked."""
+    compression, _, _, left = fields_of_payload(body)
+    payload = body[len(body) - left :]
+    if compression == UNCOMPRESSED:
+        return payload[: int.from_bytes(payload[9:13], "little")]
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(payload) as stream:
+            header = stream.read(HEADER_BYTES)
+            size = min(int.from_bytes(header[9:13], "little"), PAYLOAD_HEAD_BYTES)
+            return header + stream.read(max(0, size - HEADER_BYTES))
+    except zstandard.ZstdError:
+        raise Corrupt("TRANSACTION_PAYLOAD can't be decompressed") from None
+
+
+def fields_of_payload(head: bytes) -> tuple[int, int, int, int]:
+    """The compression, the plain size, the packed size, and how many of the given bytes follow the fields."""
+    reader = Reader(head, "TRANSACTION_PAYLOAD")
+    compression, plain_bytes, payload_bytes = UNCOMPRESSED, -1, -1
+    while True:
+        field = reader.packed()
+        if field == 0:
+            break
+        value = Reader(reader.take(reader.packed()), "TRANSACTION_PAYLOAD")
+        if field == 1:
+            payload_bytes = value.packed()
+        elif field == 2:
+            compression = value.packed()
+        elif field == 3:
+            plain_bytes = value.packed()
+    return compression, plain_bytes, payload_bytes, reader.left
+
+
+def events_of(data: Bytes, first: int, last: int, checksum_bytes: int, where: str) -> Iterator[tuple[int, int, int]]:
+    """Each event of a stretch: where it begins, where its body ends, and its kind."""
+    at = first
+    while at < last:
+        size = int.from_bytes(data[at + 9 : at + 13].tobytes(), "little") if last - at >= HEADER_BYTES else 0
+        if not HEADER_BYTES + checksum_bytes <= size <= last - at:
+            raise Corrupt("an event's size can't be", position=f"{where}+{at}")
+        yield at, at + size - checksum_bytes, int(data[at + 4])
+        at += size
+
+
+def check_sum(data: Bytes, at: int, end: int, checksum_bytes: int, where: str) -> None:
+    if checksum_bytes and int(crc32(data, at, end, np.uint32(0))) != int.from_bytes(data[end : end + 4].tobytes(), "little"):
+        raise Corrupt("an event's checksum is wrong", position=where)
+
+
+def xa_began(group: Bytes, flavour: Flavour, *, checksum_bytes: int, where: str) -> Xid | None:
+    """The whole name of the XA transaction that a group prepares: MySQL's begins with a statement that has it. None: the log has none."""
+    for at, end, kind in events_of(group, 0, len(group), checksum_bytes, where):
+        if kind == Event.TRANSACTION_PAYLOAD:
+            first = first_of_payload(group[at + HEADER_BYTES : min(end, at + PAYLOAD_HEAD_BYTES)].tobytes())
+            return read_xa_start(read_query(first[HEADER_BYTES:], flavour).sql)
+        if kind == Event.QUERY:
+            check_sum(group, at, end, checksum_bytes, where)
+            return read_xa_start(read_query(group[at + HEADER_BYTES : end].tobytes(), flavour).sql)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +448,7 @@ def _variable_number(reader: Reader) -> int:
 def _read_tagged_gtid(reader: Reader) -> MySqlGtid:
     _variable_number(reader)  # version
     _variable_number(reader)  # size
-    _variable_number(reader)  # last field that may not be ignored
+    _variable_number(reader)  # last field that must not be ignored
     source, tag, number = b"", "", 0
     for expected in range(4):
         if _variable_number(reader) != expected:

@@ -1,17 +1,17 @@
 """From packets of the replication protocol to events of the log, and where transactions end.
 
-    packet   3 bytes of length, 1 of sequence number, payload; a payload of 0xFFFFFF bytes goes on in the next packet
-    payload  0x00 and an event; 0xFE: the server ends the stream; 0xFF: an error. A packet that goes on has no such byte
+    packet   3 bytes of length, 1 of sequence number, payload; a payload of 0xFFFFFF bytes continues in the next packet
+    payload  0x00 and an event; 0xFE: the server ends the stream; 0xFF: an error. A packet that continues has no such byte
     event    19 bytes of header (time 4, type 1, server 4, size 4, next position 4, flags 2), body, CRC-32 (4) if the
              log's FORMAT_DESCRIPTION says so
 
 Laws:
 - Bytes are copied as the server sent them; nothing is stored that was not checked: sequence number, sizes, CRC-32, and that
   the event begins where the one before it ended. Outside of transactions MariaDB leaves events of its encryption out.
-- Since 11.4 MariaDB writes 0 as the next position of events inside a transaction. Places are counted from sizes, and checked
-  against each event that tells its own.
-- The text of a statement whose rows follow (ANNOTATE_ROWS) is received, because places could not be counted without it, and not
-  stored, unless a transaction has so much of it that a reader of the stored bytes could not tell how far the log has come.
+- Since 11.4 MariaDB writes 0 as the next position of events inside a transaction. Positions are counted from sizes, and checked
+  against each event that has its own.
+- The text of a statement whose rows follow (ANNOTATE_ROWS) is received, because positions could not be counted without it. It is not
+  stored, unless a transaction has more of it than `LEFT_OUT_BYTES_MAX`: then a reader of the stored bytes could not count positions.
 - An event may be cut anywhere. One that is whole in the receive buffer is taken at once; a larger one is streamed, so that no
   buffer has to hold it.
 - The offset has 64 bits and is counted here, because the header's wraps at 4 GiB.
@@ -20,10 +20,10 @@ Laws:
   group with its GTID event; it ends with XID, COMMIT, ROLLBACK, XA PREPARE, a compressed transaction, or, if it is one
   statement, with that.
 - A group that holds a statement, alone or beside rows, is marked: its end is remembered as a cut of that kind, and so is the cut
-  right before it. One that is compressed counts as one unread. Into a compressed transaction nobody has to look for statements: MySQL
-  writes transactions that hold some plain, savepoints apart.
-- So is a group that prepares an XA transaction or says what becomes of it, unless it is marked by a statement already. MySQL may
-  compress the one that prepares; then nothing outside tells, so compressed transactions are counted.
+  right before it. A compressed statement is marked without being read. A compressed transaction holds no statement: MySQL does not
+  compress transactions with statements other than savepoints.
+- A group that prepares an XA transaction, or commits or rolls it back, is marked too, unless a statement has marked it. MySQL may
+  compress the group that prepares. Its kind then shows only inside, so compressed transactions are counted.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ Bytes = npt.NDArray[np.uint8]
 
 PACKET_MAX: Final = 0xFFFFFF
 STREAMED_MIN: Final = 96 << 10
-"""An event that is not whole is streamed once this much of it is there: enough for all that is looked at before its end. The
-text of a statement, behind at most 64 KiB of status variables, is the farthest."""
+"""An event that is not whole is streamed once this much of it is there. That is enough for all that is read before its end. The
+farthest is the text of a statement, after at most 64 KiB of status variables."""
 RECEIVE_BYTES_MIN: Final = 2 * STREAMED_MIN
 CUT_EVERY_BYTES: Final = 1 << 20
-"""Cut points that are remembered lie at least this far apart, but for those of statements."""
+"""Cut points that are remembered lie at least this far apart, except for those of statements."""
 STATEMENTS_MAX: Final = 4096
 """Groups of one segment that are marked. It ends when it has no room for another."""
 LEFT_OUT_BYTES_MAX: Final = 1 << 30
-"""What is left out of a transaction's stored bytes. Told places have 32 bits, so a reader needs it to be well below 4 GiB."""
+"""Of a transaction. Positions in events have 32 bits, so a reader needs the bytes that are left out to be well below 4 GiB."""
 _RUNS_MAX: Final = 1024
 _WRAP: Final = 1 << 32
 
@@ -120,7 +120,7 @@ SERVER_END: Final = 6
 SERVER_ERROR: Final = 7
 """An error packet; its payload, from the code on, lies in the source at `event_at`."""
 ARRIVED: Final = 8
-"""All that was stored before has passed by; what comes next is new."""
+"""Everything that was stored before has passed; the next event is new."""
 BAD_SEQUENCE: Final = 16
 BAD_PACKET: Final = 17
 BAD_HEADER: Final = 18
@@ -146,7 +146,7 @@ CUT_OTHER: Final = 3
 CUT_XA: Final = 4
 CUT_KINDS: Final = ("commit", "statement", "file", "other", "xa")
 
-# What a group holds that it is marked for.
+# Why a group is marked.
 NOTHING: Final = 0
 XA: Final = 1
 STATEMENT: Final = 2
@@ -156,8 +156,8 @@ STATE: Final = np.dtype(
         # The connection: expected sequence number, and what is left of a packet that is streamed.
         ("sequence", np.int64),
         ("packet_left", np.int64),
-        ("packet_goes_on", np.int64),
-        # Where the source was read up to, and what the caller is to look at.
+        ("packet_continues", np.int64),
+        # Where the source was read up to, and what the caller is to read.
         ("at", np.int64),
         ("event_at", np.int64),
         ("piece_at", np.int64),
@@ -328,7 +328,7 @@ def _read_gtid(s: Any, source: Any, body: Any, body_end: Any, server: Any) -> An
 
 @njit(**JIT)
 def _begin(s: Any, source: Any, event: Any, size: Any) -> Any:
-    """Read and check the header of the event at `event`, of which enough is in the source. A fault, or 0."""
+    """Read and check the header of the event at `event`; enough of it is in the source. A fault, or 0."""
     s.time = np.int64(load32(source, event))
     s.kind = np.int64(source[event + 4])
     server = load32(source, event + 5)
@@ -483,7 +483,7 @@ def _stream(s: Any, source: Any, at: Any, end: Any, target: Any) -> Any:
     """Take in a part of an event that is streamed. Where the source was read up to, and a reason to stop, or −1 at its end."""
     while True:
         if s.packet_left == 0:
-            if not s.packet_goes_on:
+            if not s.packet_continues:
                 if s.left != 0:
                     return at, BAD_PACKET
                 if s.checksummed and s.trailer != s.crc:
@@ -498,9 +498,9 @@ def _stream(s: Any, source: Any, at: Any, end: Any, target: Any) -> Any:
                 return at, BAD_SEQUENCE
             s.sequence = (s.sequence + 1) & 0xFF
             s.packet_left = np.int64(load32(source, at)) & PACKET_MAX
-            s.packet_goes_on = s.packet_left == PACKET_MAX
+            s.packet_continues = s.packet_left == PACKET_MAX
             at += 4
-            if s.packet_left > s.left or (s.packet_goes_on == 0 and s.packet_left != s.left):
+            if s.packet_left > s.left or (s.packet_continues == 0 and s.packet_left != s.left):
                 return at, BAD_PACKET
             continue
         take = min(s.packet_left, end - at)
@@ -604,7 +604,7 @@ def strip(source: Any, start: Any, end: Any, target: Any, states: Any, cuts: Any
             s.streaming = 1
             s.left = size
             s.packet_left = length - 1
-            s.packet_goes_on = length == PACKET_MAX
+            s.packet_continues = length == PACKET_MAX
             s.crc = 0 if s.checksummed or not s.stored else s.segment_crc
             s.trailer = 0
             at = event
@@ -663,9 +663,9 @@ class Framer:
         return not self["streaming"] and self["group"] == OUTSIDE
 
     def connect(self, *, offset: int, skip_until: int = 0) -> None:
-        """A new stream begins at `offset` with packet 1; an event of which a part was taken in is forgotten.
+        """A new stream begins at `offset` with packet 1. Part of an event that was taken in is forgotten.
 
-        The open transaction is kept if the stream goes on where the last one broke off, else it begins at a cut point.
+        The open transaction is kept if the stream continues where the last one ended. Otherwise the stream begins at a cut point.
         Events that end at or before `skip_until` are checked but not stored.
         """
         state = self.state
@@ -685,15 +685,15 @@ class Framer:
         state["checksummed"] = 1
 
     def rotate(self, log_name: str) -> None:
-        """The stream goes on at the beginning of another file. The caller has gone back to a cut point if need be."""
+        """The stream continues at the beginning of another file. The caller has gone back to a cut point if that was needed."""
         check(self.at_cut, "a log file ends inside a transaction", self.place)
         self.log_name = log_name
         self.state["offset"] = self.state["restart"] = 4
         self.state["skip_until"] = 0
 
     def back_to_cut(self) -> None:
-        """Forget the events behind the last cut point. A server that died inside a transaction leaves such a file behind, and
-        that transaction never was."""
+        """Forget the events after the last cut point. A server that died inside a transaction leaves such a file, and that
+        transaction was never committed."""
         state = self.state
         state["segment_bytes"] = state["cut_bytes"]
         state["segment_crc"] = state["cut_crc"]
@@ -764,7 +764,7 @@ def body_of(event: bytes, *, checksummed: bool) -> bytes:
 
 
 def read_rotate(body: bytes) -> tuple[str, int]:
-    """The file that the log goes on in, and where in it."""
+    """The file in which the log continues, and the offset in it."""
     reader = Reader(body, "ROTATE")
     offset = reader.number(8)
     return reader.text(reader.left).rsplit("/", 1)[-1], offset
@@ -785,7 +785,7 @@ def read_previous_gtids(body: bytes) -> MySqlGtidSet:
         spans = reader.number(8)
         if spans > reader.left // 16:
             raise Corrupt("PREVIOUS_GTIDS is cut short")
-        # The number behind an interval's last one is written.
+        # Each interval is written with the number after its last one.
         found[source] = tuple((reader.number(8), reader.number(8) - 1) for _ in range(spans))
     return MySqlGtidSet().union(MySqlGtidSet(found))
 

@@ -65,7 +65,7 @@ def _times_plus(high, low, factor, addend):  # type: ignore[no-untyped-def]
 
 
 def decimal_layout(precision: int, scale: int) -> int:
-    """How a decimal is stored, in one number: bytes in all, digits of the first group, groups of nine before and behind the point,
+    """How a decimal is stored, in one number: bytes in all, digits of the first group, groups of nine before and after the point,
     digits of the last group; a byte each."""
     whole = precision - scale
     size = _DIGIT_BYTES[whole % 9] + whole // 9 * 4 + scale // 9 * 4 + _DIGIT_BYTES[scale % 9]
@@ -262,7 +262,7 @@ def put_inet6(stored, memory, target):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def copy_bytes(memory, target, buffer, source, count):  # type: ignore[no-untyped-def]
-    """Copy to a heap. Short values, which most are, go as whole words: heaps have room behind their end for the surplus."""
+    """Copy to a heap. Short values, which most are, go as whole words: heaps have room after their end for the surplus."""
     if count <= 256 and source + count + 16 <= buffer.shape[0]:
         at = 0
         while at < count:

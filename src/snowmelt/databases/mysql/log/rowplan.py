@@ -1,7 +1,7 @@
-"""How the row kernel reads each column of a table's images, and how what it leaves in the arena becomes an Arrow array.
+"""How the row kernel reads each column of a table's images, and how the arena's content becomes Arrow arrays.
 
-The log tells a column's stored form (`WireColumn`), the schema in force tells what it means (`MySqlColumn`). Where the two
-don't fit each other the schema is not the one that these rows were written with, and that stops: a value is never guessed.
+The log has a column's stored form (`WireColumn`), the schema in force has its meaning (`MySqlColumn`). Where the two don't fit,
+the schema is not the one that these rows were written with. That is an error: a value is never guessed.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Finish(IntEnum):
     JSON = 7
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedColumn:
     name: str
     kind: int
-    """One of `kinds`."""
-    a: int
-    b: int
+    """One of `kinds`, which says what `a` and `b` are."""
+    a: int = 0
+    b: int = 0
     storage: Storage
     arrow: pa.DataType
     finish: Finish = Finish.NOTHING
@@ -61,7 +61,7 @@ class PlannedColumn:
 
 
 class RowPlan:
-    """A table's columns as arrays for the kernel. Behind the table's there may be some that nobody is shown."""
+    """A table's columns as arrays for the kernel. After the table's columns hidden ones may follow, which no SELECT shows."""
 
     def __init__(self, table: MySqlTable, columns: Sequence[PlannedColumn]) -> None:
         self.table = table
@@ -96,8 +96,10 @@ def plan_rows(shape: TableMap, schema: MySqlTable | None, options: TypeOptions) 
         replace(_plan_column(shape, wire, column, options), nullable=lake_nullable(column, options))
         for wire, column in zip(shape.columns, schema.columns, strict=False)
     ]
-    # The hashes are read over: no SELECT shows them.
-    planned += [PlannedColumn(str(wire.name), kinds.INT64, 0, 0, Storage(8), pa.int64()) for wire in shape.columns[len(planned) :]]
+    # The hashes are skipped: no SELECT shows them.
+    planned += [
+        PlannedColumn(name=str(wire.name), kind=kinds.INT64, storage=Storage(8), arrow=pa.int64()) for wire in shape.columns[len(planned) :]
+    ]
     return RowPlan(schema, _numbered(planned))
 
 
@@ -168,7 +170,7 @@ def _plan_column(shape: TableMap, wire: WireColumn, column: MySqlColumn, options
     arrow = column.arrow(options)
 
     def planned(kind: int, a: int, b: int, storage: Storage, finish: Finish = Finish.NOTHING) -> PlannedColumn:
-        return PlannedColumn(column.name, kind, a, b, storage, arrow, finish, labels=column.labels)
+        return PlannedColumn(name=column.name, kind=kind, a=a, b=b, storage=storage, arrow=arrow, finish=finish, labels=column.labels)
 
     match wire.type:
         case Wire.TINY | Wire.SHORT | Wire.INT24 | Wire.LONG | Wire.LONGLONG if column.base == _INTEGER_BASE[wire.type]:
@@ -244,22 +246,22 @@ def _plan_temporal(shape: TableMap, wire: WireColumn, column: MySqlColumn, arrow
         raise _drift(shape, f"column {column.name} has {fsp} fractional digits in the log and {column.fsp} in the schema")
     kind, width = _TEMPORAL[wire.type]
     if pa.types.is_string(arrow):
-        return PlannedColumn(column.name, kinds.AS_TEXT[kind], fsp, 0, HEAP, arrow)
-    return PlannedColumn(column.name, kind, fsp, 0, Storage(width), arrow)
+        return PlannedColumn(name=column.name, kind=kinds.AS_TEXT[kind], a=fsp, storage=HEAP, arrow=arrow)
+    return PlannedColumn(name=column.name, kind=kind, a=fsp, storage=Storage(width), arrow=arrow)
 
 
 def _plan_text(wire: WireColumn, column: MySqlColumn, arrow: pa.DataType, kind: int, a: int) -> PlannedColumn:
     compressed = wire.type in (Wire.VARCHAR_COMPRESSED, Wire.BLOB_COMPRESSED)
+    charset = "" if pa.types.is_binary(arrow) else canonical_charset(wire.charset or column.charset or "utf8mb4")
     if compressed:
         finish = Finish.INFLATE
     elif pa.types.is_binary(arrow):
         finish = Finish.NOTHING
-    elif is_utf8(charset := canonical_charset(wire.charset or column.charset or "utf8mb4")) or column.base == "json":
+    elif is_utf8(charset) or column.base == "json":
         finish = Finish.UTF8
     else:
-        return PlannedColumn(column.name, kind, a, 0, HEAP, arrow, Finish.TRANSCODE, charset)
-    charset = "" if pa.types.is_binary(arrow) else canonical_charset(wire.charset or column.charset or "utf8mb4")
-    return PlannedColumn(column.name, kind, a, 0, HEAP, arrow, finish, charset)
+        finish = Finish.TRANSCODE
+    return PlannedColumn(name=column.name, kind=kind, a=a, storage=HEAP, arrow=arrow, finish=finish, charset=charset)
 
 
 def _length_bytes(wire: WireColumn) -> int:
@@ -280,7 +282,7 @@ _TEXT_BASE = {1: "tinytext", 2: "text", 3: "mediumtext", 4: "longtext"}
 
 
 def table_of_map(shape: TableMap) -> MySqlTable:
-    """A schema made of nothing but the log's own words (binlog_row_metadata = FULL)."""
+    """A schema made of the log's own metadata (binlog_row_metadata = FULL)."""
     columns = tuple(_column_of_wire(wire) for wire in shape.columns[: len(shape.columns) - shape.hashes])
     key = tuple(columns[index].name for index in shape.key or ())
     return MySqlTable(id=shape.table, columns=columns, key=key)

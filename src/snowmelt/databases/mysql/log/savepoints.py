@@ -1,18 +1,18 @@
 """Savepoints of one transaction, and which of its row events were undone by a ROLLBACK TO.
 
-A server that can cut what was undone out of its log does so. One that can't, because the transaction made a temporary table or changed
-one without transactions, logs SAVEPOINT, all rows, and ROLLBACK TO.
+A server usually cuts undone changes out of its log. It can't if the transaction made a temporary table or changed a table without
+transactions. Then it logs SAVEPOINT, all rows, and ROLLBACK TO.
 
 Laws:
 - Row events are counted from the transaction's first, whatever window or compressed event they lie in.
-- A savepoint of a name replaces the one before it. ROLLBACK TO keeps its savepoint and ends all that were set behind it; RELEASE is not
-  logged, and need not be known: what was released is never rolled back to.
-- A function or a trigger has savepoints of its own, which end with it. The log does not say which are such: where one that is set inside
-  a statement may hide another of its name, and that name is rolled back to behind the statement, nothing is guessed.
-- Names are compared as servers do, by utf8mb3_general_ci: whatever their case, and of Latin letters whatever their accents. Where two
-  names of a transaction may or may not be equal by that, nothing is guessed.
+- A savepoint replaces an earlier one of its name. ROLLBACK TO keeps its savepoint and ends all later ones. RELEASE is not logged, and
+  does not matter: a transaction never rolls back to a released savepoint.
+- A function or a trigger has savepoints of its own, which end with it. The log does not show which savepoints these are. One that was set
+  inside a statement may hide another of its name. A ROLLBACK TO that name after the statement is then ambiguous, and is an error.
+- Names are compared as servers do, by utf8mb3_general_ci: without case, and Latin letters without accents. If it is uncertain whether two
+  names of a transaction are equal, that is an error.
 
-Memory: an entry per savepoint that may be rolled back to, and one per stretch that was undone; both are bounded.
+Memory: an entry per savepoint, and one per undone stretch; both are bounded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from snowmelt.errors import SourceDrift
 
 ENTRIES_MAX: Final = 1 << 20
 WITHOUT_TRANSACTIONS: Final = frozenset({"archive", "aria", "csv", "memory", "merge", "mrg_myisam", "myisam"})
-"""Engines that can't undo. Servers that log rows write theirs apart, as transactions of their own; where they lie inside, they stay."""
+"""Engines without rollback. Servers log their rows as transactions of their own. Where such rows lie inside another transaction, a
+ROLLBACK TO leaves them in place."""
 _LATIN_END: Final = 0x250
 _NAMED: Final = r"""\s*(?:`(?P<ticks>(?:[^`]|``)*)`|"(?P<quotes>(?:[^"]|"")*)"|(?P<bare>\S+))\s*"""
 _SET: Final = re.compile(rf"\s*SAVEPOINT\b{_NAMED}", re.IGNORECASE | re.DOTALL)
@@ -38,12 +39,12 @@ _ROLLBACK_TO: Final = re.compile(rf"\s*ROLLBACK\s+(?:WORK\s+)?TO\b(?:\s+SAVEPOIN
 
 
 def rolled_back_to(sql: str) -> str | None:
-    """The savepoint that a statement rolls back to; None where it does not."""
+    """The savepoint that a statement rolls back to; None if it does not."""
     return _name(_ROLLBACK_TO.fullmatch(sql))
 
 
 def savepoint_set(sql: str) -> str | None:
-    """The savepoint that a statement sets; None where it does not."""
+    """The savepoint that a statement sets; None if it does not."""
     return _name(_SET.fullmatch(sql))
 
 
@@ -59,7 +60,7 @@ def _name(found: re.Match[str] | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the log has of a statement: which tables it names, as a number, and whether it has no rows of one of them."""
+    """A statement in the log: the tables that it maps, as a hash, and whether the log has no rows of one of them."""
 
     tables: int
     lacks: bool
@@ -73,14 +74,14 @@ class _Set:
     before: Written | None = None
     """The statement that ends before it."""
     hides: int | None = None
-    """Where the one of its name was that it replaces."""
+    """Where the savepoint of its name was that it replaces."""
     inside: bool = False
-    """Whether it seems to lie inside a statement: the log ends that one at the savepoint and names its tables anew behind it, and one of
-    the two parts has no rows of a table that both name."""
+    """Whether it seems to lie inside a statement. Then the log has the statement in two parts, one on each side of the savepoint. Both map
+    the same tables, and one of them has no rows of one of these."""
 
 
 class Savepoints:
-    """What a walk through a transaction has met, from its beginning on."""
+    """The savepoints that a walk through a transaction has met, from its beginning on."""
 
     def __init__(self) -> None:
         self._set: dict[str, _Set] = {}
@@ -91,27 +92,27 @@ class Savepoints:
         self._last: list[int] = []
 
     def set(self, name: str, events: int, where: str, before: Written | None = None) -> None:
-        """`events` row events of the transaction lie before it, and the statement `before` is the last of them."""
+        """`events` row events of the transaction lie before it, and `before` is the last statement before it."""
         key = self._key(name, where)
         replaced = self._set.pop(key, None)
         hides = None
         if replaced is not None:
-            # One that was set inside an earlier statement is over.
+            # A savepoint that was set inside an earlier statement ended with it.
             hides = replaced.hides if replaced.inside else replaced.events
         self._set[key] = self._newest = _Set(events, before, hides)
         if len(self._set) > ENTRIES_MAX:
             raise SourceDrift("a transaction has more savepoints than can be followed", detail=f"{ENTRIES_MAX} at {where}")
 
-    def went_on(self, behind: Written | None) -> None:
-        """The first statement that has ended behind the savepoint that was set last, if one has."""
+    def statement_ended(self, after: Written | None) -> None:
+        """The first statement that has ended after the newest savepoint, if there is one."""
         newest = self._newest
-        if newest is not None and behind is not None:
-            newest.inside |= newest.before is not None and newest.before.tables == behind.tables and (newest.before.lacks or behind.lacks)
+        if newest is not None and after is not None:
+            newest.inside |= newest.before is not None and newest.before.tables == after.tables and (newest.before.lacks or after.lacks)
             self._newest = None
 
     def hidden(self, name: str, where: str, *, inside: bool) -> tuple[int, int] | None:
-        """From which row event on, up to which, a ROLLBACK TO may have undone more than `roll_back` tells. `inside`: it lies inside of a
-        statement, and so does its savepoint: only there it is known."""
+        """The row events, first and end, that a ROLLBACK TO may have undone beside those of `roll_back`. `inside`: it lies inside of a
+        statement. So does its savepoint then, because only the statement knows it."""
         found = self._set.get(self._key(name, where))
         if found is None:
             return None
@@ -119,7 +120,7 @@ class Savepoints:
         return (found.hides, found.events) if found.inside and not inside and found.hides is not None else None
 
     def roll_back(self, name: str, events: int, where: str) -> int | None:
-        """From which row event on all were undone that lie before this place, behind `events` of them; None: it was never set."""
+        """A ROLLBACK TO after `events` row events: the row event from which on all were undone; None: the savepoint was never set."""
         key = self._key(name, where)
         found = self._set.get(key)
         if found is None:
@@ -127,7 +128,7 @@ class Savepoints:
         first = found.events
         while next(reversed(self._set)) != key:
             self._set.popitem()
-        # What was undone before, behind the same savepoint or a later one, is part of this.
+        # An earlier ROLLBACK TO this savepoint or a later one is part of this.
         while self._first and self._first[-1] >= first:
             self._first.pop()
             self._last.pop()
@@ -161,7 +162,7 @@ def _weight(letter: str) -> str:
 
 
 class Undone:
-    """Stretches of row events, each from its first up to the one behind its last, that follow each other."""
+    """Stretches of row events in their order, each from its first up to its end, which is not part of it."""
 
     def __init__(self, first: Longs, last: Longs) -> None:
         self._first = first

@@ -2,12 +2,12 @@
 
 States: outside a group; inside a group (from its GTID, BEGIN or XA START to its end), which may have begun in an earlier window.
 Forbidden: rows outside a group, rows of a table that their statement did not map, an event longer than what is left, a wrong
-checksum, an event that is not where the one before it ended, a new window while rows of the last one were not handed out.
+checksum, an event that does not begin where the one before it ended, a new window before all rows of the last one are handed out.
 Memory: one entry per row event and per transaction of a window, whatever the size of the log or of a transaction; the table maps of
 the open statement, and of others as long as they are few.
 
-A row gets its position when its group *ends*: the end of the commit. What a compiled walk can't decide (a statement, a prepared
-XA group, an event that is not plain, a window's end) stops it with a reason; the caller decides and lets it go on.
+A row gets its position when its group *ends*: the end of the commit. The compiled walk stops with a reason at what it can't decide: a
+statement, a prepared XA group, a packed event, a window's end. The caller decides and continues the walk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAPS_FIRST = 1 << (_HASH_BITS - 1)
 """Tables that a walk has room for before it must grow."""
 _MAP_BYTES_FIRST = 1 << 16
 _KEPT = -2
-"""In the place of an offset: what was there is of an earlier window, and was kept."""
+"""In place of an offset: the event lies in an earlier window, and a copy of it was kept."""
 _NOTHING: Bytes = np.empty(0, np.uint8)
 
 
@@ -47,7 +47,7 @@ class Places(IntEnum):
     GAPS = 1
     """There or later: MariaDB's ANNOTATE_ROWS events are not stored."""
     UNPACKED = 2
-    """Events that came out of one have its end; what they came out of was checked."""
+    """Anywhere: events that came out of another have its end. The position of that other one was checked."""
 
 
 class Stop(IntEnum):
@@ -66,9 +66,9 @@ class Stop(IntEnum):
     UNKNOWN = 6
     MAPS_FULL = 7
     GROUP_ENDED = 8
-    """Only where the walk looks for just that."""
+    """Only in a walk that looks for the end."""
     SAVEPOINT = 9
-    """Only where they are followed."""
+    """Only if savepoints are followed."""
     # What follows is corrupt.
     CUT_SHORT = 16
     BAD_SIZE = 17
@@ -97,7 +97,7 @@ class S(IntEnum):
     GROUP_AT = 7
     """The open group's first event in the window, below zero if it lies in an earlier one."""
     GTID_AT = 8
-    """That of its GTID, the same or -1."""
+    """The offset of its GTID event, which is its first; -1: it has none."""
     STATEMENT_NUMBER = 9
     EVENT_AT = 10
     """The event that the walk stopped at."""
@@ -113,18 +113,18 @@ class S(IntEnum):
     """How the group ended that the walk looked for."""
     GROUP_NUMBER = 17
     FOLLOWS = 18
-    """Whether the walk stops at savepoints: nobody asks for them until one is rolled back to."""
+    """Whether the walk stops at savepoints. They matter only in a group that rolls back to one."""
     MAPPED = 19
     """How many tables the open statement has mapped."""
     MAPPED_HASH = 20
     ROWED = 21
-    """Of how many of them it has rows."""
+    """The number of them that it has rows of."""
     LAST_HASH = 22
-    """Of the tables that the last statement mapped that has ended in the open group; 0: there is none."""
+    """A hash of the tables that the last ended statement of the open group mapped; 0: there is none."""
     LAST_LACKS = 23
     """Whether it has no rows of one of them."""
     NEXT_HASH = 24
-    """The same of the first statement that has ended since this was set to 0."""
+    """The same for the first statement that has ended since this was set to 0."""
     NEXT_LACKS = 25
 
 
@@ -134,8 +134,8 @@ STATE_SLOTS = 26
 class Walk:
     """The arrays that a walk fills, and its state between stops and from window to window.
 
-    Made for windows of up to `window_bytes`; one that is larger may hold a single event. A window begins with `enter` and ends with
-    `leave`, when its rows are handed out. Behind that its bytes are not looked at: others may lie there.
+    Made for windows of up to `window_bytes`; a larger one must be a single event. A window begins with `enter` and ends with `leave`, when
+    its rows are handed out. After that its bytes are not read, so the memory may get others.
     """
 
     def __init__(self, *, window_bytes: int, position: int) -> None:
@@ -177,14 +177,14 @@ class Walk:
         return walk
 
     def enter(self, data: Bytes, *, checksum_bytes: int, places: Places) -> None:
-        """Go on with the events in `data`, which is valid until the walk leaves it."""
+        """Continue with the events in `data`, which is valid until the walk leaves it."""
         check(checksum_bytes in (0, 4), "a checksum has no or four bytes")
         self.leave()
         state = self.state
         if state[S.MAPS] > MAPS_FIRST // 2:
             self._drop_maps()
         self.data = kernel_view(data)
-        # The walk itself does not look at the ends of its arrays.
+        # The walk itself does not check the ends of its arrays.
         fits = data.shape[0] <= self._window_bytes or self._size(0) >= data.shape[0]
         check(fits, "a window is larger than the walk was made for", f"{data.shape[0]} bytes, not {self._window_bytes}")
         self.checksum_bytes = checksum_bytes
@@ -203,9 +203,9 @@ class Walk:
         self.data = _NOTHING
         state[S.AT] = 0
 
-    def go_on(self, *, commit_as: int = -1, look: bool = False) -> Stop:
-        """Walk to the next stop. `commit_as` makes XA PREPARE the end of a group that was committed at that position. `look` walks to the
-        end of the open group and does nothing else: no row is noted, and no checksum is looked at."""
+    def advance(self, *, commit_as: int = -1, look: bool = False) -> Stop:
+        """Walk to the next stop. `commit_as` makes XA PREPARE the end of a group that was committed at that position. `look` only finds the
+        end of the open group: no row is noted, and no checksum is checked."""
         return Stop(
             walk(
                 self.data,
@@ -313,7 +313,7 @@ class Walk:
         return not (reader.left and reader.number(1) & (_BEGINS_ALTER | _UNDOES_ALTER))
 
     def gtids(self) -> tuple[Longs, Bytes]:
-        """The GTID events of the transactions that have ended, one behind the other, and where each ends; one that has none is empty."""
+        """The GTID events of the transactions that have ended, one after the other, and where each ends. It is empty for one without."""
         count = int(self.state[S.TRANSACTIONS])
         ends: Longs = np.empty(count, np.int64)
         size = gtid_ends(self.data, self.txn_gtid_at[:count], self._first, ends)
@@ -348,7 +348,7 @@ class Walk:
         return int(state[S.AT])
 
     def commit_open(self, position: int, time_s: int) -> None:
-        """The rows of the open group may be handed out: it is known how it ends."""
+        """The rows of the open group may be handed out: how it ends is known."""
         state = self.state
         first, last = int(state[S.GROUP_ROW]), int(state[S.ROWS])
         self.row_commit[first:last] = position
@@ -357,7 +357,7 @@ class Walk:
         state[S.FLUSHED] = state[S.GROUP_ROW] = last
 
     def forget_open(self) -> None:
-        """The rows of the open group, so far, are not to be handed out."""
+        """The rows of the open group so far must not be handed out."""
         self.state[S.GROUP_EVENTS] += self.state[S.ROWS] - self.state[S.GROUP_ROW]
         self.state[S.ROWS] = self.state[S.GROUP_ROW]
 
@@ -372,11 +372,11 @@ class Walk:
         count = int(gone.sum())
         if not count:
             return
-        behind, last = first + gone.shape[0], int(state[S.ROWS])
+        end, last = first + gone.shape[0], int(state[S.ROWS])
         for array in (
             self.row_at, self.row_end, self.row_type, self.row_map, self.row_partial, self.row_commit, self.row_ordinal, self.row_time
         ):  # fmt: skip
-            kept = np.concatenate([array[first:behind][~gone], array[behind:last]])
+            kept = np.concatenate([array[first:end][~gone], array[end:last]])
             array[first : first + kept.shape[0]] = kept
         state[S.ROWS] -= count
         if first >= state[S.GROUP_ROW] and state[S.IN_GROUP]:
@@ -386,7 +386,7 @@ class Walk:
             state[S.FLUSHED] -= count
 
     def restore(self, state: Longs) -> None:
-        """Be before the group that the walk was before when `state` was copied. It has no maps then that any row refers to."""
+        """Go back to the place where `state` was copied, which is before a group. No row refers to a map there."""
         self.state[:] = state
         self.state[S.MAPS] = 0
         self._hash_maps()
@@ -427,7 +427,7 @@ def _starts(data, at, end, word):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def held_columns(buffer, at, columns):  # type: ignore[no-untyped-def]
-    """How many columns a bitmap at `at` holds; nearly always all, so whole bytes are looked at first."""
+    """How many columns a bitmap at `at` holds. Nearly always that is all of them, so whole bytes are read first."""
     whole = columns >> 3
     rest = columns & 7
     held = 0
@@ -469,8 +469,8 @@ def _partial(data, at, end, kind):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def _checksum_is_right(data, at, end, in_use):  # type: ignore[no-untyped-def]
-    """Whether the CRC-32 behind an event is its own. A file that is being written to says so in its first event's flags, which
-    its checksum was made without."""
+    """Whether the CRC-32 after an event is its own. The first event of a file has a flag while the server writes to the file. Its checksum
+    was made without that flag."""
     if not in_use:
         return crc32(data, at, end, np.uint32(0)) == load32(data, end)
     flags = np.empty(1, np.uint8)
@@ -536,7 +536,7 @@ def whole_events(data, checksum):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def gtid_ends(data, gtid_at, kept, ends):  # type: ignore[no-untyped-def]
-    """Where each GTID event ends when they lie one behind the other; the end of the last."""
+    """Where each GTID event ends when they lie one after the other; the end of the last."""
     total = np.int64(0)
     for i in range(gtid_at.shape[0]):
         at = gtid_at[i]
@@ -607,8 +607,8 @@ def walk(  # type: ignore[no-untyped-def]
             stop = 18
             break
         before = position
-        # The header's end position has 32 bits; ours goes on counting. Where it is zero it is not told, and sizes are counted; an
-        # event that came out of another then has no place yet. A commit always tells: it ends at a multiple of 4 GiB.
+        # The header's end position has 32 bits; ours counts on. Zero means that the event does not have it: then its size is counted. An
+        # event that came out of another has no position then. A commit always has one, so its zero is a multiple of 4 GiB.
         low = np.int64(load32(data, at + 13))
         if low == 0 and not (kind == 16 and places == 1):
             if places < 2:
@@ -647,7 +647,7 @@ def walk(  # type: ignore[no-untyped-def]
                     same = _equal(map_data, map_at[found], data, at + 19, length)
                 if not same:
                     if maps >= map_id.shape[0] or map_at[maps] + length > map_data.shape[0]:
-                        # The walk goes on with this event when there is room.
+                        # The walk continues with this event when there is room.
                         position = before
                         stop = 7
                         break

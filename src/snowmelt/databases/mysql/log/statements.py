@@ -1,55 +1,64 @@
-"""Statements of a captured segment and what it says of XA transactions, found by its index without decoding a row.
+"""The statements and the XA transactions of a captured segment, found by its index without decoding a row.
 
 Laws:
 - Capture marks each group that holds a statement (`SegmentCut.kind`), and has a cut right before it. Only these groups are walked here, by
   the walk that the decoder uses, so that both find the same statements at the same places.
-- It marks likewise each group that prepares an XA transaction or decides it. Of these only the last event is read, which says so, and
-  the names of tables; what MySQL has compressed is told by its first, and only if that is of XA by its last. A server that compresses
-  keeps its locks for what is prepared, so its tables need no names.
-- Nothing is decided here. What a statement does is said by `ddl`; what can't be followed stops whoever asked for it.
-- Bytes are not trusted: sizes, places and checksums are checked as in the decoder, and what unpacks is bounded.
-- Of savepoints nothing comes out.
+- It also marks each group that prepares an XA transaction, or commits or rolls it back. Of such a group only the last event, which says
+  which it is, the first statement, which has the whole name, and the names of its tables are read. A group that MySQL has compressed shows
+  by its first event whether it is of XA, and only then it is unpacked. Its tables are not read: a server that compresses keeps the locks
+  of prepared transactions, so no statement changes these tables before the COMMIT.
+- Nothing is decided here. `ddl` says what a statement does. A statement or event that can't be followed is an error.
+- Bytes are not trusted: sizes, positions and checksums are checked as in the decoder, and unpacking is bounded.
+- Savepoints are skipped.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
 from snowmelt.columnar.arena import Bytes
-from snowmelt.columnar.crc32 import crc32
 from snowmelt.databases.mysql.connect import Server
 from snowmelt.databases.mysql.ddl import Rules, SchemaChange, read_statement
 from snowmelt.databases.mysql.log.details import details_of
-from snowmelt.databases.mysql.log.events import HEADER_BYTES, Event, Xid, read_query, read_xa_end, read_xa_prepare
+from snowmelt.databases.mysql.log.events import (
+    HEADER_BYTES,
+    PAYLOAD_HEAD_BYTES,
+    Event,
+    Xid,
+    check_sum,
+    events_of,
+    first_of_payload,
+    read_query,
+    read_xa_end,
+    read_xa_prepare,
+    read_xa_start,
+    whole_xid,
+    xa_began,
+)
 from snowmelt.databases.mysql.log.scan import Places, S, Stop, Walk
 from snowmelt.databases.mysql.log.tablemap import mapped_table
-from snowmelt.databases.mysql.log.unpack import first_of_payload, unpack
+from snowmelt.databases.mysql.log.unpack import unpack
 from snowmelt.databases.mysql.types.columns import MySqlTable
 from snowmelt.errors import Corrupt, SourceDrift
 from snowmelt.model.table import TableId
 from snowmelt.segments import Segment, SegmentCut
 
 _NO_STATEMENT: Final = re.compile(r"\s*(?:XA|SAVEPOINT|ROLLBACK)\b", re.IGNORECASE)
-_XA_START: Final = re.compile(r"\s*XA\s+(?:START|BEGIN)\b", re.IGNORECASE)
-_PAYLOAD_HEAD_BYTES: Final = 256 << 10
-"""More than the first event of a compressed transaction takes, which is its BEGIN or XA START."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedStatement:
-    """A statement in the log, with what of its session decides how it is read."""
+    """A statement in the log, with the settings of its session that decide how it is read."""
 
     offset: int
-    """Where its transaction ends in the log: the cut behind it."""
+    """Where its transaction ends in the log: the cut after it."""
     begins: int
     """Where its transaction begins in the log: the cut before it."""
     ends: int
-    """Where its own event ends. That is `offset` unless the transaction goes on behind it."""
+    """Where its own event ends. That is `offset` unless the transaction continues after it."""
     event: int | None
     """How many row events of its transaction lie before it; None where the transaction holds no rows."""
     time_s: int
@@ -62,14 +71,14 @@ class LoggedStatement:
     collations: Mapping[str, str]
     """The session's default collations of character sets, as far as the server logs them."""
     temporary: bool = False
-    """Whether it says that it used a temporary table."""
+    """Whether the log says that it used a temporary table."""
     databases: frozenset[str] | None = None
-    """The databases whose tables it says it changed; None where it does not say."""
+    """The databases whose tables it changed; None where the log does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedXa:
-    """A transaction of the log that prepares an XA transaction, or says what becomes of it."""
+    """A transaction of the log that prepares an XA transaction, commits it or rolls it back."""
 
     begins: int
     """Where it begins in the log."""
@@ -86,8 +95,8 @@ class LoggedXa:
 
 
 def read_flagged_groups(segment: Segment, *, unpacked_bytes_max: int | None = None) -> tuple[list[LoggedStatement], list[LoggedXa]]:
-    """The statements of a segment, and what it says of XA transactions, each in the order of the log. `unpacked_bytes_max` bounds what
-    one compressed group may grow to."""
+    """The statements and the XA transactions of a segment, each in the order of the log. `unpacked_bytes_max` bounds the size of one
+    compressed group when it is unpacked."""
     statements: list[LoggedStatement] = []
     of_xa: list[LoggedXa] = []
     own = details_of(segment)
@@ -108,31 +117,20 @@ def read_flagged_groups(segment: Segment, *, unpacked_bytes_max: int | None = No
     return statements, of_xa
 
 
-def _events(segment: Segment, data: Bytes, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Where each event of a stretch begins, where its body ends, and of which kind it is."""
-    at, own = first, details_of(segment)
-    while at < last:
-        size = int.from_bytes(data[at + 9 : at + 13].tobytes(), "little") if last - at >= HEADER_BYTES else 0
-        if not HEADER_BYTES + own.crc_length <= size <= last - at:
-            raise Corrupt("an event's size can't be", position=f"{segment.log}:{segment.start.offset}+{at}")
-        yield at, at + size - own.crc_length, int(data[at + 4])
-        at += size
-
-
 def _read_xa(segment: Segment, data: Bytes, before: SegmentCut, cut: SegmentCut) -> LoggedXa:
-    """What a group that is marked as of XA says: its last event alone tells."""
+    """Read a group that is marked as of XA: its last event says what it does."""
     where, own = f"{segment.log}:{before.offset}", details_of(segment)
     at, end, kind = 0, 0, 0
     tables: set[TableId] = set()
-    for at, end, kind in _events(segment, data, before.at, cut.at):
+    for at, end, kind in events_of(data, before.at, cut.at, own.crc_length, where):
         if kind == Event.TABLE_MAP:
             tables.add(mapped_table(data[at + HEADER_BYTES : end].tobytes()))
-    if own.crc_length and int(crc32(data, at, end, np.uint32(0))) != int.from_bytes(data[end : end + 4].tobytes(), "little"):
-        raise Corrupt("an event's checksum is wrong", position=where)
+    check_sum(data, at, end, own.crc_length, where)
     body = data[at + HEADER_BYTES : end].tobytes()
     told: tuple[bool | None, Xid] | None = None
     if kind == Event.XA_PREPARE:
-        told = None, read_xa_prepare(body)[1]
+        began = xa_began(data[before.at : cut.at], own.flavour, checksum_bytes=own.crc_length, where=where)
+        told = None, whole_xid(read_xa_prepare(body)[1], began)
     elif kind == Event.QUERY:
         told = read_xa_end(read_query(body, own.flavour).sql)
     if told is None:
@@ -149,28 +147,29 @@ def _read_xa(segment: Segment, data: Bytes, before: SegmentCut, cut: SegmentCut)
 
 
 def _read_payloads(segment: Segment, data: Bytes, unpacked_bytes_max: int | None) -> list[LoggedXa]:
-    """The XA transactions that are prepared in compressed groups, which nobody could mark. Each is a GTID and the payload behind it."""
+    """The XA transactions that are prepared in compressed groups, which have no mark. Such a group is a GTID and a payload."""
     found: list[LoggedXa] = []
     group, own = 0, details_of(segment)
-    for at, end, kind in _events(segment, data, 0, len(data)):
+    for at, end, kind in events_of(data, 0, len(data), own.crc_length, f"{segment.log}:{segment.start.offset}"):
         if kind != Event.TRANSACTION_PAYLOAD:
             group = at
             continue
         where = f"{segment.log}:{segment.start.offset + at}"
-        first = first_of_payload(data[at + HEADER_BYTES : min(end, at + _PAYLOAD_HEAD_BYTES)].tobytes())
+        first = first_of_payload(data[at + HEADER_BYTES : min(end, at + PAYLOAD_HEAD_BYTES)].tobytes())
         if len(first) < HEADER_BYTES or first[4] != Event.QUERY:
             raise Corrupt("a compressed transaction does not begin with a statement", position=where)
-        if not _XA_START.match(read_query(first[HEADER_BYTES:], own.flavour).sql):
+        began = read_xa_start(read_query(first[HEADER_BYTES:], own.flavour).sql)
+        if began is None:
             continue
         whole = end + own.crc_length
         plain = unpack(data[at:whole], checksum_bytes=own.crc_length, where=where, bytes_max=unpacked_bytes_max)
         walk = Walk.over(plain, position=segment.start.offset + at, checksum_bytes=0, places=Places.UNPACKED)
-        while (stop := walk.go_on()) in (Stop.STATEMENT, Stop.MAPS_FULL):
+        while (stop := walk.advance()) in (Stop.STATEMENT, Stop.MAPS_FULL):
             if stop is Stop.MAPS_FULL:
                 walk.grow_maps()
         if stop is Stop.XA_PREPARE:
-            xid = read_xa_prepare(walk.body())[1]
-            # MySQL leaves nothing out of what it sends, so a place in the data is one in the log.
+            xid = whole_xid(read_xa_prepare(walk.body())[1], began)
+            # MySQL sends its whole log, so an offset in the data gives the offset in the log.
             start = segment.start.offset
             found.append(LoggedXa(begins=start + group, offset=start + whole, at=group, bytes=whole - group, xid=xid, committed=None))
         elif stop is not Stop.END or walk.in_group:
@@ -204,7 +203,7 @@ def _read_group(
         )
 
     while True:
-        stop = walk.go_on()
+        stop = walk.advance()
         rows = max(rows, int(walk.state[S.ROWS]))
         match stop:
             case Stop.END:
@@ -216,7 +215,7 @@ def _read_group(
                 if ended := read_xa_end(read_query(walk.body(), own.flavour).sql):
                     tell(ended[1], ended[0])
             case Stop.LOGGED_AS_STATEMENT:
-                # As a QUERY's body, but for 13 more bytes that say which file was loaded.
+                # Like the body of a QUERY, with 13 more bytes that say which file was loaded.
                 body = walk.body()
                 found += _statement(segment, walk, body[:13] + body[26:], before, cut)
             case Stop.PACKED:
@@ -235,7 +234,8 @@ def _read_group(
             case Stop.MAPS_FULL:
                 walk.grow_maps()
             case Stop.XA_PREPARE:
-                tell(read_xa_prepare(walk.body())[1], None)
+                began = xa_began(data, own.flavour, checksum_bytes=walk.checksum_bytes, where=where)
+                tell(whole_xid(read_xa_prepare(walk.body())[1], began), None)
                 walk.drop_group()
             case Stop.INCIDENT | Stop.UNKNOWN:
                 kind = int(walk.data[walk.state[S.EVENT_AT] + 4])
@@ -248,7 +248,7 @@ def _read_group(
 
 
 def _statement(segment: Segment, walk: Walk, body: bytes, before: SegmentCut, cut: SegmentCut) -> list[LoggedStatement]:
-    """The statement that the walk stopped at, unless it is none that does anything by itself."""
+    """The statement that the walk stopped at; none if it has no effect by itself."""
     if not walk.takes_effect():
         return []
     query = read_query(body, details_of(segment).flavour)

@@ -1,6 +1,6 @@
-"""TABLE_MAP: the shape of a table's row images, as the log itself tells it.
+"""TABLE_MAP: the shape of a table's row images, as the log has it.
 
-Types and their metadata always are there. Signs, charsets, names, labels and the key depend on `binlog_row_metadata`: MySQL 8
+Types and their metadata are always there. Signs, charsets, names, labels and the key depend on `binlog_row_metadata`: MySQL 8
 sends signs and charsets by default, FULL adds the rest; MariaDB sends nothing by default; MySQL 5.6 and 5.7 never do.
 """
 
@@ -81,7 +81,7 @@ _CHARACTER = frozenset(
 """Types that have a charset in the log. MySQL gives one to VECTOR too: binary."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WireColumn:
     """One column of a row image. `meta` holds the two metadata bytes as one little-endian number."""
 
@@ -101,7 +101,7 @@ class TableMap:
     table: TableId
     columns: tuple[WireColumn, ...]
     key: tuple[int, ...] | None = None
-    """Ordinals of the primary key, where the log says."""
+    """Ordinals of the primary key, where the log has them."""
 
     @property
     def named(self) -> bool:
@@ -149,7 +149,7 @@ def read_table_map(body: bytes, flavour: Flavour) -> TableMap:
             raise Corrupt("TABLE_MAP holds an unknown column type", detail=str(code)) from None
         value = metas.number(2) if wire in _TWO_BYTES else metas.number(1) if wire in _ONE_BYTE else 0
         if wire is Wire.STRING and value & 0xFF in (Wire.ENUM, Wire.SET):
-            # ENUM and SET hide behind STRING; their real type is in the first byte of the metadata.
+            # ENUM and SET have the type STRING; their real type is in the first byte of the metadata.
             wire = Wire(value & 0xFF)
         types.append(wire)
         meta.append(value)
@@ -158,14 +158,14 @@ def read_table_map(body: bytes, flavour: Flavour) -> TableMap:
     optional = _read_optional(reader, types, flavour)
     columns = tuple(
         WireColumn(
-            types[i],
-            meta[i],
-            bool(nulls[i >> 3] >> (i & 7) & 1),
-            optional.unsigned.get(i),
-            charset_of_collation(optional.collation[i]) if i in optional.collation else None,
-            optional.names[i] if optional.names else None,
-            optional.labels.get(i),
-            optional.collation.get(i),
+            type=types[i],
+            meta=meta[i],
+            nullable=bool(nulls[i >> 3] >> (i & 7) & 1),
+            unsigned=optional.unsigned.get(i),
+            charset=charset_of_collation(optional.collation[i]) if i in optional.collation else None,
+            name=optional.names[i] if optional.names else None,
+            labels=optional.labels.get(i),
+            collation_id=optional.collation.get(i),
         )
         for i in range(count)
     )

@@ -1,15 +1,15 @@
 """Compressed and fragmented events, made plain.
 
 MariaDB compresses single events (zlib) and splits huge row events, MySQL compresses whole transactions (zstd). The walk and the
-row kernel know none of it: from such an event on a window is first rewritten as plain events without checksums, in the same
-order, each inner event with the position of the outer one. Their places in the log are checked here, because afterwards they
-don't tell.
+row kernel read only plain events. So a window is rewritten from such an event on: as plain events without checksums, in the same
+order, each inner event with the position of the outer one. Positions in the log are checked here, because the plain events no longer
+have them.
 
-Rows that nobody wants (`Sieve`) are not made plain: of such an event only the beginning comes out, which says whose rows it has and
-whether its statement goes on. That is all that the walk needs of it.
+Row events that are not wanted (`Sieve`) are not unpacked. Only the beginning of such an event comes out, which has the number of its
+table and whether its statement continues. The walk needs no more of it.
 
-Memory: what comes out is put together in memory up to a limit, beyond it in a spill file, and so is an event that comes in
-fragments. What grows beyond the limit, or beyond what it says of itself, is refused when it does; no claim is allocated.
+Memory: plain bytes are assembled in memory up to a limit, and beyond it in a spill file. So is an event that comes in fragments. Data that
+grow beyond a limit, or beyond their stated size, are refused at that moment. No memory is allocated for a stated size alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from snowmelt.columnar.arena import Bytes, Longs
 from snowmelt.columnar.assembly import Assembly, too_large
 from snowmelt.columnar.crc32 import crc32
 from snowmelt.columnar.memory import JIT, kernel_view, load16, load32, store32
-from snowmelt.databases.mysql.log.events import HEADER_BYTES, Event, Reader
+from snowmelt.databases.mysql.log.events import HEADER_BYTES, UNCOMPRESSED, Event, Reader, fields_of_payload
 from snowmelt.errors import Corrupt, SourceDrift, present
 from snowmelt.relay.limits import Limits
 
@@ -48,28 +48,27 @@ ROW_HEAD_BYTES = HEADER_BYTES + 8
 """Of a row event, also of a compressed one: its header, its table's number and its flags."""
 _PIECE_BYTES = 1 << 20
 _MAP_BYTES_MAX = 1 << 20
-"""A map that is larger is not looked at here; its table's rows are made plain."""
-_UNCOMPRESSED = 255
+"""A larger map is not read here; its table's rows are unpacked."""
 _HEAD_BYTES_MAX = 1 << 18
 """No event has more than that before the bytes that are packed: extra data of 64 KiB, two bitmaps of 8 KiB, status variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What a stretch of the log is without its packing."""
+    """A stretch of the log as plain events."""
 
     data: Bytes
     taken: int
-    """How many bytes of the log that is."""
+    """The number of bytes of the log that it was made of."""
     starts: list[tuple[int, int]]
     """Where each of the log's events begins, in the plain bytes and in the log's."""
 
     def came_from(self, at: int) -> int:
-        """Where in the log's bytes the event began that holds a plain byte."""
+        """Where, in the log's bytes, the event begins that holds the plain byte at `at`."""
         return self.starts[bisect_right(self.starts, (at, EVENT_BYTES_MAX << 8)) - 1][1]
 
-    def behind(self, at: int) -> int:
-        """Where in the log's bytes the first event begins that is not before a plain byte."""
+    def first_from(self, at: int) -> int:
+        """Where, in the log's bytes, the first event begins whose plain bytes begin at `at` or later."""
         index = bisect_left(self.starts, (at, 0))
         return self.starts[index][1] if index < len(self.starts) else self.taken
 
@@ -83,14 +82,14 @@ class Sieve:
     """The map of a table by its number, among those that were mapped before."""
 
     def drops(self, number: int) -> bool:
-        """Whether the rows of a table that was mapped before are not wanted. Where no map is known the walk decides."""
+        """Whether the rows of a table that was mapped before are not wanted. Without a known map the walk decides."""
         body = self.map_of(number)
         return body is not None and not self.wanted(body)
 
 
 def row_head(kind: int, head: bytes) -> bytes | None:
-    """The beginning of a row event as an event of its own, which holds no rows and does not tell its place; None if it is no row event.
-    `kind` and `head` are those of the event."""
+    """The beginning of a row event as an event of its own, without rows and without a position; None if it is no row event. `kind` and
+    `head` are those of the event."""
     plain = _PLAIN_TYPE.get(Event(kind)) if kind in _PLAIN_TYPE else kind if kind in _ROWS else None
     if plain is None:
         return None
@@ -113,7 +112,7 @@ def unpack(
 
 
 class Unpacker:
-    """Of one log, from window to window: the fragments of an event may lie in several."""
+    """Unpacks one log, window by window. Keeps the fragments of an event, which may lie in several windows."""
 
     def __init__(self, *, gaps: bool, limits: Limits) -> None:
         self._gaps = gaps
@@ -122,7 +121,7 @@ class Unpacker:
         self._fragments = _Fragments(limits)
 
     def forget(self) -> None:
-        """What follows does not go on where the last window ended."""
+        """The next window does not continue where the last one ended."""
         self._fragments.close()
         self._fragments = _Fragments(self._limits)
 
@@ -137,12 +136,12 @@ class Unpacker:
             raise Corrupt("a fragmented event is not whole", position=where)
 
     def close(self) -> None:
-        """Let go of an event that has come in part."""
+        """Release the memory of an event that has come in part."""
         self._fragments.close()
 
     def take(self, data: Bytes, *, checksum_bytes: int, where: str, position: int | None, enough: int, sieve: Sieve | None = None) -> Plain:
-        """The events of a window as plain ones, as many as it takes to make `enough` bytes, and never more than the limit. Of rows that
-        the sieve drops only the heads come."""
+        """Events of a window as plain ones, until they make `enough` bytes, and never more than the limit. Row events that the sieve drops
+        come as heads only."""
         limit = min(self._limits.spill_bytes_max, self._limits.unpacked_bytes_max)
         with Assembly(memory_bytes=self._limits.assembly_bytes, bytes_max=limit) as out:
             payloads: list[tuple[int, int, int, str]] = []
@@ -161,7 +160,7 @@ class Unpacker:
                     raise Corrupt("an event's checksum is wrong", position=f"{where}+{at}")
                 if position is not None:
                     position = event_end(position, header, self._gaps, where=f"{where}+{at}")
-                    # What comes out of it has its end, also where it does not tell it itself.
+                    # Its inner events get its end, even if the event itself does not have it.
                     header = header[:13] + (position & 0xFFFFFFFF).to_bytes(4, "little") + header[17:]
                 first = out.size
                 starts.append((first, at))
@@ -193,7 +192,7 @@ class Unpacker:
         elif kind == Event.QUERY_COMPRESSED:
             reader = Reader(body[:_HEAD_BYTES_MAX].tobytes(), "QUERY_COMPRESSED")
             post = reader.take(13)
-            # The statement lies behind the status variables and the database's name with its zero byte.
+            # The statement follows the status variables and the database's name with its zero byte.
             head = post + reader.take(int.from_bytes(post[11:13], "little") + post[8] + 1)
             _write_inflated(out, header, Event.QUERY, head, body[len(head) :], room)
         elif kind in _PLAIN_TYPE:
@@ -207,8 +206,8 @@ class Unpacker:
 
 
 class _Maps:
-    """The tables that were mapped in what is made plain, and before it: whether rows of each are dropped. A number is one table's for as
-    long as a statement can refer to it."""
+    """The tables that were mapped so far, and whether rows of each are dropped. A number belongs to one table for as long as a statement
+    can refer to it."""
 
     def __init__(self, sieve: Sieve | None) -> None:
         self.sieve = sieve
@@ -220,7 +219,7 @@ class _Maps:
             return
         raw = body.tobytes()
         if raw not in self._judged:
-            # Each statement maps its tables anew, mostly the same ones.
+            # Each statement maps its tables again, mostly the same ones.
             self._judged[raw] = not self.sieve.wanted(raw)
         self._dropped[int.from_bytes(raw[:6], "little")] = self._judged[raw]
 
@@ -229,7 +228,7 @@ class _Maps:
             return False
         found = self._dropped.get(number)
         if found is None:
-            # Not kept: the same number may be mapped here only later.
+            # Not remembered: this window may yet map the same number.
             return self.sieve.drops(number)
         return found
 
@@ -239,9 +238,9 @@ class _Maps:
 
 
 def event_end(position: int, header: bytes, gaps: bool, *, where: str) -> int:
-    """Where an event ends in the log, by the end of the one before it and the 32 bits that its header has of its own.
+    """Where an event ends in the log, by the end of the event before it and the 32 bits of its end in its header.
 
-    Where these are zero it is not told: MariaDB does so inside of transactions.
+    MariaDB writes zero there inside of transactions: then the event's size decides.
     """
     size, low = int.from_bytes(header[9:13], "little"), int.from_bytes(header[13:17], "little")
     if low == 0:
@@ -265,7 +264,7 @@ def _write_event(out: Assembly, header: bytes, kind: int, body: Bytes) -> None:
 
 
 def _write_inflated(out: Assembly, header: bytes, kind: int, head: bytes, packed: Bytes, room: int) -> None:
-    """An event of which all behind `head` is compressed."""
+    """An event whose bytes after `head` are compressed."""
     inflated = _Inflated(packed)
     if len(head) + inflated.length > room:
         raise too_large(room)
@@ -320,7 +319,7 @@ class _Inflated:
         self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if first & 8 else zlib.MAX_WBITS)
 
     def __iter__(self) -> Iterator[bytes]:
-        """The plain bytes in pieces, which are exactly as many as claimed, or an error."""
+        """The plain bytes in pieces: exactly as many as the header states, or an error."""
         left = self.length
         stream = self._decompressor
         for begin in range(0, max(1, self._stream.shape[0]), _PIECE_BYTES):
@@ -350,48 +349,15 @@ def inflate(packed: bytes, *, bytes_max: int = EVENT_BYTES_MAX) -> bytes:
     return b"".join(inflated)
 
 
-def first_of_payload(body: bytes) -> bytes:
-    """The first event of a TRANSACTION_PAYLOAD, whose body may be cut short behind it: what can be told without unpacking the rest."""
-    compression, _, _, left = _fields_of_payload(body)
-    payload = body[len(body) - left :]
-    if compression == _UNCOMPRESSED:
-        return payload[: int.from_bytes(payload[9:13], "little")]
-    try:
-        with zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(payload) as stream:
-            header = stream.read(HEADER_BYTES)
-            size = min(int.from_bytes(header[9:13], "little"), _PIECE_BYTES)
-            return header + stream.read(max(0, size - HEADER_BYTES))
-    except zstandard.ZstdError:
-        raise Corrupt("TRANSACTION_PAYLOAD can't be decompressed") from None
-
-
-def _fields_of_payload(head: bytes) -> tuple[int, int, int, int]:
-    """Its compression, how long it is plain and as it is, and how much of what was given lies behind its fields."""
-    reader = Reader(head, "TRANSACTION_PAYLOAD")
-    compression, plain_bytes, payload_bytes = _UNCOMPRESSED, -1, -1
-    while True:
-        field = reader.packed()
-        if field == 0:
-            break
-        value = Reader(reader.take(reader.packed()), "TRANSACTION_PAYLOAD")
-        if field == 1:
-            payload_bytes = value.packed()
-        elif field == 2:
-            compression = value.packed()
-        elif field == 3:
-            plain_bytes = value.packed()
-    return compression, plain_bytes, payload_bytes, reader.left
-
-
 def _write_payload(out: Assembly, body: Bytes, maps: _Maps, *, large: int) -> None:
-    """MySQL's TRANSACTION_PAYLOAD: fields by type and length, then whole events without checksums. One that is `large` goes through the
-    sieve; what is smaller is put together in memory anyway."""
+    """MySQL's TRANSACTION_PAYLOAD: fields by type and length, then whole events without checksums. One that is `large` passes the sieve; a
+    smaller one fits into memory anyway."""
     head = body[:_HEAD_BYTES_MAX].tobytes()
-    compression, plain_bytes, payload_bytes, left = _fields_of_payload(head)
+    compression, plain_bytes, payload_bytes, left = fields_of_payload(head)
     payload = body[len(head) - left :]
     if payload_bytes != payload.shape[0]:
         raise Corrupt("TRANSACTION_PAYLOAD is not as long as it says")
-    if compression == _UNCOMPRESSED:
+    if compression == UNCOMPRESSED:
         plain_bytes = payload.shape[0]
         pieces: Iterable[bytes | memoryview] = (payload[at : at + _PIECE_BYTES].data for at in range(0, plain_bytes, _PIECE_BYTES))
     elif compression == 0:
@@ -408,12 +374,12 @@ def _write_payload(out: Assembly, body: Bytes, maps: _Maps, *, large: int) -> No
 
 
 def _unzstd(payload: Bytes, plain_bytes: int) -> Iterator[bytes]:
-    """The plain bytes in pieces, which are exactly as many as claimed, or an error."""
+    """The plain bytes in pieces: exactly as many as the header states, or an error."""
     total = 0
     try:
-        # Streaming, since frames need not tell their size, and never more than was claimed.
+        # Streaming, since frames need not have their size, and never more than the stated size.
         with zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(payload.data, read_across_frames=True) as stream:
-            # In pieces, because a read allocates all that it is asked for.
+            # In pieces, because a read allocates as much as it may return.
             while total <= plain_bytes and (piece := stream.read(min(_PIECE_BYTES, plain_bytes + 1 - total))):
                 total += len(piece)
                 if total <= plain_bytes:
@@ -428,12 +394,12 @@ class _SieveStop(IntEnum):
     """Why the sieve's kernel stops at an event."""
 
     MORE = 0
-    """What is there of it does not tell what to do."""
+    """Too little of it is there to decide."""
     MAP = 1
-    """It maps a table that is not known yet, and is whole."""
+    """A whole map of a table that is not known yet."""
     DROPPED = 2
     CUT = 3
-    """It is wanted and not whole."""
+    """A wanted event that is not whole."""
     BAD = 4
 
 
@@ -482,7 +448,7 @@ def _write_sifted(out: Assembly, pieces: Iterable[bytes | memoryview], maps: _Ma
 
 @njit(**JIT)
 def _sift(data, at, known, drops):  # type: ignore[no-untyped-def]
-    """Step over events that are whole and come as they are; where the next other one begins, and which of `_SieveStop` it is."""
+    """Step over whole events that come out unchanged. Where the next other event begins, and its `_SieveStop`."""
     end = data.shape[0]
     while at < end:
         if end - at < 19:
@@ -512,7 +478,7 @@ def _sift(data, at, known, drops):  # type: ignore[no-untyped-def]
 
 @njit(**JIT)
 def _relabel(data, at, end, low):  # type: ignore[no-untyped-def]
-    """Give each event in data[at:end] the position of another; whether they are whole events and none is packed again."""
+    """Give each event in data[at:end] the position `low`. Whether they are whole events and none is packed."""
     while at < end:
         if end - at < 19:
             return False
@@ -528,8 +494,8 @@ def _relabel(data, at, end, low):  # type: ignore[no-untyped-def]
 class _Fragments:
     """MariaDB's PARTIAL_ROW_DATA: two numbers, a byte of flags, in the first one the whole size, and a piece of the event.
 
-    The two numbers are this fragment's and how many there are. Which comes first differs between what is documented and what is
-    built; the first fragment's number is one, and that tells.
+    The two numbers are the fragment's own and the number of fragments. Their order differs between the documentation and the servers. The
+    first fragment's own number is one, which shows the order.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -16,7 +16,7 @@ from snowmelt.columnar.memory import JIT, copy, load16, load32, load64, store8, 
 from snowmelt.databases.mysql.types.dates import days_of, month_days, put_clock, put_date
 
 SLACK = 64
-"""Bytes behind the received ones that the kernel may load, never to use them."""
+"""Bytes after the received ones. The kernel may load them and never uses them."""
 
 # What the kernel does with a column. The numbers are written out because compiled code is cached by them.
 COPY1, COPY2, COPY4, COPY8 = 0, 1, 2, 3
@@ -251,7 +251,7 @@ def decode(buffer: Any, end: Any, whole: Any, plan: Any, used: Any, nulls: Any, 
                             break
                         target = plan[column, HEAP_AT] + start
                         if size <= 32:
-                            # Whole words, with slack behind both sides: a call of memcpy costs more.
+                            # Whole words, with slack after both sides: a call of memcpy costs more.
                             store64(memory, target, load64(buffer, here))
                             store64(memory, target + 8, load64(buffer, here + 8))
                             if size > 16:

@@ -1,14 +1,14 @@
-"""Where a table is cut into chunks, and how a range of keys is said in SQL.
+"""Where a table is cut into chunks, and how a range of keys is written in SQL.
 
 Laws:
 - Chunks of a table don't overlap, have both ends, and leave nothing between the least and the greatest key of one exact read
   (`reads.read_extent`). What lies outside of these two is the tail: it holds no rows, only that read's mark.
-- Keys are ordered by the database, under the column's own collation; here they are only handed back to it, as literals that
-  mean exactly the value that was read.
-- Planning is lazy and can go on behind any chunk. Every step moves forward as the database judges it, so planning ends.
-- Planning must cost little beside reading. Where the key is a single integer a chunk's end is guessed from the width of the
-  chunk before it and the guess is judged by the optimizer's own estimate, a look at a few index pages; only where that
-  fails, and for all other keys, the index is walked for exactly one chunk's length.
+- The database orders keys, under the column's own collation. Here they are only sent back to it, as literals that mean exactly
+  the value that was read.
+- Planning is lazy and can resume after any chunk. Every step moves forward in the database's order, so planning ends.
+- Planning must cost little compared to reading. If the key is a single integer, a chunk's end is guessed from the width of the chunk
+  before it, and checked by the optimizer's estimate, which reads a few index pages. If that fails, and for all other keys, the index is
+  walked for exactly one chunk's length.
 
 Values of a bound are what the key's columns hold, in these forms: integers, YEAR, BIT, the number of an ENUM and the bits of a
 SET as int; DECIMAL as Decimal (as text beyond 38 digits); TIME as int microseconds; dates as the server's text, which zero
@@ -48,16 +48,16 @@ ESTIMATE_OFF_MAX = 1.5
 """How far a chunk's estimated rows may be from the wanted ones, either way."""
 
 ESTIMATE_SCALE_MAX = 4
-"""InnoDB tells about twice the rows of a large range. Estimates are scaled by what a walked chunk's was off, up to so much."""
+"""InnoDB estimates about twice the rows of a large range. Estimates are scaled by the error at a walked chunk, at most by this factor."""
 
 ESTIMATED_ROWS_MIN = 1000
-"""Below so many rows a chunk's end is always walked to: it costs nothing, and estimates call an empty range one row."""
+"""For smaller chunks the index is always walked: that is cheap, and estimates give one row for an empty range."""
 
 GUESSES_MAX = 3
-"""So many widths are tried by estimate before the index is walked."""
+"""How many widths are tried by estimate before the index is walked."""
 
 WALK_EVERY = 16
-"""Every so many chunks the index is walked, to see whether estimates still tell the truth."""
+"""The index is walked once for this number of chunks, to see whether estimates are still true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +79,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The ends of a table at one exact read; both None where it was empty. Keys outside of it are the tail."""
+    """The ends of a table at one exact read; both None where it was empty. Keys outside of it are the chunk `facts.OUTSIDE`."""
 
     least: Bound | None
     greatest: Bound | None
 
 
 def plan_chunks(session: Session, table: MySqlTable, extent: Extent, *, rows_per_chunk: int, after: Chunk | None = None) -> Iterator[Chunk]:
-    """The chunks of a table, in the order of its keys, behind `after` if it is given.
+    """The chunks of a table, in the order of its keys, from the end of `after` on if it is given.
 
-    Each chunk is looked for when it is asked for. Rows may come and go meanwhile; that changes sizes, never the cover.
+    A chunk's end is sought when the chunk is asked for. Rows may come and go meanwhile; that changes sizes, never the cover.
     """
     check(rows_per_chunk > 0, "a chunk has at least one row")
     if not table.key:
@@ -165,11 +165,11 @@ class _Steps:
         return self._session.row(explain, columns=(*before * (anything,), number_or_none))[-1] or 0
 
     def _walk(self, low: Bound, *, from_low: bool) -> Bound:
-        """The key one chunk's length behind `low`, or the greatest if there are not so many.
+        """The key one chunk's length after `low`, or the greatest if fewer follow.
 
-        The found key, said as a literal, must be equal to itself and above `low` in the eyes of the database: a
-        collation or a conversion that we misjudge would otherwise send planning in circles. The transaction keeps the row
-        from vanishing in between.
+        By the database's comparison the found key, written as a literal, must equal itself and lie above `low`. Otherwise a
+        collation or a conversion that we misjudge would make planning loop. The transaction keeps the row from being deleted in
+        between.
         """
         where = key_condition(self._table, low, self._greatest, from_low=from_low)
         order = ", ".join(quote(name) for name in self._table.key)
@@ -196,7 +196,7 @@ _NUMBERED = frozenset({"enum", "set", "bit"})
 
 
 def read_keys(session: Session, table: MySqlTable, source: str, tail: str) -> list[Bound]:
-    """The keys of a few rows, in the forms of bounds. `source` comes from `from_table`; `tail` says conditions, order, limit."""
+    """The keys of a few rows, in the forms of bounds. `source` comes from `from_table`; `tail` has conditions, order and limit."""
     items, columns = [], []
     for name in table.key:
         column = table.column(name)
@@ -229,15 +229,15 @@ def _by_bytes(column: MySqlColumn) -> bool:
 
 
 def _values(column: MySqlColumn, values: list[Any]) -> list[KeyValue]:
-    # The widened form of an unsigned BIGINT is a decimal without digits behind the point.
+    # The widened form of an unsigned BIGINT is a decimal without digits after the point.
     return [int(value) for value in values] if column.base == "bigint" else values
 
 
 def from_table(session: Session, table: MySqlTable) -> str:
-    """The table for a FROM clause, with all that the log tells of it.
+    """The table for a FROM clause, with all rows that the log has of it.
 
-    It is told to use its primary key: a range of it must never be read as a full scan. A system-versioned table of MariaDB
-    is read with its history, whose rows the log inserts as rows of the table.
+    The clause forces the primary key: a range of it must never be read as a full scan. A system-versioned table of MariaDB
+    is read with its history, because the log has history rows as inserts into the table.
     """
     name = quote_table(table.id)
     if session.server.flavour == "mariadb":
@@ -258,7 +258,7 @@ def chunk_condition(table: MySqlTable, chunk: Chunk) -> str:
 
 
 def key_condition(table: MySqlTable, low: Bound | None, high: Bound | None, *, from_low: bool = False) -> str:
-    """Keys above `low` (or from it on) and up to `high`; None is no end."""
+    """The condition for keys above `low` (or from it on) and up to `high`; None: without that bound."""
     columns = [table.column(name) for name in table.key]
     parts = []
     if low is not None:

@@ -1,4 +1,4 @@
-"""Keys of MySQL's tables as packed bounds. Only a key that is a single integer can be told apart by them."""
+"""Keys of MySQL's tables as packed bounds. Only keys that are a single integer can be compared here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def unpack_bound(raw: bytes) -> Bound:
 
 
 def keys_of(table: MySqlTable, rows: pa.RecordBatch) -> IntegerKeys | None:
-    """The keys as integers, where there is one integer. Those of an unsigned BIGINT are told as numbers, too: as many bits as they have."""
+    """The keys as integers, if the key is one integer; None otherwise. An unsigned BIGINT is taken by its bits."""
     if len(table.key) != 1:
         return None
     column = rows.column(table.key[0])

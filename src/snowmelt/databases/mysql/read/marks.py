@@ -1,16 +1,16 @@
 """What a read contains, as a value. No I/O.
 
-A mark tells of any transaction of the log whether the read that it belongs to has its changes, and where the log ends for
-that read: nothing beyond its high end is contained.
+A mark answers for each transaction of the log whether its read has the transaction's changes. It has a high end: the read contains
+nothing beyond it.
 
-- `PositionMark`: exactly the transactions whose commit ends at or before the position. MariaDB tells it for a consistent
-  snapshot; elsewhere the table is locked while the snapshot opens. An XA COMMIT is the exception: MariaDB moves its snapshots'
-  position before the engine shows one (46 of 22,000 snapshots under load lacked one that lay before them), so unless the table was
-  locked it may be in the read or not. `XA RECOVER` lists it until it is shown, and a chunk is launched at a cut below it.
-- `GtidMark`: at least the transactions of the set, and nothing beyond `high`. What lies between may be in the read or not;
-  it is emitted again, which converges where rows have keys. The set moves *after* the engine shows a transaction and the
-  end of the log *before* it, so the set is the only low end that a server under load tells right, also of an XA COMMIT (none was
-  missing in 43,000 snapshots under load of four writers).
+- `PositionMark`: exactly the transactions whose commit ends at or before the position. MariaDB has it for a consistent snapshot;
+  on other servers the table is locked while the snapshot opens. An XA COMMIT is the exception: MariaDB moves the position of snapshots
+  before the engine shows it (46 of 22,000 snapshots under load lacked one that lay before them). So without a lock the read may or may not
+  contain it. `XA RECOVER` lists it until it is shown, and a chunk is launched at a cut below it.
+- `GtidMark`: at least the transactions of the set, and nothing beyond `high`. The read may or may not contain those between; they are
+  emitted again, which converges if rows have keys. The set moves *after* the engine shows a transaction, and the end of the log *before*
+  it. So under load only the set is a right low end, also for an XA COMMIT (none was missing in 43,000 snapshots under load of four
+  writers).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PositionMark:
 
     position: Position
     locked: bool = False
-    """Nobody was writing to the table when the snapshot opened."""
+    """No session was writing to the table when the snapshot opened."""
 
     @property
     def high(self) -> Position:
@@ -47,6 +47,7 @@ class GtidMark:
     high: Position
 
     def exact(self, *, two_phase: bool) -> bool:
+        """Always False: the set leaves open whether the read has the transactions between it and `high`."""
         return exact(self, None, xa=two_phase)
 
 
@@ -85,8 +86,8 @@ def _covers_across_eras(mark: Mark, gtid: Gtid | None) -> bool:
 
 
 def exact(mark: Mark, gtids_at_high: GtidSet | None, *, xa: bool = False) -> bool:
-    """Whether the mark leaves nothing open, given every transaction that the log holds up to the mark's high end; `xa`: some of those that
-    the read was not proven to show are XA COMMITs."""
+    """Whether the mark answers exactly for each transaction, given all transactions of the log up to its high end. `xa`: some transactions
+    after the launch's cut are XA COMMITs."""
     match mark:
         case PositionMark(locked=locked):
             return locked or not xa
@@ -95,7 +96,7 @@ def exact(mark: Mark, gtids_at_high: GtidSet | None, *, xa: bool = False) -> boo
 
 
 def at_least(mark: Mark, visible: Position | GtidSet) -> bool:
-    """Whether the read contains all that was visible when it was launched. It does, unless another server answered it."""
+    """Whether the read contains everything that was visible at its launch. It does, unless another server answered."""
     match mark, visible:
         case PositionMark(position), Position():
             return visible.era == position.era and visible <= position

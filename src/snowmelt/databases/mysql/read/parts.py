@@ -1,10 +1,10 @@
-"""The read of a chunk, in one transaction or, where that takes too long, in several.
+"""The read of a chunk, in one transaction, or in several if it takes too long.
 
 A table whose rows have keys may be read in parts, each by an exact read of its own. All parts show at least what was visible at launch,
 and the rows of all of them have its sequence, so whatever was committed between two parts is emitted from the log and wins. Parts follow
 each other by rows, not by the width of the key range: the next part begins after the last row that was received. An append-only table
-needs one mark for all rows, so its read has one part. A table that is not told apart by chunks has none either: its keys are ordered by
-the database alone. Such reads have no limit of time; they, too, give way to sessions that wait for the table.
+needs one mark for all rows, so its read has one part. So has the read of a table that is not cut into chunks, because only the database
+can order its keys. Such reads have no limit of time. They, too, give way to sessions that wait for the table.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from snowmelt.errors import RECOPY, InvariantBroken, Occupied, SnowmeltError, Ta
 
 
 class ChunkReading:
-    """Used once, in a task. `mark` is that of the newest part."""
+    """The read of one chunk. Used once, in a task. `mark` is that of the newest part."""
 
     def __init__(
         self, options: MySqlOptions, table: MySqlTable, chunk: Chunk, types: TypeOptions, *, in_parts: bool, **exactly: Any
     ) -> None:
-        """`exactly`: what `read_chunk` wants to know."""
+        """`exactly`: the further arguments of `read_chunk`."""
         self._options = options
         self._table = table
         self._chunk = chunk
@@ -55,7 +55,7 @@ class ChunkReading:
             rest = yield from self._part(rest)
 
     def _part(self, chunk: Chunk) -> Generator[pa.RecordBatch, None, Chunk | None]:
-        """Read as far as the limits let it; what is left to read then."""
+        """Read until a limit is reached. The chunk that is left to read; None: nothing."""
         last: Bound | None = None
         with Session(self._options) as session:
             # A limit would only make a read that has no parts begin anew, for ever.

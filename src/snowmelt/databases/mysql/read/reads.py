@@ -1,9 +1,9 @@
-"""Exact reads: rows of a chunk, and the mark that tells what they contain.
+"""Exact reads: rows of a chunk, and the mark for what they contain.
 
 A server sends a transaction to its replicas before its own SELECTs show it, for microseconds or, with semi-synchronous
-replication, without a bound. So the end of the log says nothing about what a read contains, and marks come from elsewhere:
+replication, without a bound. So the end of the log does not show what a read contains. Marks come from other sources:
 
-- MariaDB tells the position of a consistent snapshot. It is exact for InnoDB, but for XA COMMITs (see `marks`).
+- MariaDB has the position of a consistent snapshot. It is exact for InnoDB, except for XA COMMITs (see `marks`).
 - MySQL 5.7 and later with GTIDs: `gtid_executed` moves after the engine's commit, so what it holds before the snapshot
   opens is in the snapshot; the end of the log moves before, so what lies beyond it after the snapshot is open is not.
 - MySQL without GTIDs, and MySQL 5.6, whose `gtid_executed` moves too early: a second connection locks the table against
@@ -12,10 +12,10 @@ replication, without a bound. So the end of the log says nothing about what a re
 
 Laws:
 - The isolation level is set here, never inherited: under READ COMMITTED a consistent snapshot is silently none.
-- A table's shape is compared before the snapshot opens and after the transaction has ended. Inside of it MySQL 8 shows the
-  catalogue as of the snapshot, while rows come in the shape of today. From its first touch of the table to its end the
-  transaction keeps everyone from changing the shape, so equal before and after is equal all the time.
-- A read that fails, or that is not taken to its end, is nothing: its chunk is given back.
+- A table's shape is compared before the snapshot opens and after the transaction has ended. Inside the transaction MySQL 8 shows the
+  catalogue as of the snapshot, while rows come in the present shape. From its first touch of the table to its end the
+  transaction blocks changes of the shape. So if it is equal before and after, it was equal all the time.
+- A read that fails, or that is not taken to its end, does not count: its chunk is given back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from snowmelt.errors import InvariantBroken, SnowmeltError, SourceDrift, Unavail
 from snowmelt.model.position import Position
 
 LOCK_WAIT_S = 5
-"""How long we wait for a table: writers queue behind a lock of ours that itself waits for somebody's open transaction."""
+"""How long we wait for a table's lock. While we wait for another session's open transaction, all later writers of the table wait for us."""
 LOCK_TRIES = 3
 _SHOWN_LOOK_S = 0.01
 
@@ -53,7 +53,7 @@ _Given = TypeVar("_Given")
 
 
 class Method(StrEnum):
-    """How this server tells what a read contains."""
+    """Where the mark of a read comes from on this server."""
 
     SNAPSHOT = "snapshot"
     GTID = "gtid"
@@ -61,7 +61,8 @@ class Method(StrEnum):
 
 
 def read_method(session: Session, *, to_a_change: bool = False) -> Method:
-    """`to_a_change` as in `read_chunk`: sets of GTIDs leave open what was under way."""
+    """`to_a_change` as in `read_chunk`: then a set of GTIDs is not enough, because it does not say whether the read has the transactions
+    that were being committed."""
     if session.server.flavour == "mariadb":
         return Method.SNAPSHOT
     if not to_a_change and session.server.version >= (5, 7, 0) and session.variable("gtid_mode") == "ON":
@@ -78,8 +79,8 @@ def log_end(session: Session, *, era: int) -> Position:
 def shown_place(session: Session, era: int, *, seconds_max: float = 30.0) -> Position:
     """A place of MySQL's log up to which everything is visible from now on.
 
-    A transaction owns its GTID from before it is in the log until the engine shows it. So whatever the log holds now is visible once
-    none of those is owned any more that are owned now.
+    A transaction owns its GTID from before it is in the log until the engine shows it. So the present log is visible as soon as no GTID is
+    owned any more that is owned now.
     """
     place = log_end(session, era=era)
     then = _owned(session)
@@ -96,7 +97,7 @@ def shown_place(session: Session, era: int, *, seconds_max: float = 30.0) -> Pos
 
 
 def _owned(session: Session) -> set[str]:
-    """The GTIDs of transactions that are under way, each with its thread: `uuid:7#31:8#32,uuid2:3#33`."""
+    """The GTIDs of running transactions, each with its thread: `uuid:7#31:8#32,uuid2:3#33`."""
     owned = set()
     for part in (session.value("SELECT @@GLOBAL.gtid_owned", kind=text_or_none) or "").replace("\n", "").split(","):
         source = ""
@@ -111,7 +112,7 @@ def _owned(session: Session) -> set[str]:
 def newest_visible(session: Session, table: MySqlTable, *, era: int) -> Position | MySqlGtidSet:
     """What is surely visible on this server now: a position, or the set of transactions where the server keeps GTIDs.
 
-    With a lock it is proven for this table only. On MariaDB an XA COMMIT up to the position may not be visible yet: the chunk lane asks
+    With a lock it is proven for this table only. On MariaDB an XA COMMIT up to the position is perhaps not visible yet: the chunk lane asks
     afterwards which transactions are still prepared (`engine.driver.chunks`). No other caller needs to: a first start waits until none
     is, after the place where it begins (`handover.with_nothing_prepared`), and `verify` reads by marks.
     """
@@ -130,7 +131,8 @@ def newest_visible(session: Session, table: MySqlTable, *, era: int) -> Position
 
 
 def read_extent(session: Session, table: MySqlTable, *, identity: str, era: int, to_a_change: bool = False) -> tuple[Extent, Mark]:
-    """The least and the greatest key by one exact read, and its mark, which is also the tail's. `to_a_change` as in `read_chunk`."""
+    """The least and the greatest key by one exact read, and its mark, which is also that of the keys outside. `to_a_change` as in
+    `read_chunk`."""
     check(bool(table.key), "a table without a key has no ends", str(table.id))
     with ExactRead(session, table, identity=identity, era=era, to_a_change=to_a_change) as read:
         source = from_table(session, table)
@@ -165,10 +167,10 @@ def read_chunk(
 ) -> ChunkRead:
     """Open the exact read of a chunk of the table as it is expected to look.
 
-    `identity` is the server that the plan was made for, `visible` what was proven visible there at launch. The session is
-    given to the read until that is closed; a failure in the midst of rows closes the session too. `to_a_change`: the mark must leave
-    nothing open, as it may where rows have keys; what the server itself can't tell so exactly is settled by a lock for a moment.
-    `ordered`: rows come in the order of the key.
+    `identity` is the server that the plan was made for, `visible` the place or set that was proven visible there at launch. The session
+    belongs to the read until the read is closed; a failure in the midst of rows closes the session too. `to_a_change`: the mark must leave
+    no transaction open, as tables without keys need it; if the server has no such mark, the table is locked for a moment. `ordered`: rows
+    come in the order of the key.
     """
     check(chunk.table == table.id, "a chunk is read from its own table", f"{chunk.table} and {table.id}")
     exact = ExactRead(session, table, identity=identity, era=era, to_a_change=to_a_change)
@@ -234,7 +236,7 @@ class ChunkRead:
             self.close()
 
     def close(self) -> None:
-        """Let go of the transaction and the lock. Twice is harmless."""
+        """End the transaction and release the lock. Twice is harmless."""
         self._exact.close()
 
     def __enter__(self) -> ChunkRead:
@@ -278,7 +280,7 @@ class ExactRead:
         # As of now: a change of its engine is no change of its shape.
         self._engine = self._check_shape("before").engine.lower()
         session.execute(_ISOLATION)
-        # Somebody who waits to change the table makes us wait behind him, and with a lock he waits for us.
+        # A pending ALTER would block our read, and with a lock it waits for us.
         session.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
         self._opened = True
         try:
@@ -306,16 +308,17 @@ class ExactRead:
                     return PositionMark(log_end(locker, era=era), locked=True)
 
     def _pin(self) -> None:
-        """Touch the table, so that from here on whoever would alter, empty or drop it waits for our end.
+        """Touch the table, so that from here on a statement that alters, empties or drops it waits for our end.
 
         What happens to it between the snapshot and here shows as an error of the SELECT or in its shape. Only MySQL 5.6
-        shows an emptied table as empty, but there nobody can empty it: we still hold the lock.
+        shows an emptied table as empty, but there no statement can empty it: we still hold the lock.
         """
         self._session.execute(f"SELECT 1 FROM {quote_table(self._table.id)} LIMIT 0")
 
     def _open_locked(self) -> Mark:
-        """An engine without transactions shows what others write, so nobody writes until the read is over. The lock is the reading
-        session's own: behind another's, a writer who waits for it would wait before us too, and we for him."""
+        """Lock the table for the whole read. An engine without transactions shows what others write, so none may write until the read is
+        over. The lock is the reading
+        session's own: if another session held it, a waiting writer would come before us too, and we would wait for that writer."""
         _tried(self._table, lambda: self._session.execute(f"LOCK TABLES {quote_table(self._table.id)} READ"))
         self._locked = True
         return PositionMark(log_end(self._session, era=self._era), locked=True)
@@ -393,7 +396,7 @@ def _lock(session: Session, table: MySqlTable) -> Session:
 
 
 def _tried(table: MySqlTable, attempt: Callable[[], _Given]) -> _Given:
-    """With a bound on how long writers queue behind us."""
+    """Try to lock a table `LOCK_TRIES` times. Each try ends after `LOCK_WAIT_S`, which bounds how long writers wait for us."""
     kind, refused = Unavailable, ""
     for _ in range(LOCK_TRIES):
         try:

@@ -7,7 +7,7 @@ Laws:
 - Nothing of the server is trusted: lengths are checked against their packet, the result's columns against the expected ones.
   What does not fit is `Corrupt` or `SourceDrift`, never a wrong value.
 - Memory is bounded: one receive buffer, which grows only for a row larger than it and up to `row_bytes_max`, and the arenas
-  of the batches that somebody still holds. A row that no longer fits an arena is taken back and opens the next batch.
+  of the batches that are still held. A row that no longer fits an arena is taken back and opens the next batch.
 - A result set that is not read to its end leaves bytes on the connection, so then the session is closed.
 """
 
@@ -24,20 +24,14 @@ import numpy as np
 import pyarrow as pa
 import pymysql
 
-from snowmelt.columnar.arena import HEAP, Arena, ArenaPool, Bytes, Layout, Longs, Storage
+from snowmelt.columnar.arena import Arena, ArenaPool, Bytes, Layout, Longs
 from snowmelt.columnar.memory import valid_utf8
 from snowmelt.databases.mysql.connect import Session, translate
 from snowmelt.databases.mysql.read import binaryrows as kernel
+from snowmelt.databases.mysql.read.wire_forms import check_column, kernel_kind, length_at
 from snowmelt.databases.mysql.types.columns import (
-    BINARY_TYPES,
-    DECIMAL_DIGITS_MAX,
-    GEOMETRY_TYPES,
-    INTEGER_BITS,
-    TEXT_TYPES,
     MySqlColumn,
-    TimeAs,
     TypeOptions,
-    ZeroDates,
     arrow_type,
     lake_nullable,
 )
@@ -55,20 +49,18 @@ HEAP_BYTES_FIRST = 64 << 10
 """The first batch is small, for a small result must not hold a large arena; the next ones grow as they are filled."""
 
 _GATHER_AFTER_BYTES = 1 << 20
-"""Of a result, before it counts as one that is worth waiting for."""
+"""After this many bytes of a result it pays to wait for more before a receive."""
 _GATHER_BYTES = 256 << 10
 _GATHER_MS = 1
 
 _PREPARE, _EXECUTE, _CLOSE = 0x16, 0x17, 0x19
 _PACKET_MAX = 0xFFFFFF
 _MORE_RESULTS = 0x0008
-_UNSIGNED_FLAG = 32
-_BINARY_CHARSET = 63
 
 
 @dataclass(slots=True)
 class ReadCounters:
-    """What a read has brought so far."""
+    """The size of a read so far."""
 
     rows: int = 0
     bytes: int = 0
@@ -170,8 +162,8 @@ class _Packets:
         self._counters.bytes += got
 
     def _gather(self, count: int) -> None:
-        """Let the server send some more before we take it: it writes 16 KiB at a time, and to be woken for each of them
-        costs more than all that we do with it. What does not come soon is not waited for."""
+        """Wait a moment until more bytes are there. The server writes 16 KiB at a time, and a wake-up for each of these writes would cost
+        more than decoding them. The wait is short, so nothing is delayed much."""
         waiting = poll()
         waiting.register(self._socket, POLLIN)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
@@ -196,7 +188,7 @@ class _Packets:
     def assemble(self) -> tuple[int, int]:
         """Make one payload of the packets of a long row: where it begins and how long it is.
 
-        We stand behind it then, while the payload's bytes stay where they are until the next `receive`.
+        We stand after it then, while the payload's bytes stay where they are until the next `receive`.
         """
         length, behind = 0, 0
         while True:
@@ -249,113 +241,13 @@ def _prepare(wire: _Packets, sql: str) -> int:
 def _execute(wire: _Packets, statement: int, columns: Sequence[MySqlColumn]) -> None:
     wire.send(struct.pack("<BIBI", _EXECUTE, statement, 0, 1))
     payload = wire.packet()
-    count, _ = _length(payload, 0)
+    count, _ = length_at(payload, 0)
     if count != len(columns):
         raise SourceDrift("the result has another number of columns", detail=f"{count} instead of {len(columns)}")
     for column in columns:
-        _check_column(wire.packet(), column)
+        check_column(wire.packet(), column)
     if (end := wire.packet())[:1] != b"\xfe" or len(end) >= 9:
         raise Corrupt("the result's columns don't end")
-
-
-def _length(payload: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded number and where it ends."""
-    first = payload[at] if at < len(payload) else 251
-    width = {252: 2, 253: 3, 254: 8}.get(first, 0)
-    if first in (251, 255) or at + 1 + width > len(payload):
-        raise Corrupt(kernel.BROKEN_BECAUSE[kernel.NO_LENGTH])
-    return (int.from_bytes(payload[at + 1 : at + 1 + width], "little") if width else first), at + 1 + width
-
-
-_WIRE_TYPES: dict[str, frozenset[int]] = {
-    "tinyint": frozenset({1}),
-    "smallint": frozenset({2}),
-    "int": frozenset({3}),
-    "float": frozenset({4}),
-    "double": frozenset({5}),
-    "timestamp": frozenset({7}),
-    "bigint": frozenset({8}),
-    "mediumint": frozenset({9}),
-    "date": frozenset({10, 14}),
-    "time": frozenset({11}),
-    "datetime": frozenset({12}),
-    "year": frozenset({13}),
-    "bit": frozenset({16}),
-    "vector": frozenset({242, 252, 253}),
-    "decimal": frozenset({0, 246}),
-    # MariaDB's JSON is a LONGTEXT.
-    "json": frozenset({245, 252}),
-}
-_STRING_WIRE_TYPES = frozenset({15, 249, 250, 251, 252, 253, 254})
-
-
-def _check_column(payload: bytes, column: MySqlColumn) -> None:
-    at = 0
-    for _ in range(6):
-        size, at = _length(payload, at)
-        at += size
-    fixed, at = _length(payload, at)
-    if fixed < 12 or at + 12 > len(payload):
-        raise Corrupt("the description of a column can't be read")
-    charset, _, wire_type, flags = struct.unpack_from("<HIBH", payload, at)
-    if column.base in GEOMETRY_TYPES:
-        expected = frozenset({255})
-    else:
-        expected = _WIRE_TYPES.get(column.base, _STRING_WIRE_TYPES)
-    same = wire_type in expected
-    if column.base in INTEGER_BITS:
-        same = same and bool(flags & _UNSIGNED_FLAG) == column.unsigned
-    if column.base in TEXT_TYPES or column.base in BINARY_TYPES:
-        same = same and (charset == _BINARY_CHARSET) == (column.base in BINARY_TYPES)
-    if not same:
-        raise SourceDrift(
-            "a column of the result has another type",
-            detail=f"{column.name}: wire type {wire_type} where {column.base} is expected",
-        )
-
-
-_INTEGER_KINDS = {
-    ("tinyint", False): (kernel.COPY1, 1),
-    ("tinyint", True): (kernel.WIDEN1, 2),
-    ("smallint", False): (kernel.COPY2, 2),
-    ("smallint", True): (kernel.WIDEN2, 4),
-    ("mediumint", False): (kernel.COPY4, 4),
-    ("mediumint", True): (kernel.COPY4, 4),
-    ("int", False): (kernel.COPY4, 4),
-    ("int", True): (kernel.WIDEN4, 8),
-    ("bigint", False): (kernel.COPY8, 8),
-    ("bigint", True): (kernel.WIDEN8, 16),
-}
-
-
-def _kind(column: MySqlColumn, options: TypeOptions) -> tuple[int, Storage, int, int]:
-    """What the kernel does, where it puts it, and the parameters of that."""
-    base = column.base
-    dated = options.zero_dates is ZeroDates.NULL
-    match base:
-        case "float":
-            return kernel.COPY4, Storage(4), 0, 0
-        case "double":
-            return kernel.COPY8, Storage(8), 0, 0
-        case "year":
-            return kernel.WIDEN2, Storage(4), 0, 0
-        case "decimal" if (column.precision or 10) <= DECIMAL_DIGITS_MAX:
-            return kernel.DECIMAL, Storage(16), column.scale or 0, column.precision or 10
-        case "date":
-            return (kernel.DATE, Storage(4), 0, 0) if dated else (kernel.DATE_TEXT, HEAP, 0, 0)
-        case "datetime" | "timestamp":
-            return (kernel.DATETIME, Storage(8), 0, 0) if dated else (kernel.DATETIME_TEXT, HEAP, column.fsp, 0)
-        case "time":
-            return (kernel.TIME_TEXT, HEAP, column.fsp, 0) if options.time_as is TimeAs.STRING else (kernel.TIME, Storage(8), 0, 0)
-        case "bit" if (column.length or 1) == 1:
-            return kernel.BOOL, Storage(1), 0, 0
-        case "bit":
-            return kernel.BYTES, HEAP, ((column.length or 1) + 7) // 8, 0
-        case _ if base in INTEGER_BITS:
-            kind, width = _INTEGER_KINDS[base, column.unsigned]
-            return kind, Storage(width), 0, 0
-        case _:
-            return kernel.BYTES, HEAP, 0, 0
 
 
 class _ArenaShape:
@@ -367,7 +259,7 @@ class _ArenaShape:
         self.schema = pa.schema(
             [pa.field(column.name, kind, nullable=lake_nullable(column, options)) for column, kind in zip(columns, self.types, strict=True)]
         )
-        described = [_kind(column, options) for column in columns]
+        described = [kernel_kind(column, options) for column in columns]
         self._storages = [storage for _, storage, _, _ in described]
         self._batch_bytes_max = batch_bytes_max
         self._plan: Longs = np.zeros((len(columns), kernel.PLAN_WIDTH), np.int64)

@@ -1,4 +1,4 @@
-"""What a server shows, as the chunk lane asks for it."""
+"""What a server shows, in answer to the chunk lane."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from snowmelt.model.position import Position
 class ShownPlace:
     """Everything up to a place is shown.
 
-    MariaDB moves its place before its engine shows an XA COMMIT. Whatever it does not show yet is among `hidden`, which it lists as
-    prepared after the place was read. MySQL's place was read under a lock, and so is proven for one table alone.
+    MariaDB moves its place before its engine shows an XA COMMIT. One that is not shown yet is in `hidden`: the transactions that the server
+    lists as prepared after the place was read. MySQL's place was read under a lock on one table, and is proven for that table alone.
     """
 
     place: Position
@@ -31,7 +31,7 @@ class ShownPlace:
 
 @dataclass(frozen=True, slots=True)
 class ShownGtids:
-    """These transactions are shown. The set moves after the engine shows them."""
+    """The transactions of a set are shown: the set moves after the engine shows them."""
 
     gtids: MySqlGtidSet
     place: None = None

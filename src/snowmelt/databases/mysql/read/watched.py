@@ -5,7 +5,7 @@ the table waits for the ALTER: so one long read can stop all writers. Therefore 
 needs no grant beyond SELECT, and works on every server: it runs a SELECT of its own on the table. That one waits, too, as soon as an
 ALTER, DROP, TRUNCATE, RENAME or LOCK TABLES waits, and times out.
 
-The watch ends a read with KILL, which a user may do to their own sessions. The server lets go of the lock at once, whatever the reading
+The watch ends a read with KILL, which a user may do to their own sessions. The server releases the lock at once, whatever the reading
 process does at that moment. A read that is short is never watched: the second session is opened only after `LOOK_AFTER_S`.
 """
 
@@ -29,7 +29,7 @@ LOOK_AFTER_S: Final = 2.0
 """How long a read runs before it is watched."""
 LOOK_EVERY_S: Final = 1.0
 _WAIT_S: Final = 1
-"""How long the watch's own SELECT waits for the table, which is the least that servers know."""
+"""How long the watch's own SELECT waits for the table: the shortest time that servers support."""
 
 
 class Ended(Enum):
@@ -42,8 +42,8 @@ class Ended(Enum):
 class Watch:
     """Watches the read of one session while the block runs. To be made before the session is busy with rows.
 
-    `ended` says why the read was ended; None: it was not. `gives_way` is to be False for a read that holds a table lock on purpose:
-    writers wait for such a read in any case.
+    `ended` says why the read was ended; None: it was not. Set `gives_way` to False for a read that holds a table lock: writers wait for
+    such a read anyway.
     """
 
     def __init__(self, session: Session, table: TableId, *, seconds_max: float) -> None:
@@ -103,13 +103,13 @@ class Watch:
             with contextlib.suppress(SnowmeltError):
                 if session is not None and self._knows_the_read(session):
                     session.execute(f"KILL {self._connection}")
-            # Whoever waits for rows at this end wakes up, also where the server could not be asked. Not by `SSLSocket.shutdown`: that one
+            # A thread that waits for rows at this end wakes up, also where the server could not be asked. Not by `SSLSocket.shutdown`: it
             # takes TLS off the socket first, and what is still to be received would be read as it was encrypted.
             with contextlib.suppress(SnowmeltError, OSError):
                 socket.socket.shutdown(self._session.sock, socket.SHUT_RDWR)
 
     def _knows_the_read(self, session: Session) -> bool:
-        """Whether connections have the same numbers here as where the read is: not on another server behind the same address, nor on
+        """Whether connections have the same numbers here as where the read is: not on another server at the same address, nor on
         one that was started again since."""
         if session.server.identity != self._session.server.identity:
             return False

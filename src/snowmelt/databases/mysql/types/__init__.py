@@ -1,1 +1,1 @@
-"""Columns, and what becomes of their values."""
+"""Columns, and the Arrow types and values that they become."""

@@ -7,7 +7,7 @@ Laws:
   opaque as `"base64:type<code>:<base64>"`, with the two characters `\\n` after each 76 characters of base64.
 - An empty value is the text `null`: the server writes no bytes for the default of a NOT NULL column.
 - Bytes are not trusted. No read leaves the document, no write leaves the room, text is checked to be UTF-8. A container lies
-  inside its parent and behind the parent's header, and all parts together are no longer than the document, so the work is linear
+  inside its parent and after the parent's header, and all parts together are no longer than the document, so the work is linear
   whatever the offsets say.
 
 Layout of a document: one byte of type, then the value. Numbers are little-endian.
@@ -33,7 +33,7 @@ before image are the same; the after image has a prologue.
     partial values    one bit for each column of type 245 of the *table*, in the table's order, whether the image has the column
                       or not; low bit first, (such columns + 7) / 8 bytes
     NULL bitmap       of the columns in the image, as in type 31
-    values            as in type 31, but a column whose partial bit is set has, behind its length of 4 bytes, differences for
+    values            as in type 31, but a column whose partial bit is set has, after its length of 4 bytes, differences for
                       `apply_diffs` in the place of the document
 
 Rows of one event choose one by one. A value is written in full where that is shorter, where it is NULL before or after, or where
@@ -194,7 +194,7 @@ def _digits_of(value: Any) -> Any:
 @njit(**JIT)
 def _put_double(target: Any, at: Any, bits: Any) -> Any:
     """The server's form of a finite double, into NUMBER_ROOM. A number whose point stands within 15 places of where its digits
-    start is written without an exponent; so is one with 16 places before the point and one behind it, which is shorter so.
+    start is written without an exponent; so is one with 16 places before the point and one after it, which is shorter so.
     """
     if bits >> np.uint64(63):
         target[at] = 45
@@ -720,7 +720,7 @@ def _misfit(detail: str) -> Corrupt:
 
 
 def _counted(data: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes behind their length-encoded length, and where they end."""
+    """Bytes after their length-encoded length, and where they end."""
     first = data[at] if at < len(data) else 255
     wide = {252: 2, 253: 3, 254: 8}.get(first, 0)
     start = at + 1 + wide

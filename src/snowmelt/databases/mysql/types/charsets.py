@@ -6,7 +6,7 @@ bytes. Codecs of libraries differ from the server's tables in places, so ours we
 in nothing else. The laws of a conversion:
 
 - A character for which the charset's table has no Unicode becomes one `?`.
-- A byte that begins no character becomes `?`, and reading goes on at the next byte. MySQL takes some pairs for a character
+- A byte that begins no character becomes `?`, and reading continues at the next byte. MySQL takes some pairs for a character
   (big5, euckr, gb2312, gbk) that are none to MariaDB, hence two tables of these; no INSERT lets such pairs in.
 - A character that the string's end cuts off: MySQL drops it, MariaDB takes its first byte for one that begins no character.
 - utf32 above U+10FFFF: MariaDB takes the number for ill-formed; MySQL encodes it in four bytes up to U+1FFFFF, and gives one
@@ -14,7 +14,7 @@ in nothing else. The laws of a conversion:
 - utf8mb3 with an encoded surrogate, which MySQL before 8.0 and MariaDB let in: a character to both, but three ill-formed bytes
   to MySQL 8.0. A flavour says no version, so for MySQL, and there alone, the bytes of a string raise `Corrupt`.
 - The result is the server's, so it is not UTF-8 where the server's isn't: a lone surrogate of ucs2 or utf32 comes out as
-  three bytes. utf8mb4 and binary are never converted. Whoever makes strings of it validates, whichever way the bytes came.
+  three bytes. utf8mb4 and binary are never converted. The code that makes strings of it validates, whichever way the bytes came.
 - ascii of MySQL 5.6 and MariaDB has bytes above 0x7F, and SELECT gives `?` for each.
 """
 
@@ -41,7 +41,7 @@ _ALIASES = {"utf8": "utf8mb3"}
 _UNCHANGED = frozenset({"utf8mb4", "binary"})
 _OFFSET_MAX = 2**31 - 1
 
-# Marks in the tables: no character is here, or one of at least so many bytes is. In the file they stand from MARKS on, where
+# Marks in the tables: no character is here, or one of at least that number of bytes is. In the file they stand from MARKS on, where
 # surrogates would; everything else there is a code point.
 ILL_FORMED, TWO_BYTES, THREE_BYTES, FOUR_BYTES = range(4)
 MARKS = 0xD800
@@ -309,7 +309,7 @@ def _gb18030(data, i, four):  # type: ignore[no-untyped-def]
     number = ((a * 10 + b) * 126 + c) * 10 + d
     if number >= GB18030_HIGH and number < GB18030_HIGH + 0x100000:
         return number - GB18030_HIGH + 0x10000
-    # The table's last entry stands for the holes behind it.
+    # The table's last entry stands for the holes after it.
     return min(number, np.int64(four.size - 1))
 
 

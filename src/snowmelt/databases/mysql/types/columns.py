@@ -1,7 +1,7 @@
-"""Columns and tables of MySQL and MariaDB, and the one Arrow type that both ways in give for each.
+"""Columns and tables of MySQL and MariaDB, and the one Arrow type that chunk reads and the log give for each.
 
 A value read by a chunk and the same value decoded from the log are equal Arrow values of the type below: that is the
-canonical form of a value, keys included. Nothing unsigned leaves this room (Spark refuses it), so unsigned integers widen:
+canonical form of a value, keys included. Spark has no unsigned integers, so they widen:
 
     TINYINT..BIGINT            int8 .. int64           UNSIGNED: int16, int32, int32, int64, decimal128(20, 0)
     FLOAT, DOUBLE              float32, float64        bit for bit
@@ -158,7 +158,7 @@ class MySqlTable:
         raise InvariantBroken(f"{self.id} has no column {name!r}")
 
     def fingerprint(self) -> str:
-        """Equal for two shapes that rows can be read with alike; comments, defaults and AUTO_INCREMENT don't count."""
+        """Equal for two shapes by which rows are read in the same way: comments, defaults and AUTO_INCREMENT don't count."""
         shape = [
             (
                 c.name,
@@ -184,7 +184,7 @@ class MySqlTable:
 
 
 def own(table: object) -> MySqlTable:
-    """A shape that came back from the engine, which knows it by the contract alone."""
+    """A shape as MySQL's own type. The engine knows it only by the contract."""
     return instance(table, MySqlTable, "a table of another database")
 
 

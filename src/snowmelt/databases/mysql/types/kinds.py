@@ -42,13 +42,13 @@ SET = 27
 """A mask of `a` bytes for `b` labels."""
 BOOL = 28
 BITS = 29
-"""`a` bytes of which `b` bits are used."""
+"""`a` bytes; `b` bits of them are used."""
 PADDED = 30
 """BINARY(`a`), whose trailing zero bytes were cut; `b` bytes of length."""
 JSON = 31
 """`a` bytes of length; the `b`th JSON column of the table."""
 UUID = 32
-"""`a` bytes, trailing zero bytes cut; `b` bytes of length. So the two behind it."""
+"""`a` bytes, trailing zero bytes cut; `b` bytes of length. So the next two."""
 INET6 = 33
 INET4 = 34
 OLD_DATETIME = 35
@@ -56,7 +56,7 @@ OLD_DATETIME = 35
 OLD_TIMESTAMP = 36
 OLD_TIME = 37
 JSON_RAW = 38
-"""As JSON, but the bytes as they are behind one that says whether they are a document (0) or differences (1)."""
+"""As JSON, but the bytes as they are, after one that says whether they are a document (0) or differences (1)."""
 OLD_DATETIME_TEXT = 39
 OLD_TIMESTAMP_TEXT = 40
 OLD_TIME_TEXT = 41

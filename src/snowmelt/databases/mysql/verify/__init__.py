@@ -1,1 +1,1 @@
-"""The database's side of a comparison: SQL that hashes rows, and what the log did to them."""
+"""The database's side of a comparison: SQL that hashes rows, and the log's changes of them."""

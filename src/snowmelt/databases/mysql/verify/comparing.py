@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from snowmelt.databases.comparing.digests import Hash
-from snowmelt.databases.contract.patterns import TablePredicate
 from snowmelt.databases.contract.tables import TableShape
 from snowmelt.databases.mysql.catalog import ignores_case, read_tables
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions, own
 from snowmelt.databases.mysql.verify.source import SourceTable, choose_hash
+from snowmelt.model.patterns import TablePredicate
 from snowmelt.model.table import TableId
 
 

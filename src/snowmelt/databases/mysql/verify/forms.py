@@ -16,7 +16,7 @@ The server's half knows nothing of our decoders: it is what the server itself pr
                                  the digest of their text or bytes, so that a row's message stays small on the server
     FLOAT, DOUBLE                their 64 bits as a double. No server tells bits in SQL, and MySQL 8 rounds where it makes text of them, so
                                  these columns can't be hashed there: the server sends the number times 1e0, as eight bytes of its
-                                 binary protocol, and they are hashed here behind the digest of the other columns. So nothing is left
+                                 binary protocol, and they are hashed here after the digest of the other columns. So nothing is left
                                  out, but of a table with such a column every row is sent, as a digest and these numbers.
 """
 
@@ -172,7 +172,7 @@ def _decimal(values: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(pc.if_else(below, "-", ""), text, "")
 
 
-class RowForms:
+class MySqlRowForms:
     """The columns of a table whose rows are told apart, and by which of them they are named."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the source's log did to a table between two places, read from the server itself into a folder that is gone afterwards."""
+"""A table's changes between two places of the log, read from the server into a temporary folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from snowmelt.databases.comparing.rows import RowHashes
 from snowmelt.databases.mysql.connect import MySqlOptions, Server
 from snowmelt.databases.mysql.log.capture import capture_until
-from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogReader
+from snowmelt.databases.mysql.log.decode import ABSENT, ChangeBatch, LogReader, LogServer
 from snowmelt.databases.mysql.log.images import DELETE, UPDATE_BEFORE
 from snowmelt.databases.mysql.types.columns import MySqlTable, TypeOptions
-from snowmelt.databases.mysql.verify.forms import RowForms
+from snowmelt.databases.mysql.verify.forms import MySqlRowForms
 from snowmelt.errors import SourceDrift
 from snowmelt.model.position import Position
 from snowmelt.model.table import SchemaHistory
@@ -27,7 +27,7 @@ def read_changes(
     options: MySqlOptions,
     server: Server,
     table: MySqlTable,
-    forms: RowForms,
+    forms: MySqlRowForms,
     types: TypeOptions,
     after: Position,
     upto: Position,
@@ -35,19 +35,17 @@ def read_changes(
     keyed: bool,
     lower_case_names: bool,
 ) -> RowHashes:
-    """What happened in (after, upto], as `rounds.World.changes` has it."""
+    """The changes in (after, upto], as `rounds.World.changes` has them."""
     parts: list[RowHashes] = []
     with tempfile.TemporaryDirectory(prefix="snowmelt-verify-") as folder:
-        # A name of its own at the server: two connections of one name end each other.
+        # A server_id of its own: of two connections with one server_id the server ends one.
         capture_until(options, Path(folder), after, upto, server_id=2**31 + secrets.randbelow(2**30), timeout_s=_TIMEOUT_S)
         schemas: SchemaHistory[MySqlTable] = SchemaHistory()
         schemas.put(table.id, Position(0, 0), table)
         reader = LogReader(
-            flavour=server.flavour,
-            version=server.version,
+            server=LogServer(server.flavour, server.version, lower_case_names),
             schemas=schemas,
             captured=lambda name: name == table.id,
-            lower_case_names=lower_case_names,
             options=types,
         )
         for segment in list_segments(Path(folder)):
@@ -60,7 +58,7 @@ def read_changes(
     return _last_of_each(rows) if keyed else rows
 
 
-def _part(item: ChangeBatch, forms: RowForms, upto: Position, file: int) -> RowHashes:
+def _part(item: ChangeBatch, forms: MySqlRowForms, upto: Position, file: int) -> RowHashes:
     if ABSENT in item.rows.schema.names:
         raise SourceDrift("the log holds partial rows", detail=str(item.table.id), hint="set binlog_row_image to FULL")
     keys, rows = forms.hash(item.rows)
@@ -72,7 +70,7 @@ def _part(item: ChangeBatch, forms: RowForms, upto: Position, file: int) -> RowH
 
 
 def _last_of_each(rows: RowHashes) -> RowHashes:
-    """The last state of each key: a before-image takes its key away, and the after-image behind it brings its own."""
+    """The last state of each key: a before-image takes its key away, and the after-image that follows brings its own."""
     _, backwards = np.unique(rows.keys[::-1], return_index=True)
     last = len(rows.keys) - 1 - backwards
     return RowHashes(rows.keys[last], rows.rows[last], np.maximum(rows.counts[last], 0))

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 from snowmelt.databases.comparing.classes import RANGE_ROWS, Classes, Parting, Sums, remainders_for
 from snowmelt.databases.comparing.digests import Hash, Hashes, from_raw, hashes
 from snowmelt.databases.comparing.rows import Detail, RowHashes, SourceRows, text_of
-from snowmelt.databases.mysql.verify.forms import RowForms, float_bits, is_summed, sql_digest, sql_float, sql_text
+from snowmelt.databases.mysql.verify.forms import MySqlRowForms, float_bits, is_summed, sql_digest, sql_float, sql_text
 
 _PLAIN = TypeOptions()
 _ABC = "'abc'"
 _FILTERED_MAX = 2_000
-"""So many remainders or keys are named in one statement; more of them are sorted out here."""
+"""How many remainders or keys one statement names; more of them are sorted out here."""
 
 
 def choose_hash(session: Session) -> Hash:
@@ -55,7 +55,7 @@ class SourceTable:
         self._options = comparing.options
         self._table = table
         self._keyed = keyed
-        forms = RowForms(table.columns, table.key if keyed else (), comparing.types, comparing.how, named=table.key)
+        forms = MySqlRowForms(table.columns, table.key if keyed else (), comparing.types, comparing.how, named=table.key)
         self._forms = forms
         self._identity = comparing.server.identity
         self._era = comparing.era
@@ -63,7 +63,7 @@ class SourceTable:
         self._row = sql_digest(forms.columns, forms.options, forms.how)
 
     @property
-    def forms(self) -> RowForms:
+    def forms(self) -> MySqlRowForms:
         return self._forms
 
     def changes(self, after: Position, upto: Position) -> RowHashes:
@@ -121,7 +121,7 @@ class SourceTable:
                 raise unexpected("a sum of no class of rows, or of more rows than there are")
             at = index * parting.remainders + remainder
             sums.counts[at] = count
-            # Rows that the server can't hash have no share in its sum, so that they differ, and are looked at.
+            # Rows that the server can't hash have no share in its sum, so that they differ, and are compared one by one.
             sums.sums[at] = np.uint64((total or 0) % 2**64)
 
     def rows(self, parting: Parting, classes: Classes) -> SourceRows:

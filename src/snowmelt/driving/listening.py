@@ -1,0 +1,65 @@
+"""What listeners do with an epoch that every lake table has: tags that are owed are made (`commit.listeners`), and notices are given
+(`commit.notices`). What could not be done is remembered.
+
+Law: nothing here stops a commit. A tag that is not made, or a notice that is not taken, is owed with a later epoch and by the next driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from snowmelt.commit.coordinator import RunListeners
+from snowmelt.commit.ledger import Ledger
+from snowmelt.commit.listener_state import read_state, write_state
+from snowmelt.commit.listeners import Period, Tag, Tagged, decide_tagged, decide_tags
+from snowmelt.commit.notices import ListenerProgress, Notice, Notices, decide_notice, decide_notices, decide_reminder
+from snowmelt.driving.steps import Request, Steps
+
+
+@dataclass(frozen=True, slots=True)
+class MakeTags(Request[Collection[str]]):
+    """Give snapshots their names. The answer: the lake tables whose tag is known to exist by now. Twice is harmless."""
+
+    owed: Sequence[Tag]
+
+
+@dataclass(frozen=True, slots=True)
+class Notify(Request[Mapping[str, ListenerProgress]]):
+    """Give a notice to listeners that have not taken it, now or later, unless there is a newer one by then. The answer: what is known by
+    now of each listener that this driver has called. Twice is harmless."""
+
+    notice: Notice
+    names: Sequence[str]
+
+
+def hear(period: Period | None, listeners: Sequence[str], step: RunListeners) -> Steps[str]:
+    """The listeners' state with this epoch. What an earlier run has left of tags or listeners that are configured no more is dropped.
+    `listeners`: the names of those that take notices."""
+    tagged, notices = read_state(step.state)
+    tagged = {} if period is None else (yield from _tag(period, tagged, step))
+    return write_state(tagged, (yield from _notify(listeners, notices, step)) if listeners else None)
+
+
+def remind(ledger: Ledger, listeners: Sequence[str]) -> Steps[None]:
+    """Before a driver's first epoch: what an earlier one had to tell, and perhaps did not. An open epoch has its notice when it is rolled
+    forward."""
+    if ledger.open is None:
+        notices = read_state(ledger.listeners)[1]
+        notice = decide_reminder(notices, ledger.decide_reached({}))
+        owed = [name for name in listeners if notices.told.get(name, ListenerProgress()).epoch < notices.epoch]
+        if notice is not None and owed:
+            yield from Notify(notice, owed)
+
+
+def _tag(period: Period, tagged: Tagged, step: RunListeners) -> Steps[Tagged]:
+    owed = decide_tags(period, tagged, step.reached)
+    made = (yield from MakeTags(owed)) if owed else ()
+    missing = {tag.target for tag in owed}.difference(made)
+    return decide_tagged(period, tagged, step.reached, missing)
+
+
+def _notify(listeners: Sequence[str], notices: Notices, step: RunListeners) -> Steps[Notices]:
+    notice = decide_notice(notices, step.intent, step.reached)
+    known = (yield from Notify(notice, listeners)) if notice is not None else {}
+    return decide_notices(notices, notice, listeners, known)

@@ -1,0 +1,1 @@
+"""Listeners of a pipeline: how they are called, and when."""

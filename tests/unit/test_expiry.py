@@ -1,0 +1,80 @@
+"""Which snapshots of a table go, and which stay whatever the rules say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from snowmelt.errors import InvariantBroken
+from snowmelt.maintenance.expiry import ExpiryRules, plan_expiry
+from snowmelt.maintenance.files import SnapshotFacts, TableHistory
+from snowmelt.model.numbers import EpochNumber
+
+NOW = 1_000_000
+RULES = ExpiryRules(count_min=2, count_max=5, age_ms=100)
+
+
+def history(ages: Sequence[int], *, first: int = 1, held_from: int | None = None, marked: int | None = None) -> TableHistory:
+    """Snapshots that are so many milliseconds old, the oldest first. All of the first `marked` name an epoch of ours."""
+    marked = len(ages) if marked is None else marked
+    return TableHistory(
+        identity="",
+        snapshots=tuple(
+            SnapshotFacts(number=first + at, time_ms=NOW - age, epoch=EpochNumber(at + 1) if at < marked else None)
+            for at, age in enumerate(ages)
+        ),
+        held_from=held_from,
+    )
+
+
+def expired(held: TableHistory, rules: ExpiryRules = RULES) -> tuple[int, ...]:
+    return plan_expiry(held, rules, now_ms=NOW)
+
+
+def test_old_ones_go_and_a_few_stay_however_old_they_are() -> None:
+    assert expired(history([900, 800, 700, 600])) == (1, 2)
+    assert expired(history([900, 800])) == ()
+    assert expired(history([900])) == ()
+    assert expired(history([])) == ()
+
+
+def test_a_snapshot_is_as_old_as_the_one_that_replaced_it() -> None:
+    """Readers had it as the newest until then."""
+    assert expired(history([900, 100, 50, 40])) == ()
+    assert expired(history([900, 101, 50, 40])) == (1,)
+
+
+def test_too_many_go_however_new_they_are() -> None:
+    assert expired(history([70, 60, 50, 40, 30, 20, 10])) == (1, 2)
+    assert expired(history([60, 50, 40, 30, 20])) == ()
+
+
+def test_numbers_are_those_of_the_snapshots_that_exist() -> None:
+    assert expired(history([900, 800, 700, 600], first=41)) == (41, 42)
+
+
+def test_the_first_that_stays_keeps_all_that_are_newer() -> None:
+    """Clocks of two writers differ: the third is older than the second says."""
+    assert expired(history([900, 800, 50, 700, 600, 500])) == (1,)
+
+
+@pytest.mark.parametrize(("held_from", "gone"), [(1, ()), (2, (1,)), (3, (1, 2)), (9, (1, 2))])
+def test_what_a_reader_needs_stays_and_all_that_is_newer(held_from: int, gone: tuple[int, ...]) -> None:
+    assert expired(history([900, 800, 700, 600], held_from=held_from)) == gone
+
+
+def test_the_newest_that_names_an_epoch_stays() -> None:
+    assert expired(history([900, 800, 700, 600, 500, 400], marked=2)) == (1,)
+    assert expired(history([900, 800, 700, 600, 500, 400], marked=1)) == ()
+    assert expired(history([900, 800, 700, 600, 500, 400], marked=0)) == (1, 2, 3, 4)
+
+
+def test_one_expiry_has_a_limit() -> None:
+    assert expired(history([900] * 10), ExpiryRules(count_min=1, age_ms=0, at_once_max=3)) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("wrong", [{"count_min": 0}, {"count_min": 3, "count_max": 2}, {"age_ms": -1}, {"at_once_max": 0}])
+def test_rules_that_contradict_themselves_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvariantBroken, match="rules of expiry"):
+        ExpiryRules(**wrong)
