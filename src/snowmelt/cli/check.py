@@ -31,6 +31,7 @@ PASSWORD_VARIABLE = "DB_PASSWORD"
 
 
 def check(
+    context: typer.Context,
     file: Annotated[
         Path | None,
         typer.Argument(help="A pipeline's description, instead of all options but --json.", metavar="[pipeline.yaml]", show_default=False),
@@ -70,9 +71,7 @@ def check(
     if (file is None) == (tables is None):
         raise InvalidConfig("check needs either a pipeline's file or --tables", hint="`snowmelt check --help` shows an example of each")
     if file is not None:
-        from snowmelt.config import read_pipeline
-
-        config = read_pipeline(file)
+        config = _described(file, context)
         source, capture, reading = config.source.database(), config.relay.limits(), config.relay.reading()
         looked = _with_machine(preflight.of_pipeline(config), config)
     else:
@@ -99,6 +98,17 @@ def check(
         _print_limits(capture, reading, source.row_bytes_max)
     if looked.errors:
         raise typer.Exit(1)
+
+
+def _described(file: Path, context: typer.Context) -> PipelineConfig:
+    from snowmelt.config import read_pipeline
+
+    sources = {one.name: context.get_parameter_source(one.name or "") for one in context.command.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"} - {"file", "as_json"}
+    if given:
+        beside = ", ".join(one.opts[0] for one in context.command.params if one.name in given)
+        raise InvalidConfig(f"check takes a file or {beside}, not both", hint="write it into the file, or leave the file out")
+    return read_pipeline(file)
 
 
 def _database(given: Mapping[str, object]) -> Database:

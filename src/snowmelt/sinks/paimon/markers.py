@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from snowmelt.commit import records
 from snowmelt.commit.publish import LastCommit
 from snowmelt.commit.records import Intent
 from snowmelt.errors import Corrupt
@@ -43,7 +44,7 @@ def sequence_max_of(snapshot: Any) -> int:
 
 def generation_of(marker: LastCommit) -> GenerationNumber:
     try:
-        return GenerationNumber(int(marker.identity.partition("-")[0]))
+        return records.generation_of(marker.identity)
     except ValueError as error:
         raise Corrupt("a snapshot's properties can't be read", detail=f"snapshot {marker.snapshot}") from error
 
