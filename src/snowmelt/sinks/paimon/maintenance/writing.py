@@ -239,8 +239,8 @@ class _Facts:
                 [0] * len(key_columns),
             ),
             value_stats=SimpleStats(
-                GenericRow([column.shown(column.least) for column in told], fields),
-                GenericRow([column.shown(column.greatest, up=True) for column in told], fields),
+                GenericRow([column.shown()[0] for column in told], fields),
+                GenericRow([column.shown()[1] for column in told], fields),
                 [column.nulls for column in told],
             ),
             min_sequence_number=self._least,
@@ -280,17 +280,22 @@ class _ColumnFacts:
         self.least = found[0] if self.least is None else min(self.least, found[0])
         self.greatest = found[1] if self.greatest is None else max(self.greatest, found[1])
 
-    def shown(self, value: Any, *, up: bool = False) -> Any:
-        """As the table's statistics have it. None: not known."""
-        if not isinstance(value, str) or len(value) <= _TEXT_MAX:
-            return value
-        cut = value[:_TEXT_MAX]
-        if not up:
-            return cut
-        for at in range(len(cut) - 1, -1, -1):
-            if (after := _after(cut[at])) is not None:
-                return cut[:at] + after
-        return None
+    def shown(self) -> tuple[Any, Any]:
+        """As the table's statistics have it. None: not known, and then neither is the other."""
+        if not isinstance(self.least, str):
+            return self.least, self.greatest
+        greatest = _cut_up(self.greatest)
+        return (None, None) if greatest is None else (self.least[:_TEXT_MAX], greatest)
+
+
+def _cut_up(text: str) -> str | None:
+    """The least short text that is not below a text."""
+    if len(text) <= _TEXT_MAX:
+        return text
+    for at in range(_TEXT_MAX - 1, -1, -1):
+        if (after := _after(text[at])) is not None:
+            return text[:at] + after
+    return None
 
 
 def _least_and_greatest(values: pa.ChunkedArray) -> Sequence[Any]:
