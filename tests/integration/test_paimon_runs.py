@@ -1,4 +1,4 @@
-"""Chunks as files of our own writer: every reader gets the same rows from them as from those of Paimon's own writer, in the same buckets."""
+"""Chunks as files of our own writer: every reader gets the same rows as from those of Paimon's own writer, in the same buckets."""
 
 from __future__ import annotations
 
@@ -125,6 +125,9 @@ def _rows(chance: random.Random, keys: Sequence[str], count: int) -> list[dict[s
     found = {}
     for _ in range(count):
         key = {name: _KEYS[name][1](chance) for name in keys}
+        if len(keys) > 1:
+            # pypaimon's reader in Python takes -0.0 and 0.0 for one, so that it finds files out of order, also those of the native writer.
+            key = {name: abs(value) if value == 0.0 and isinstance(value, float) else value for name, value in key.items()}
         found[repr(key)] = key | {name: make(chance) for name, (_, make) in _VALUES.items()} | {SEQUENCE: 5, KIND: INSERT}
     return list(found.values())
 
@@ -260,9 +263,9 @@ def test_of_rows_of_one_key_the_newest_counts_wherever_they_stand(tmp_path: Path
     batches, newest = [], {}
     for number in range(12):
         rows = []
-        for row in chance.sample(domain, chance.randrange(1, len(domain))):
+        for one in chance.sample(domain, chance.randrange(1, len(domain))):
             # Equal ones are told apart by their order.
-            row = row | {SEQUENCE: chance.choice([5, 5, 9, number]), KIND: chance.choice([INSERT, INSERT, DELETE]), "v_int": number}
+            row = one | {SEQUENCE: chance.choice([5, 5, 9, number]), KIND: chance.choice([INSERT, INSERT, DELETE]), "v_int": number}
             rows.append(row)
             key = repr([row[name] for name in keys])
             if key not in newest or newest[key][SEQUENCE] <= row[SEQUENCE]:
@@ -342,8 +345,9 @@ def test_memory_is_bounded_by_what_a_writer_may_hold_whatever_order_rows_come_in
     assert writer.finish().rows == 200_000
 
 
-def test_memory_of_a_batch_is_let_go_though_one_bucket_gets_hardly_any_rows(tmp_path: Path) -> None:
-    lake = _make_tables(tmp_path, ["k_int"], 64)
+@pytest.mark.parametrize("buckets", [1, 64])
+def test_memory_of_a_batch_is_let_go_though_one_bucket_gets_hardly_any_rows(tmp_path: Path, buckets: int) -> None:
+    lake = _make_tables(tmp_path, ["k_int"], buckets)
     batches = _sorted_batches(lake, 200, 50)
     # Batches that are small parts of large memory, as those of an arena are.
     large = [pa.Table.from_batches([batch] * 400).combine_chunks().to_batches()[0].slice(0, 50) for batch in batches]

@@ -25,7 +25,7 @@ def hasten(file_io: Any) -> None:
             setattr(file_io, name, act)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _FileStatus:
     """As pypaimon's own."""
 
@@ -53,7 +53,14 @@ def _status(path: str) -> _FileStatus:
     found = os.stat(path)
     folder = stat.S_ISDIR(found.st_mode)
     kind = pafs.FileType.Directory if folder else pafs.FileType.File
-    return _FileStatus(os.path.abspath(path), path, os.path.basename(path), None if folder else found.st_size, kind, found.st_mtime)
+    return _FileStatus(
+        path=os.path.abspath(path),
+        original_path=path,
+        base_name=os.path.basename(path),
+        size=None if folder else found.st_size,
+        type=kind,
+        mtime=found.st_mtime,
+    )
 
 
 def _list(path: str) -> list[_FileStatus]:
