@@ -1,6 +1,6 @@
 """From a staged epoch to a done one: seconds, by how many lake tables the epoch touches and how many the pipeline has.
 
-    python -m tests.bench.commit [--shapes 1/1 100/100 1000/1000 1/1000] [--repeat 5]
+    python -m tests.bench.commit [--shapes 1/1 100/100 1000/1000 1/1000] [--repeat 5] [--no-chunks]
 
 A shape is the number of tables that each epoch touches, and of all tables. The coordinator, its steps and their shell, the store, the
 listeners and the Paimon tables are a pipeline's own, on the local disk. There is no Spark and no database: before each epoch a writer
@@ -8,6 +8,9 @@ stages one file of 20 rows for each table that it touches, as a log task would, 
 from the tasks' answers (`Committing.offer`: each lake table is asked for its state) over the intent, the commits and the listeners to the
 done record and what is released after it. Each table has had `--history` commits before. `turn_ms` is what the loop's planning of
 the next epoch costs beside it (`plan_epoch`, `divide`). The last line is JSON; medians of `--repeat` epochs.
+
+`cpu_ratio_vs_parquet_sorted` is another path: what it costs the processor to write a chunk's rows into 4 buckets, over what plain
+Parquet of the same rows costs (`_chunks`).
 """
 
 from __future__ import annotations
@@ -61,6 +64,7 @@ from snowmelt.sinks.contract import SEQUENCE
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.store.generations import take_generation
 from snowmelt.store.local import LocalStore
+from tests.bench._chunks import measure_chunks
 
 GENERATION = GenerationNumber(1)
 BYTES_AN_EPOCH = 1_000
@@ -312,12 +316,16 @@ def measure(touched: int, tables: int, history: int, repeat: int, console: Conso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", nargs="+", default=["1/1", "100/100", "1000/1000", "1/1000"])
+    parser.add_argument("--shapes", nargs="*", default=["1/1", "100/100", "1000/1000", "1/1000"])
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--history", type=int, default=20)
+    parser.add_argument("--no-chunks", dest="chunks", action="store_false")
     arguments = parser.parse_args()
     console = Console()
     figures: dict[str, Any] = {"bench": "commit"}
+    if arguments.chunks:
+        with console.status("writing chunks"):
+            figures |= measure_chunks(arguments.repeat)
     told = Table("epoch touches", "of tables", "s", "CPU s", "planning ms", "where its time goes, s")
     for shape in arguments.shapes:
         touched, tables = (int(part) for part in shape.split("/"))
@@ -334,6 +342,10 @@ def main() -> None:
         told.add_row(
             str(touched), str(tables), f"{found['wall_s']:.3f}", f"{found['cpu_s']:.3f}", f"{found['planning_s'] * 1e3:.2f}", parts
         )
+    if arguments.chunks:
+        ours, theirs = figures["chunk_path_cpu_s"], figures["paimons_writer_cpu_s"]
+        console.print(f"a chunk of 1,000,000 rows into 4 buckets: {ours} CPU s; Paimon's own writer: {theirs}; Parquet alone: ", end="")
+        console.print(f"{figures['parquet_cpu_s']}, ratio {figures['cpu_ratio_vs_parquet_sorted']}")
     figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     console.print(told)
     print(json.dumps(figures))

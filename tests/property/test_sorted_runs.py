@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snowmelt.errors import Corrupt
-from snowmelt.sinks.paimon.maintenance.keys import compare, encode, join, rows_up_to
+from snowmelt.sinks.paimon.maintenance.keys import compare, encode, join, last_of_each, order_of, rises, rows_up_to
 from snowmelt.sinks.paimon.maintenance.merging import Order, merged, merged_whole, without_deletes
 from snowmelt.sinks.paimon.maintenance.reading import KIND, NUMBER
 
@@ -75,6 +75,30 @@ def test_keys_compare_as_their_columns_do(table: tuple[list[pa.DataType], list[t
     cut = data.draw(st.integers(0, len(ordered)))
     both = join([keys.slice(cut, len(ordered)), keys.slice(0, cut)])
     assert [compare(both.at(place), keys.at((place + cut) % len(ordered))) for place in range(len(ordered))] == [0] * len(ordered)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_tables())
+def test_rows_are_put_in_order_as_their_keys_compare_and_the_last_of_equal_ones_is_found(
+    table: tuple[list[pa.DataType], list[tuple[Any, ...]]],
+) -> None:
+    types, rows = table
+    columns = [pa.array([row[place] for row in [rows[0], *rows]], kind)[1:] for place, kind in enumerate(types)]
+    numbered = sorted(enumerate(rows), key=lambda row: tuple(map(_rank, row[1])))
+    order = order_of([*columns, pa.array([5] * len(rows))])
+    assert order.to_pylist() == [place for place, _ in numbered]
+    last = {tuple(map(_rank, row)): place for place, row in numbered}
+    places = np.asarray(order.to_numpy(), np.int64)
+    keys = encode(columns)
+    assert last_of_each(keys, places).tolist() == list(last.values())
+    # What is in order and has each key once rises, and nothing else does.
+    ranks = [tuple(map(_rank, row)) for row in rows]
+    assert rises(keys, None) == all(one < other for one, other in pairwise(ranks))
+    sorted_keys = encode([column.take(pa.array(list(last.values()))) for column in columns])
+    assert rises(sorted_keys, None)
+    for place in range(len(sorted_keys)):
+        assert rises(sorted_keys.slice(place + 1, len(sorted_keys)), sorted_keys.at(place))
+        assert not rises(sorted_keys.slice(place, len(sorted_keys)), sorted_keys.at(place))
 
 
 def test_nan_is_one_value_and_the_last() -> None:

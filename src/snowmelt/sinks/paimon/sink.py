@@ -38,6 +38,7 @@ from snowmelt.sinks.paimon.fitting import fitting, fitting_found
 from snowmelt.sinks.paimon.folders import TableFolder
 from snowmelt.sinks.paimon.markers import marker_of, newest_marked, properties_of, sequence_max_of
 from snowmelt.sinks.paimon.references import referenced_files
+from snowmelt.sinks.paimon.runs import RunWriter, fits
 from snowmelt.sinks.paimon.table import (
     bucket_count,
     crowded,
@@ -252,11 +253,13 @@ class PaimonSink:
 
     # ---- writing, in a task
 
-    def writer(self, target: str, prefix: str, *, at_once: bool = False) -> PaimonWriter:
+    def writer(self, target: str, prefix: str, *, at_once: bool = False) -> PaimonWriter | RunWriter:
         """A writer whose files are named `prefix` and something. `at_once`: it holds no rows."""
         table = fitting(self.table(target))
         options = {"data-file.prefix": prefix, **({_BUFFER: "1b"} if at_once else {})}
         with our_errors(target):
+            if not at_once and fits(table):
+                return RunWriter(table, prefix)
             return PaimonWriter(table.copy(options), self._user, sequenced=True)
 
     # ---- committing

@@ -28,12 +28,15 @@ from typing import Any, Final
 from snowmelt import budgets
 from snowmelt.errors import BEGIN_ANEW, Corrupt, InvalidConfig, InvariantBroken, OutcomeUnknown, SnowmeltError, SourceDrift, Unavailable
 from snowmelt.sinks.paimon.folders import NewManifests, TableFolder, leading_to
+from snowmelt.sinks.paimon.local_files import hasten
 from snowmelt.sinks.paimon.manifests import existing_manifests
 from snowmelt.sinks.warehouse import Warehouse, plain_warehouse, store_at
 from snowmelt.store.contract import Store
 
 AS_BEFORE: Final = -1
 """For `publish`: the watermark of the snapshot before."""
+_MOVED: Final = frozenset({"data-file.path-directory", "data-file.external-paths"})
+"""Options by which data files are elsewhere than in a table's own folders of buckets."""
 _SNAPSHOT: Final = re.compile(r"snapshot-([0-9]+)")
 _SYSTEM_ERROR: Final = re.compile(r"\[Errno ([0-9]+)\]|\(os error ([0-9]+)\)")
 _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -65,7 +68,11 @@ def open_catalog(warehouse: str | Warehouse) -> Any:
         log.addHandler(logging.NullHandler())
     try:
         revealed = (warehouse if isinstance(warehouse, Warehouse) else Warehouse(warehouse)).reveal()
-        return CatalogFactory.create({**revealed, "warehouse": plain_warehouse(str(warehouse))})
+        plain = plain_warehouse(str(warehouse))
+        catalog = CatalogFactory.create({**revealed, "warehouse": plain})
+        if "://" not in plain:
+            hasten(catalog.file_io)
+        return catalog
     except SnowmeltError:
         raise
     except Exception as error:
@@ -146,7 +153,8 @@ def _exclusive(table: Any, folder: TableFolder, messages: Sequence[Any], written
             if watermark_ms != AS_BEFORE:
                 snapshot.watermark = watermark_ms
             name = f"snapshot/snapshot-{snapshot.id}"
-            if not store.put_if_absent(name, JSON.to_json(snapshot, indent=2).encode()):
+            # Without an indent, for which Python's encoder would be used instead of the compiled one.
+            if not store.put_if_absent(name, JSON.to_json(snapshot).encode()):
                 return False
             if not (_is_still(table, folder.identity) and _stands(table, snapshot)):
                 store.delete([name])
@@ -364,6 +372,9 @@ def file_path(table: Any, partition: Sequence[Any], bucket: int, name: str) -> s
     """Where a data file lies."""
     from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
+    if not partition and bucket >= 0 and not _MOVED.intersection(table.table_schema.options):
+        # What it would come to.
+        return f"{str(table.table_path).rstrip('/')}/bucket-{bucket}/{name}"
     path: str = canonical_data_file_path(table, tuple(partition), bucket, name)
     return path
 

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit
 
 from snowmelt.columnar.arena import Bytes, Longs
@@ -108,6 +109,32 @@ def compare(one: KeyBytes, other: KeyBytes) -> int:
     return int(_compare(one.heads, one.data, one.ends, 0, other.heads, other.data, other.ends, 0))
 
 
+def rises(keys: KeyBytes, after: KeyBytes | None) -> bool:
+    """Whether each key is above the one before it, and the first above the single key `after`."""
+    if after is not None and len(keys) and compare(after, keys.at(0)) >= 0:
+        return False
+    return bool(_rises(keys.heads, keys.data, keys.ends))
+
+
+def order_of(columns: Sequence[pa.Array]) -> pa.Array:
+    """The places of rows in the order of their keys; of equal keys in the order of the last column, and then in their own."""
+    parts: list[pa.Array] = []
+    for column in columns:
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            # As bytes they are compared without a sign, the shorter first.
+            parts.append(column.cast(pa.binary()))
+        else:
+            parts += [pa.array(part) for part in _parts(column) if not isinstance(part, _Texts)]
+    names = [str(place) for place in range(len(parts))]
+    return pc.sort_indices(pa.table(parts, names=names), sort_keys=[(name, "ascending") for name in names])
+
+
+def last_of_each(keys: KeyBytes, order: Longs) -> Longs:
+    """Of rows in their order the last of each key."""
+    kept = np.empty(len(order), np.int64)
+    return kept[: _last_of_each(keys.heads, keys.data, keys.ends, order, kept)]
+
+
 def merge(keys: KeyBytes, starts: Longs, sequences: Longs, numbers: Longs, where: str) -> Longs:
     """Which rows remain of runs that lie one after the other, in the order of their keys.
 
@@ -137,7 +164,10 @@ def _parts(column: pa.Array) -> list[Words | _Texts]:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         _, offsets, data = column.buffers()
         ends = np.frombuffer(offsets, np.int32, rows + 1, column.offset * 4).astype(np.int64) if rows else np.zeros(1, np.int64)
-        return [_Texts(np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES, ends)]
+        found = np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES
+        # Kernels are compiled for one kind of array, and memory of an arena is writable.
+        found.flags.writeable = False
+        return [_Texts(found, ends)]
     if pa.types.is_decimal128(kind):
         words = np.zeros((0, 2), np.int64)
         if rows:
@@ -235,6 +265,30 @@ def _compare(heads, data, ends, row, other_heads, other_data, other_ends, other)
     if at < end:
         return 1
     return -1 if other_at < other_end else 0
+
+
+@njit(**JIT)
+def _rises(heads, data, ends):  # type: ignore[no-untyped-def]
+    for row in range(1, len(heads)):
+        if heads[row - 1] > heads[row]:
+            return False
+        if heads[row - 1] == heads[row] and (len(ends) == 0 or _compare(heads, data, ends, row - 1, heads, data, ends, row) >= 0):
+            return False
+    return True
+
+
+@njit(**JIT)
+def _last_of_each(heads, data, ends, order, kept):  # type: ignore[no-untyped-def]
+    count = 0
+    for place in range(len(order)):
+        row = order[place]
+        if place + 1 < len(order):
+            following = order[place + 1]
+            if heads[row] == heads[following] and _compare(heads, data, ends, row, heads, data, ends, following) == 0:
+                continue
+        kept[count] = row
+        count += 1
+    return count
 
 
 @njit(**JIT)

@@ -1,13 +1,16 @@
-"""New data files of a table, and what a manifest says of each.
+"""New data files of a table, and what a manifest says of each: of a compaction, and of chunks (`sinks.paimon.runs`).
 
 Laws:
 - A file is durable, with what it is called, before it is reported.
 - Its form is that of the table's own writer: the same columns, field ids, compression and statistics.
+- A column has a dictionary where a sample of the file's first rows has few values. Elsewhere a dictionary costs more time than all the
+  rest, and makes the file larger.
 - Rows come sorted by the key, each key once, so that files do not overlap.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -15,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -22,13 +26,16 @@ import pyarrow.parquet as pq
 from snowmelt.sinks.paimon.maintenance.reading import KIND, NUMBER, FileLayout
 from snowmelt.sinks.paimon.table import file_path, local_path, sync_file
 
-_GROUP_BYTES: Final = 16 << 20
+GROUP_BYTES: Final = 16 << 20
 """Of a row group, before it is compressed."""
 _GROUP_BYTES_MIN: Final = 64 << 10
 _RATIO: Final = 0.25
 """How small rows become, as long as no row group has shown it."""
-_COMPACTED: Final = 1
-"""Paimon's word for where a file comes from."""
+APPENDED: Final = 0
+COMPACTED: Final = 1
+"""Paimon's words for where a file comes from."""
+_SAMPLE_ROWS: Final = 2_048
+_SAMPLE_ROWS_MIN: Final = 512
 _TOLD: Final = (
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "NUMERIC", "STRING", "CHAR", "VARCHAR",
     "DATE", "TIME",
@@ -50,11 +57,14 @@ class Place:
     file_bytes: int
     numbers: tuple[int, int] | None
     """The sequence numbers of all the rows. None: each row has its own."""
+    source: int = COMPACTED
+    group_bytes: int = GROUP_BYTES
+    """Of a row group, before it is compressed; so much is held."""
 
 
 def write_files(place: Place, tables: Iterable[pa.Table]) -> list[Any]:
     """Rows as files, each described as Paimon's manifests do it."""
-    writer = _Rolling(place)
+    writer = RollingFiles(place)
     try:
         for table in tables:
             writer.write(table)
@@ -64,8 +74,8 @@ def write_files(place: Place, tables: Iterable[pa.Table]) -> list[Any]:
     return writer.files
 
 
-class _Rolling:
-    """Writes one file after the other. Holds a row group."""
+class RollingFiles:
+    """Writes one file after the other, of rows in order. Holds a row group."""
 
     def __init__(self, place: Place) -> None:
         self.files: list[Any] = []
@@ -79,6 +89,7 @@ class _Rolling:
         self._name = f"{place.prefix}{uuid.uuid4()}"
 
     def write(self, rows: pa.Table) -> None:
+        """Rows are held until they make a row group, and so is all memory that they are in."""
         while rows.num_rows:
             # A piece is divided where it would make a row group, or a file, much larger than wanted.
             fits = max(1, (self._wanted() - self._waiting_bytes) * rows.num_rows // max(1, rows.nbytes))
@@ -112,13 +123,13 @@ class _Rolling:
     def _wanted(self) -> int:
         """How many bytes of rows the next row group is to have."""
         left = self._place.file_bytes - (self._stream.tell() if self._stream is not None else 0)
-        return max(_GROUP_BYTES_MIN, min(_GROUP_BYTES, int(left / self._ratio)))
+        return max(_GROUP_BYTES_MIN, min(self._place.group_bytes, int(left / self._ratio)))
 
     def _flush(self) -> None:
         rows = pa.concat_tables(self._waiting).combine_chunks()
         self._waiting, self._waiting_bytes = [], 0
         if self._facts is None:
-            self._open()
+            self._open(rows)
         before = self._stream.tell()
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._ratio = max(0.01, (self._stream.tell() - before) / max(1, rows.nbytes))
@@ -127,10 +138,14 @@ class _Rolling:
         if self._stream.tell() >= self._place.file_bytes:
             self.roll()
 
-    def _open(self) -> None:
+    def _open(self, rows: pa.Table) -> None:
         table, options = self._place.layout.table, self._place.layout.table.options
         path = self._path()
         local = local_path(table) is not None
+        if local:
+            # A bucket's first file. Its name is made durable by the commit. A table's own folder is never made here: it may be dropped.
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.dirname(path))
         self._stream = pa.OSFile(path, "wb") if local else table.file_io.new_output_stream(path)
         compression = _compression(options, self._place.level)
         self._writer = pq.ParquetWriter(
@@ -139,12 +154,33 @@ class _Rolling:
             compression=compression,
             compression_level=options.file_compression_zstd_level() if compression == "zstd" else None,
             store_decimal_as_integer=True,
+            use_dictionary=_with_dictionary(rows),
         )
         self._facts = _Facts(self._place)
 
     def _path(self) -> str:
         name = f"{self._name}-{len(self.files)}.parquet"
         return file_path(self._place.layout.table, self._place.partition, self._place.bucket, name)
+
+
+def _with_dictionary(rows: pa.Table) -> list[str] | bool:
+    """The columns that get a dictionary, by the paths of their leaves: those of few values, and all that are nested."""
+    if rows.num_rows < _SAMPLE_ROWS_MIN:
+        return True
+    sample = rows.take(pa.array(np.linspace(0, rows.num_rows - 1, min(_SAMPLE_ROWS, rows.num_rows), dtype=np.int64)))
+    varied = {
+        column.name
+        for column, values in zip(sample.schema, sample.columns, strict=True)
+        if not pa.types.is_nested(column.type) and 2 * pc.count_distinct(values, mode="all").as_py() > sample.num_rows
+    }
+    if not varied:
+        return True
+    if not any(pa.types.is_nested(column.type) for column in rows.schema):
+        return [name for name in rows.schema.names if name not in varied]
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.schema.empty_table(), sink)
+    leaves = pq.ParquetFile(sink.getvalue()).schema
+    return [leaf.path for leaf in (leaves.column(at) for at in range(len(leaves))) if leaf.path not in varied]
 
 
 def _compression(options: Any, level: int) -> str:
@@ -203,8 +239,8 @@ class _Facts:
                 [0] * len(key_columns),
             ),
             value_stats=SimpleStats(
-                GenericRow([column.shown(column.least) for column in told], fields),
-                GenericRow([column.shown(column.greatest, up=True) for column in told], fields),
+                GenericRow([column.shown()[0] for column in told], fields),
+                GenericRow([column.shown()[1] for column in told], fields),
                 [column.nulls for column in told],
             ),
             min_sequence_number=self._least,
@@ -215,7 +251,7 @@ class _Facts:
             # As the Rust writer's: no zone is added.
             creation_time=Timestamp.from_epoch_millis(time.time_ns() // 1_000_000),
             delete_row_count=self._deletes,
-            file_source=_COMPACTED,
+            file_source=self._place.source,
             value_stats_cols=[column.name for column in told],
         )
 
@@ -244,17 +280,22 @@ class _ColumnFacts:
         self.least = found[0] if self.least is None else min(self.least, found[0])
         self.greatest = found[1] if self.greatest is None else max(self.greatest, found[1])
 
-    def shown(self, value: Any, *, up: bool = False) -> Any:
-        """As the table's statistics have it. None: not known."""
-        if not isinstance(value, str) or len(value) <= _TEXT_MAX:
-            return value
-        cut = value[:_TEXT_MAX]
-        if not up:
-            return cut
-        for at in range(len(cut) - 1, -1, -1):
-            if (after := _after(cut[at])) is not None:
-                return cut[:at] + after
-        return None
+    def shown(self) -> tuple[Any, Any]:
+        """As the table's statistics have it. None: not known, and then neither is the other."""
+        if not isinstance(self.least, str):
+            return self.least, self.greatest
+        greatest = _cut_up(self.greatest)
+        return (None, None) if greatest is None else (self.least[:_TEXT_MAX], greatest)
+
+
+def _cut_up(text: str) -> str | None:
+    """The least short text that is not below a text."""
+    if len(text) <= _TEXT_MAX:
+        return text
+    for at in range(_TEXT_MAX - 1, -1, -1):
+        if (after := _after(text[at])) is not None:
+            return text[:at] + after
+    return None
 
 
 def _least_and_greatest(values: pa.ChunkedArray) -> Sequence[Any]:
