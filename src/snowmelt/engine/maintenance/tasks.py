@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from snowmelt.commit.cleaning import CleaningView, deletable
 from snowmelt.commit.records import Staged, StagedFor, StagedName
-from snowmelt.engine.failpoints import REWRITE_WRITTEN, reach
+from snowmelt.engine.failpoints import ORPHANS_FOUND, ORPHANS_GOING, REWRITE_WRITTEN, reach
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.errors import Corrupt
 from snowmelt.maintenance.files import Rewrite
 from snowmelt.model.moment import TimeMs
+
+_AT_ONCE: Final = 1000
+"""Orphans that are deleted by one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,13 @@ class OrphanTask:
 def run_search(place: TaskContext, task: OrphanTask) -> int:
     """How many orphans of a table were deleted."""
     place.check()
-    care = place.maintenance()
-    return care.delete(task.target, care.orphans(task.target, before_ms=task.before_ms, ours=lambda name: may_be_named(name, task.view)))
+    care, deleted = place.maintenance(), 0
+    orphans = iter(care.orphans(task.target, before_ms=task.before_ms, ours=lambda name: may_be_named(name, task.view)))
+    while some := list(islice(orphans, _AT_ONCE)):
+        reach(ORPHANS_FOUND)
+        deleted += care.delete(task.target, some)
+        reach(ORPHANS_GOING)
+    return deleted
 
 
 def may_be_named(name: str, view: CleaningView) -> bool:

@@ -20,6 +20,7 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Intent, Staged
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.signs import MaintainedTable
+from snowmelt.engine.failpoints import SEARCH_BEGUN, reach
 from snowmelt.engine.maintenance.caretaker import Caretaker, ThreadStep
 from snowmelt.engine.maintenance.tasks import OrphanTask, RewriteTask, run_rewrite, run_search
 from snowmelt.engine.tasks.context import TaskContext
@@ -181,6 +182,7 @@ class Upkeep:
 
         before_ms = max(0, _now_ms() - self._of_targets[target].orphan_age_ms)
         self._jobs.submit(Lane.MAINTENANCE, self._place, [OrphanTask(target, before_ms, view)], run_search, done, failed)
+        reach(SEARCH_BEGUN)
 
     def _apply(self, outcome: LaneOutcome, why: str = "") -> None:
         with self._alone():
