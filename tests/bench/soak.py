@@ -47,6 +47,7 @@ from snowmelt.engine.driver.settings import MaintenanceSettings, PaceSettings, S
 from snowmelt.engine.loop.committing import Committing
 from snowmelt.maintenance.expiry import ExpiryRules
 from snowmelt.maintenance.rules import MaintenanceRules
+from snowmelt.model.numbers import GenerationNumber
 from snowmelt.model.table import KIND
 from snowmelt.sinks.contract import SEQUENCE
 from snowmelt.sinks.paimon.maintenance.care import PaimonMaintenance
@@ -56,12 +57,15 @@ from tests.bench._curves import Panel, draw
 from tests.bench._processes import Meter
 from tests.bench._soak_load import DATABASE, fill, read_table
 from tests.bench.pipeline import work_folder
+from tests.integration.maintained import compact_all
 from tests.integration.paimon_tables import entry_of, intent_of
 from tests.kit.servers import Server, start_mariadb
 
 FIRST = 100
 """The epoch from which on figures are compared: before, workers start and tables are copied."""
 AROUND = 50
+NEWEST = GenerationNumber(10**6)
+"""Above that of any driver of the run, which has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +295,22 @@ def read_seconds(lake: PaimonSink, tables: int) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
+def read_beside(lake: PaimonSink, fresh: PaimonSink, tables: int) -> dict[str, float]:
+    """By turns, medians."""
+    found = [(*read_seconds(lake, tables), *read_seconds(fresh, tables)) for _ in range(7)]
+    names = ("wall", "cpu", "fresh_wall", "fresh_cpu")
+    return {name: statistics.median(one[place] for one in found[1:]) for place, name in enumerate(names)}
+
+
+def compact_fully(lake: Path, tables: int) -> None:
+    """As `snowmelt maintain --full` does."""
+    care = PaimonMaintenance(str(lake))
+    for number in range(tables):
+        done, _ = compact_all(care, f"ods.t{number}", generation=NEWEST)
+        if not isinstance(done, int):
+            raise RuntimeError(f"t{number} can't be compacted: {done.why}")
+
+
 # ---- what is told
 
 
@@ -325,6 +345,7 @@ def report(sampler: Sampler, reads: Reads, fresh_mb: float, seconds: dict[str, f
         "live_bytes_ratio": round(last.live_mb / fresh_mb, 2),
         "read_ratio": round(seconds["wall"] / seconds["fresh_wall"], 2),
         "read_cpu_ratio": round(seconds["cpu"] / seconds["fresh_cpu"], 2),
+        "read_cpu_ratio_after_full": round(seconds["merged_cpu"] / seconds["merged_fresh_cpu"], 2),
         **{f"{kind}_per_1000_epochs": round(slope(samples, kind), 1) for kind in ("driver_mb", "jvm_mb", "workers_mb")},
         "files_max": max(one.files for one in samples),
         "manifests_max": max(one.manifests for one in samples),
@@ -406,6 +427,8 @@ def main() -> None:
     given = parsed()
     # What maintenance warns about.
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    # Of each race between an epoch and a compaction, which the next try settles.
+    logging.getLogger("pypaimon").setLevel(logging.ERROR)
     console = Console(width=180) if not sys.stdout.isatty() else Console()
     with work_folder(keep=False) as folder:
         server = start_mariadb(folder / "server", innodb_flush_log_at_trx_commit=2, sync_binlog=0, server_id=1)
@@ -422,9 +445,9 @@ def main() -> None:
             server.stop()
         copy_once(lake, fresh, given.tables, wanted.sink.buckets)
         fresh_mb = bytes_of(folder / "fresh") / 1e6
-        found = [(*read_seconds(lake, given.tables), *read_seconds(fresh, given.tables)) for _ in range(7)]
-    names = ("wall", "cpu", "fresh_wall", "fresh_cpu")
-    seconds = {name: statistics.median(one[place] for one in found[1:]) for place, name in enumerate(names)}
+        seconds = read_beside(lake, fresh, given.tables)
+        compact_fully(folder / "lake", given.tables)
+        seconds |= {f"merged_{name}": value for name, value in read_beside(lake, fresh, given.tables).items()}
     table = Table(*(field.name.replace("_", " ") for field in fields(Sample)))
     for sample in sampler.samples:
         table.add_row(*cells(sample))

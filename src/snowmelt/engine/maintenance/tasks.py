@@ -21,15 +21,17 @@ _AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    work: Rewrite
+    works: tuple[Rewrite, ...]
     job: int
 
 
-def run_rewrite(place: TaskContext, task: RewriteTask) -> Staged:
+def run_rewrites(place: TaskContext, task: RewriteTask) -> list[Staged]:
     place.check()
-    prefix = StagedName(place.generation, StagedFor.REWRITE, task.job, uuid.uuid4().hex, "")
-    staged = place.maintenance().rewrite(task.work, str(prefix))
-    reach(REWRITE_WRITTEN)
+    care, staged = place.maintenance(), list[Staged]()
+    for work in task.works:
+        prefix = StagedName(place.generation, StagedFor.REWRITE, task.job, uuid.uuid4().hex, "")
+        staged.append(care.rewrite(work, str(prefix)))
+        reach(REWRITE_WRITTEN)
     return staged
 
 
