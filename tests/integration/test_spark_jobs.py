@@ -226,3 +226,4 @@ def test_workers_and_the_jvm_are_started_with_bounds_on_what_their_allocators_ke
     jobs.close()
     given = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     assert "-XX:MaxHeapFreeRatio=40" in list(given)
+    assert {spark.conf.get(f"spark.{kind}") for kind in ("ui.retainedJobs", "ui.retainedStages", "sql.ui.retainedExecutions")} == {"100"}

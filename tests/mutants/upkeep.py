@@ -224,4 +224,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=(f"{_EXPIRY}test_an_expiry_that_is_killed_at_any_step_leaves_orphans_and_never_holes",),
         lane=Lane.SHELL,
     ),
+    Mutant(
+        id="U39",
+        seed="004",
+        statement="small manifests stay for ever before a large one",
+        file="sinks/paimon/manifests.py",
+        old="    return first if sum(sizes[small[0] :]) >= _LARGE else small[0]\n",
+        new="    return small[0]\n",
+        tests=("unit/test_manifests.py::test_what_a_compaction_brought_among_small_ones_does_not_keep_them_from_a_merge",),
+    ),
 )
