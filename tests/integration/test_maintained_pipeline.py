@@ -14,20 +14,23 @@ import pytest
 from snowmelt.commit.records import StagedName
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import MaintenanceSettings, Settings
-from snowmelt.engine.failpoints import OF_MAINTENANCE
+from snowmelt.engine.failpoints import FILES_GOING, OF_MAINTENANCE, OF_SEARCHES, SEARCH_BEGUN, SNAPSHOTS_GONE
 from snowmelt.engine.maintenance.once import MaintenanceRound
 from snowmelt.errors import InvalidConfig
 from snowmelt.maintenance.compaction import CompactionRules
 from snowmelt.maintenance.expiry import ExpiryRules
 from snowmelt.maintenance.rules import MaintenanceRules
 from snowmelt.sinks.paimon.maintenance.care import PaimonMaintenance
+from snowmelt.sinks.paimon.references import referenced_paths
 from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.integration import pipeline_process
-from tests.integration.killed import Process, fill, finish_and_compare, under_load
+from tests.integration.killed import PipelineProcess, Process, fill, finish_and_compare, under_load
 from tests.integration.running import Running, folded, lake_rows, settings, source_rows
 from tests.kit.servers import Fresh, Server
 
 RUNS_MAX, KEPT = 4, 5
+SAFETY_S = 30
+"""Longer than a commit takes on a machine that others keep busy."""
 RULES = MaintenanceRules(
     compaction=CompactionRules(runs_max=RUNS_MAX), expiry=ExpiryRules(count_min=KEPT, age_ms=1_000), orphan_age_ms=86_400_000
 )
@@ -91,7 +94,7 @@ def leftovers(folder: Path, target: str) -> set[StagedName]:
     return {StagedName.parse(name) for name in set(staged) - lake.referenced(target)}
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_a_driver_or_worker_that_dies_at_every_step_of_maintenance_loses_nothing_and_leaves_nothing(
     fresh_mariadb: Fresh, spark: Any, tmp_path: Path
 ) -> None:
@@ -119,6 +122,52 @@ def test_a_driver_or_worker_that_dies_at_every_step_of_maintenance_loses_nothing
         # Of the newest driver this process can't tell what it still wants.
         assert {name.generation for name in leftovers(tmp_path, target)} <= {generation}, target
         assert runs_of(tmp_path, target) == 1
+
+
+def old_orphans(folder: Path, target: str) -> set[str]:
+    """Files that nothing refers to and that were written longer ago than the safety age. Those of a driver that runs are younger."""
+    lake = PaimonSink(str(folder / "lake"), user="reader")
+    before = time.time() - SAFETY_S
+    root = folder / "lake" / target.replace(".", ".db/")
+    old = {str(path.relative_to(root)) for path in root.glob("*/*") if looked_for(path) and written(path) < before}
+    return old - referenced_paths(lake.table(target), metadata=True)
+
+
+def looked_for(path: Path) -> bool:
+    """Snapshots, schemas and the like are known by their names alone."""
+    return path.parent.name == "manifest" or path.parent.name.startswith("bucket-") or path.name.startswith(".")
+
+
+def written(path: Path) -> float:
+    """In seconds since the epoch; later than anything if it is gone."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
+
+
+@pytest.mark.timeout(1800)
+def test_no_orphan_stays_longer_than_the_safety_age_whoever_dies_in_expiry_and_in_the_search(fresh_mariadb: Fresh, tmp_path: Path) -> None:
+    server = fresh_mariadb()
+    fill(server)
+    rules = replace(pipeline_process.RULES, orphan_age_ms=SAFETY_S * 1000)
+    wanted = replace(pipeline_process.settings(server.host, server.port, tmp_path), maintenance=MaintenanceSettings(rules=rules))
+    password = {"PIPELINE_PASSWORD": server.password}
+    targets = ("ods.journal", "ods.shop_orders", "ods.shop_names", "ods.shop_pairs")
+    with under_load(server):
+        # Expiry that is cut short leaves what the searches are to find.
+        for failpoint in (SNAPSHOTS_GONE, FILES_GOING, *OF_SEARCHES):
+            process = PipelineProcess(wanted, tmp_path, failpoint, environment=password)
+            process.wait_for(tmp_path / "released")
+            process.die_at(failpoint)
+            left = {target: old_orphans(tmp_path, target) for target in targets}
+            process.kill()
+            assert failpoint != SEARCH_BEGUN or any(left.values()), "there is nothing to search for"
+        process = PipelineProcess(wanted, tmp_path, environment=password)
+        # By then all that the dead have left is older than the safety age.
+        since = time.monotonic() + 2 * SAFETY_S
+        process.wait_until(lambda: time.monotonic() > since and not any(old_orphans(tmp_path, target) for target in targets))
+    finish_and_compare(server, tmp_path, process)
 
 
 @pytest.mark.timeout(600)

@@ -22,6 +22,7 @@ from snowmelt.model.numbers import GenerationNumber
 from snowmelt.sinks.maintenance import GivenUp
 from snowmelt.sinks.paimon import manifests as paimon_manifests
 from snowmelt.sinks.paimon.maintenance.care import PaimonMaintenance
+from snowmelt.sinks.paimon.references import referenced_paths
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.store.local import LocalStore
 from tests.integration.java_paimon import java_paimon
@@ -175,6 +176,48 @@ def test_after_a_lost_answer_the_same_call_tells(lake: PaimonSink, care: PaimonM
 
 
 # ---- given up
+
+
+def _unknown_manifests(lake: PaimonSink, target: str) -> set[str]:
+    there = {f"manifest/{path.name}" for path in (folder(lake, target) / "manifest").iterdir()}
+    return there - referenced_paths(lake.table(target), metadata=True)
+
+
+def test_a_try_that_another_writer_was_faster_than_leaves_no_manifest(
+    lake: PaimonSink, care: PaimonMaintenance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, others = LocalStore.put_if_absent, [lambda: compact_all(care, KEYED)]
+
+    def be_late(store: LocalStore, name: str, data: bytes) -> bool:
+        if name.startswith("snapshot/") and others:
+            others.pop()()
+        return put(store, name, data)
+
+    # As many as make a commit merge manifests.
+    for epoch in range(1, 18):
+        bring(lake, epoch, KEYED, (1, "a", 2 * epoch), (2, "b", 2 * epoch))
+    monkeypatch.setattr(LocalStore, "put_if_absent", be_late)
+    bring(lake, 18, KEYED, (1, "c", 36))
+    assert not others
+    assert [one.commit_kind for one in snapshots(lake, KEYED)[-2:]] == ["COMPACT", "APPEND"]
+    assert not _unknown_manifests(lake, KEYED)
+
+
+def test_manifests_of_a_snapshot_that_is_there_stay_although_its_answer_was_that_it_is_not_ours(
+    lake: PaimonSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that repeats a request whose reply was lost meets its own snapshot."""
+    put, lost = LocalStore.put_if_absent, [True]
+
+    def meet_oneself(store: LocalStore, name: str, data: bytes) -> bool:
+        return put(store, name, data) and not (name.startswith("snapshot/") and lost and lost.pop())
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", meet_oneself)
+    bring(lake, 1, KEYED, (1, "a", 2))
+    bring(lake, 2, KEYED, (2, "b", 4))
+    assert not lost
+    assert len(snapshots(lake, KEYED)) == 2
+    assert [row[:2] for row in read(lake, KEYED)] == [(1, "a"), (2, "b")]
 
 
 def test_a_compaction_is_not_published_over_a_truncate(lake: PaimonSink, care: PaimonMaintenance) -> None:

@@ -111,8 +111,9 @@ def test_the_log_does_not_wait_for_chunks_that_are_being_read(jobs: Jobs, tmp_pa
     assert [one.wait().answers for one in chunks] == [[0], [1]]
 
 
-def test_a_log_job_that_makes_no_progress_is_cancelled_and_the_next_one_runs(
-    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("lane", [Lane.LOG, Lane.MAINTENANCE])
+def test_a_job_that_makes_no_progress_is_cancelled_and_the_next_one_runs(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, lane: Lane
 ) -> None:
     """Whatever its worker hangs in: a mount that does not answer, for one."""
     go_on = tmp_path / "go-on"
@@ -125,11 +126,11 @@ def test_a_log_job_that_makes_no_progress_is_cancelled_and_the_next_one_runs(
 
     jobs = Jobs(spark, at_once=3, wake=lambda: None, still_s_max=2.0)
     try:
-        outcome = Outcome(jobs, Lane.LOG, [0, 1], hang).wait()
+        outcome = Outcome(jobs, lane, [0, 1], hang).wait()
         assert outcome.answers is None
         assert isinstance(outcome.error, Unavailable)
-        assert "a log job makes no progress and is cancelled; its epoch is planned again" in caplog.messages
-        assert Outcome(jobs, Lane.LOG, [7], lambda _, task: task).wait().answers == [7]
+        assert "makes no progress and is cancelled" in caplog.text
+        assert Outcome(jobs, lane, [7], lambda _, task: task).wait().answers == [7]
     finally:
         go_on.touch()
         jobs.close()
@@ -225,3 +226,4 @@ def test_workers_and_the_jvm_are_started_with_bounds_on_what_their_allocators_ke
     jobs.close()
     given = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     assert "-XX:MaxHeapFreeRatio=40" in list(given)
+    assert {spark.conf.get(f"spark.{kind}") for kind in ("ui.retainedJobs", "ui.retainedStages", "sql.ui.retainedExecutions")} == {"100"}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from snowmelt.commit.records import Staged
-from snowmelt.maintenance.compaction import CompactionRules, PlannedRewrite
+from snowmelt.maintenance.compaction import SHARE_BYTES, CompactionRules, PlannedRewrite, shares_of
 from snowmelt.maintenance.expiry import ExpiryRules
 from snowmelt.maintenance.files import Rewrite
 from snowmelt.maintenance.lane import URGENT, LaneState, MaintenanceLane
@@ -74,7 +74,7 @@ def work(target: str, place: str, fewer: int) -> PlannedRewrite:
         drops_deletes=False,
         file_bytes=1,
     )
-    return PlannedRewrite(rewrite, place, fewer)
+    return PlannedRewrite(rewrite, place, fewer, SHARE_BYTES // (1 + int(place) % 3))
 
 
 class Lanes(RuleBasedStateMachine):
@@ -217,8 +217,8 @@ class Lanes(RuleBasedStateMachine):
     def the_budget_is_kept(self) -> None:
         assert self.lane.slots_in_use <= SLOTS
         rewriting = [asked.step for asked in self.asked.values() if isinstance(asked.step, RewriteFiles)]
-        tasks = sum(len(step.works) for step in rewriting) + sum(isinstance(asked.step, DeleteOrphans) for asked in self.asked.values())
-        assert tasks <= SLOTS
+        searching = sum(isinstance(asked.step, DeleteOrphans) for asked in self.asked.values())
+        assert sum(len(shares_of(step.works)) for step in rewriting) + searching <= SLOTS
 
     @invariant()
     def files_that_may_still_be_published_are_of_a_rewrite_under_way(self) -> None:

@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from snowmelt.errors import InvariantBroken
-from snowmelt.maintenance.compaction import LEVEL_MAX, CompactionRules, Merge, count_runs, name_place, place_of, plan_merge, plan_rewrites
+from snowmelt.maintenance.compaction import (
+    LEVEL_MAX,
+    SHARE_BYTES,
+    CompactionRules,
+    Merge,
+    PlannedRewrite,
+    count_runs,
+    name_place,
+    place_of,
+    plan_merge,
+    plan_rewrites,
+    shares_of,
+)
 from snowmelt.maintenance.files import BucketFiles, DataFile, TableFiles
 
 RULES = CompactionRules(runs_max=4, size_amplification_percent=50, size_ratio_percent=0, file_bytes=1000)
@@ -153,3 +165,18 @@ def test_buckets_of_two_partitions_have_different_names() -> None:
 def test_rules_that_can_not_hold_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvariantBroken, match="rules of compaction"):
         CompactionRules(**wrong)
+
+
+def test_small_rewrites_are_one_tasks_and_a_large_one_has_its_own() -> None:
+    files = TableFiles(snapshot=3, identity="u", schema=0, keyed=True, buckets=(bucket(*fresh(9, 8)),))
+    ((rewrite, size),) = ((one.rewrite, one.size_bytes) for one in plan_rewrites("ods.t", files, RULES, full=True))
+    assert size == 17
+
+    def sizes(*given: int) -> list[list[int]]:
+        works = [PlannedRewrite(rewrite, "0", 7, size) for size in given]
+        return [[work.size_bytes for work in share] for share in shares_of(works)]
+
+    half, whole = SHARE_BYTES // 2, SHARE_BYTES
+    assert sizes() == []
+    assert sizes(half, half, 1) == [[half, half], [1]]
+    assert sizes(9 * whole, 1, 2 * whole, 1, 2) == [[9 * whole], [1], [2 * whole], [1, 2]]

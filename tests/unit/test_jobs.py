@@ -29,19 +29,32 @@ class Context:
         self.cancelled.append(group)
 
 
-def looked_at(context: Context, *, ended_before: int, still_s: float = 10.0) -> Context:
+def looked_at(context: Context, *, ended_before: int, still_s: float = 10.0, lane: Lane = Lane.LOG) -> Context:
     """A job that was looked at so long ago."""
     jobs = Jobs(SimpleNamespace(sparkContext=context), at_once=1, wake=lambda: None, still_s_max=5.0)
     try:
-        jobs._running["group"] = _Running("group", 4, ended_before, time.monotonic() - still_s)
+        jobs._running["group"] = _Running(lane=lane, group="group", tasks=4, ended=ended_before, since=time.monotonic() - still_s)
         assert not jobs.take()
     finally:
         jobs.close()
     return context
 
 
-def test_a_job_of_which_no_task_ends_is_cancelled() -> None:
-    assert looked_at(Context(ended=2, active=1), ended_before=2).cancelled == ["group"]
+@pytest.mark.parametrize("lane", [Lane.LOG, Lane.MAINTENANCE])
+def test_a_job_of_which_no_task_ends_is_cancelled(lane: Lane) -> None:
+    assert looked_at(Context(ended=2, active=1), ended_before=2, lane=lane).cancelled == ["group"]
+
+
+def test_a_cancel_gives_more_time_to_jobs_of_its_own_lane_alone() -> None:
+    context = Context(ended=0, active=1)
+    jobs = Jobs(SimpleNamespace(sparkContext=context), at_once=1, wake=lambda: None, still_s_max=5.0)
+    try:
+        for lane, group in ((Lane.MAINTENANCE, "first"), (Lane.MAINTENANCE, "second"), (Lane.LOG, "log")):
+            jobs._running = {group: _Running(lane=lane, group=group, tasks=1, ended=0, since=time.monotonic() - 7)}
+            jobs.take()
+    finally:
+        jobs.close()
+    assert context.cancelled == ["first", "log"]
 
 
 def test_a_job_that_waits_or_makes_progress_is_not_cancelled() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from snowmelt.commit.records import Staged
 from snowmelt.errors import InvariantBroken
-from snowmelt.maintenance.compaction import CompactionRules, PlannedRewrite
+from snowmelt.maintenance.compaction import SHARE_BYTES, CompactionRules, PlannedRewrite
 from snowmelt.maintenance.expiry import ExpiryRules
 from snowmelt.maintenance.files import Rewrite
 from snowmelt.maintenance.lane import EXPIRE_EVERY, LANE, URGENT, LaneState, LaneTrigger, MaintenanceLane
@@ -50,8 +50,8 @@ REWRITE = Rewrite(
 NEVER = SnapshotsExpired(target=A, removed=0, left=1, limited=False)
 
 
-def works(*places: str, fewer: int = 3) -> tuple[PlannedRewrite, ...]:
-    return tuple(PlannedRewrite(replace(REWRITE, bucket=int(place)), place, fewer) for place in places)
+def works(*places: str, fewer: int = 3, size_bytes: int = SHARE_BYTES) -> tuple[PlannedRewrite, ...]:
+    return tuple(PlannedRewrite(replace(REWRITE, bucket=int(place)), place, fewer, size_bytes) for place in places)
 
 
 def seen(runs: dict[str, int], *chosen: PlannedRewrite, target: str = A) -> FilesSeen:
@@ -196,6 +196,17 @@ def test_a_rewrite_that_was_given_up_is_deleted_and_the_table_waits() -> None:
     driver.apply(FilesDiscarded(A))
     assert driver.lane.under_way.jobs == set()
     assert driver.steps() == [LookAtFiles(A)]
+
+
+def test_small_rewrites_of_a_table_share_a_slot() -> None:
+    driver = Driver(A)
+    driver.steps()
+    driver.apply(NEVER)
+    driver.steps()
+    small = works("0", "1", size_bytes=SHARE_BYTES // 2)
+    driver.apply(seen({"0": 9, "1": 8, "2": 7, "3": 6}, *small, *works("2"), *works("3", size_bytes=1)))
+    assert driver.steps() == [RewriteFiles(A, 1, (*small, *works("2")))], "there are two slots"
+    assert driver.lane.slots_in_use == 2
 
 
 def test_a_publish_without_an_answer_is_asked_for_again_and_nothing_is_deleted() -> None:

@@ -325,7 +325,7 @@ def test_compiling_is_told_at_once_now_and_then_and_at_its_end(monkeypatch: pyte
             tell(ready, 47)
             now += 1.0
 
-    monkeypatch.setattr("snowmelt.databases.mysql.log.decode.warm", warm)
+    monkeypatch.setattr("snowmelt.engine.tasks.warming.warm", warm)
     watcher = Written()
     start_compiling(watcher, clock=lambda: now)(threading.Event())
     assert "compiling 47 kernels" in watcher.notes[0]
@@ -339,7 +339,7 @@ def test_an_error_of_compiling_is_raised_and_a_user_does_not_wait_for_it(monkeyp
         going_on.wait(60)
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr("snowmelt.databases.mysql.log.decode.warm", warm)
+    monkeypatch.setattr("snowmelt.engine.tasks.warming.warm", warm)
     asked = threading.Event()
     asked.set()
     wait = start_compiling(Written())

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from snowmelt.columnar import kernels
+from collections.abc import Sequence
+from typing import Any
 
 
-def warm(tell: kernels.Progress = kernels.silent) -> None:
-    """Compile or load what tasks of any database need, in the process that workers are forked from. `tell`: how many of how many
-    kernels are ready."""
+def warm() -> None:
+    """Compile or load what tasks of any database need, in the process that workers are forked from."""
     from snowmelt.databases.mysql.log.decode import warm as warm_mysql
 
-    warm_mysql(tell)
+    warm_mysql()
+
+
+def task_kernels() -> Sequence[Any]:
+    """The kernels that `warm` calls."""
+    from snowmelt.databases.mysql.log.decode import ENTRIES
+
+    return ENTRIES

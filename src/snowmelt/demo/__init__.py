@@ -23,7 +23,6 @@ from rich.table import Table
 
 from snowmelt.config import read_pipeline
 from snowmelt.databases.mysql.connect import MySqlOptions, Session
-from snowmelt.databases.mysql.log.decode import warm
 from snowmelt.databases.mysql.read.reads import log_end
 from snowmelt.demo.history import History, prove
 from snowmelt.demo.process import Command, running
@@ -48,6 +47,7 @@ from snowmelt.demo.shop import (
 from snowmelt.demo.show import Show
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
+from snowmelt.engine.tasks.warming import warm
 from snowmelt.errors import InvariantBroken, Unavailable
 from snowmelt.model.numbers import EpochNumber
 from snowmelt.model.position import Position

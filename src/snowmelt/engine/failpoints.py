@@ -13,6 +13,8 @@ import signal
 from pathlib import Path
 from typing import Final
 
+from snowmelt.sinks.maintenance import ExpiryPoint
+
 CHUNK_READ: Final = "chunk-read"
 SEGMENT_DURABLE: Final = "segment-durable"
 FILES_STAGED: Final = "files-staged"
@@ -27,7 +29,13 @@ REWRITE_WRITTEN: Final = "rewrite-written"
 REWRITE_STAGED: Final = "rewrite-staged"
 REWRITE_PUBLISHED: Final = "rewrite-published"
 SNAPSHOTS_CHOSEN: Final = "snapshots-chosen"
+SNAPSHOTS_GONE: Final = ExpiryPoint.SNAPSHOTS_GONE.value
+FILES_GOING: Final = ExpiryPoint.FILES_GOING.value
+FILES_GONE: Final = ExpiryPoint.FILES_GONE.value
 SNAPSHOTS_EXPIRED: Final = "snapshots-expired"
+SEARCH_BEGUN: Final = "search-begun"
+ORPHANS_FOUND: Final = "orphans-found"
+ORPHANS_GOING: Final = "orphans-going"
 
 SPLIT_READ: Final = "split-read"
 SPLITS_STAGED: Final = "splits-staged"
@@ -38,8 +46,19 @@ FLUSS_TOLD: Final = "fluss-told"
 NAMES: Final = (CHUNK_READ, SEGMENT_DURABLE, FILES_STAGED, INTENT_WRITTEN, BETWEEN_TABLES, BEFORE_DONE, DURING_RELEASE)
 IN_TASKS: Final = (CHUNK_READ, FILES_STAGED)
 """Here a worker dies and not the driver."""
-OF_MAINTENANCE: Final = (REWRITE_WRITTEN, REWRITE_STAGED, REWRITE_PUBLISHED, SNAPSHOTS_CHOSEN, SNAPSHOTS_EXPIRED)
+OF_MAINTENANCE: Final = (
+    REWRITE_WRITTEN,
+    REWRITE_STAGED,
+    REWRITE_PUBLISHED,
+    SNAPSHOTS_CHOSEN,
+    SNAPSHOTS_GONE,
+    FILES_GOING,
+    FILES_GONE,
+    SNAPSHOTS_EXPIRED,
+)
 """In the order of a round; at the first a worker dies."""
+OF_SEARCHES: Final = (SEARCH_BEGUN, ORPHANS_FOUND, ORPHANS_GOING)
+"""In the order of a search for orphans; at the first the driver dies, at the others a worker."""
 OF_TIERING: Final = (SPLIT_READ, SPLITS_STAGED, OFFSETS_PREPARED, LAKE_COMMITTED, FLUSS_TOLD)
 """In the order of a round; at the first a worker dies."""
 _EXECUTOR: Final = "@executor"

@@ -27,6 +27,8 @@ from snowmelt.maintenance.files import BucketFiles, DataFile, Rewrite, TableFile
 
 LEVEL_MAX: Final = 5
 """Of the oldest run. Paimon tables have six levels unless told otherwise."""
+SHARE_BYTES: Final = 32 << 20
+"""Of the rewrites that one task does one after the other. A job, its look and its publish cost more than a small rewrite."""
 _LARGE: Final = 2
 """A file of a table without a key is large enough from `file_bytes` divided by this on."""
 
@@ -107,6 +109,8 @@ class PlannedRewrite:
     place: str
     fewer: int
     """By how many runs the bucket gets smaller."""
+    size_bytes: int
+    """Of the inputs."""
 
 
 def plan_rewrites(target: str, files: TableFiles, rules: CompactionRules, *, full: bool = False) -> tuple[PlannedRewrite, ...]:
@@ -127,8 +131,23 @@ def plan_rewrites(target: str, files: TableFiles, rules: CompactionRules, *, ful
                 drops_deletes=merge.drops_deletes,
                 file_bytes=rules.file_bytes,
             )
-            found.append(PlannedRewrite(rewrite, place_of(bucket), merge.runs - 1))
+            inputs = set(merge.inputs)
+            size = sum(file.size_bytes for file in bucket.files if file.name in inputs)
+            found.append(PlannedRewrite(rewrite, place_of(bucket), merge.runs - 1, size))
     return tuple(sorted(found, key=lambda one: -one.fewer))
+
+
+def shares_of(works: Sequence[PlannedRewrite]) -> list[tuple[PlannedRewrite, ...]]:
+    """What each task does, in their order: several small rewrites, or one. The works of the first shares have the same shares again."""
+    shares: list[list[PlannedRewrite]] = []
+    size = 0
+    for work in works:
+        if not shares or size + work.size_bytes > SHARE_BYTES:
+            shares.append([])
+            size = 0
+        shares[-1].append(work)
+        size += work.size_bytes
+    return [tuple(share) for share in shares]
 
 
 # ---- tables with a key

@@ -28,7 +28,7 @@ from snowmelt import budgets
 from snowmelt.commit.cleaning import RewritesUnderWay
 from snowmelt.commit.records import Staged
 from snowmelt.errors import InvariantBroken, check
-from snowmelt.maintenance.compaction import PlannedRewrite
+from snowmelt.maintenance.compaction import PlannedRewrite, shares_of
 from snowmelt.maintenance.lane_steps import (
     DeleteOrphans,
     DiscardFiles,
@@ -339,7 +339,8 @@ class MaintenanceLane:
             table.failures = 0
             return
         self._newest_job += 1
-        table.job, table.works = self._newest_job, seen.works[:free]
+        table.job = self._newest_job
+        table.works = tuple(work for share in shares_of(seen.works)[:free] for work in share)
         self._move(table, LaneTrigger.CHOSEN)
 
     def _published(self, table: TableUpkeep) -> None:
@@ -421,7 +422,7 @@ def _with(runs: Mapping[str, int] | None, added: Mapping[str, int] | None) -> di
 def _slots(table: TableUpkeep) -> int:
     """Tasks that it has, or has reserved."""
     if table.state is LaneState.REWRITING:
-        return len(table.works)
+        return len(shares_of(table.works))
     return 1 if table.state in (LaneState.LOOKING, LaneState.SEARCHING) else 0
 
 

@@ -20,7 +20,7 @@ class LookAtFiles:
 
 @dataclass(frozen=True, slots=True)
 class RewriteFiles:
-    """Stage the outputs, each in a task of its own."""
+    """Stage the outputs, in a task for each share of the works (`compaction.shares_of`)."""
 
     target: str
     job: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from snowmelt.commit.records import Staged
@@ -28,6 +29,21 @@ class Expired:
     size_bytes: int
 
 
+class ExpiryPoint(StrEnum):
+    """How far an expiry is, for what watches it."""
+
+    SNAPSHOTS_GONE = "expiry-snapshots-gone"
+    """Nothing is deleted that only they named."""
+    FILES_GOING = "expiry-files-going"
+    """The first data file is deleted, and others are not."""
+    FILES_GONE = "expiry-files-gone"
+    """All data files are deleted, and no manifest."""
+
+
+def unwatched(_point: ExpiryPoint) -> None:
+    """Nothing watches."""
+
+
 class Maintenance(Protocol):
     """Maintains the tables of one warehouse. Open it in the process that uses it. Each method may be called twice, also at once from two
     processes, and what it has answered is durable. It may race with any program that writes to, compacts or expires the table: the one that
@@ -50,11 +66,11 @@ class Maintenance(Protocol):
 
     def history(self, target: str) -> TableHistory: ...
 
-    def expire(self, target: str, numbers: Sequence[int], *, identity: str) -> Expired:
+    def expire(self, target: str, numbers: Sequence[int], *, identity: str, reached: Callable[[ExpiryPoint], None] = unwatched) -> Expired:
         """Remove these snapshots, the oldest first and without a gap from the oldest on, and the files that no remaining snapshot, tag or
         branch names. A snapshot's own file goes before what only it named, so that a crash leaves orphans and never holes. Holders are
         read again right before: what has got one meanwhile stays, and all that is newer. `identity` is that of the history which they are
-        from: nothing goes from another table of this name."""
+        from: nothing goes from another table of this name. `reached` is told how far it is."""
         ...
 
     def orphans(self, target: str, *, before_ms: TimeMs, ours: Callable[[str], bool]) -> Iterable[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from snowmelt.credentials import Secret
 from snowmelt.errors import InvalidConfig
@@ -44,6 +45,20 @@ def open_maintenance(warehouse: str | Warehouse) -> Maintenance:
     from snowmelt.sinks.paimon.maintenance.care import PaimonMaintenance
 
     return PaimonMaintenance(warehouse)
+
+
+def warm() -> None:
+    """Compile or load what tasks of any sink need, in the process that workers are forked from."""
+    from snowmelt.sinks.paimon.maintenance.warming import warm as warm_paimon
+
+    warm_paimon()
+
+
+def task_kernels() -> Sequence[Any]:
+    """The kernels that `warm` calls."""
+    from snowmelt.sinks.paimon.maintenance.warming import ENTRIES
+
+    return ENTRIES
 
 
 def wrong_name(names: Iterable[str]) -> str:

@@ -140,7 +140,7 @@ def start_compiling(watcher: Watcher, *, clock: Callable[[], float] = time.monot
 
     def work() -> None:
         try:
-            from snowmelt.databases.registry import warm
+            from snowmelt.engine.tasks.warming import warm
 
             warm(tell)
         except Exception as error:

@@ -28,6 +28,8 @@ _MEMORY: Final = MappingProxyType(
         **{f"spark.executorEnv.{name}": value for name, value in MALLOC.items()},
         # Rows never pass through the driver's JVM: it holds little, and what it took for a moment it is to give back.
         "spark.driver.extraJavaOptions": "-Xms64m -XX:+UseSerialGC -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40",
+        # What Spark remembers of jobs that ended, with and without its web page: some 40 KB for each, of 1,000 unless told otherwise.
+        **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "100"),
     }
 )
 

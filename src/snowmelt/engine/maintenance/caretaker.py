@@ -108,7 +108,7 @@ class Caretaker:
         removed = 0
         if numbers:
             reach(SNAPSHOTS_CHOSEN)
-            done = self.care.expire(target, numbers, identity=history.identity)
+            done = self.care.expire(target, numbers, identity=history.identity, reached=lambda point: reach(point.value))
             removed = done.snapshots
             reach(SNAPSHOTS_EXPIRED)
             extra = {"target": target, "snapshots": removed, "files": done.files, "bytes": done.size_bytes}

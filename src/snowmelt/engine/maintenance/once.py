@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from snowmelt.commit.cleaning import CleaningView
@@ -24,12 +25,13 @@ from snowmelt.engine.driver.routes import route_taken
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.driver.state import State
 from snowmelt.engine.maintenance.caretaker import Caretaker
-from snowmelt.engine.maintenance.tasks import OrphanTask, RewriteTask, run_rewrite, run_search
+from snowmelt.engine.maintenance.tasks import OrphanTask, RewriteTask, run_rewrites, run_search
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import spark_error
 from snowmelt.engine.tasks.spark_job import run_on_spark
 from snowmelt.engine.tasks.workers import packages
 from snowmelt.errors import InvalidConfig, SnowmeltError, Unavailable, instance, present
+from snowmelt.maintenance.compaction import shares_of
 from snowmelt.maintenance.expiry import plan_expiry
 from snowmelt.maintenance.lane_steps import (
     DiscardFiles,
@@ -151,7 +153,8 @@ class MaintenanceRound:
                 return
             watch(f"compacting {len(works)} of {len(seen.runs)} buckets")
             # The job's number is the time in ms: drivers count from 1 and never get there.
-            staged = tuple(self._run(spark, [RewriteTask(work.rewrite, _now_ms()) for work in works], run_rewrite))
+            tasks = [RewriteTask(tuple(work.rewrite for work in share), _now_ms()) for share in shares_of(works)]
+            staged = tuple(chain.from_iterable(self._run(spark, tasks, run_rewrites)))
             outcome = caretaker.act(PublishRewrites(done.target, works, staged))
             if isinstance(outcome, RewritesPublished):
                 done.rewrites, done.rewritten = done.rewrites + len(works), done.rewritten + sum(len(work.rewrite.inputs) for work in works)

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from snowmelt.commit.cleaning import CleaningView, deletable
 from snowmelt.commit.records import Staged, StagedFor, StagedName
-from snowmelt.engine.failpoints import REWRITE_WRITTEN, reach
+from snowmelt.engine.failpoints import ORPHANS_FOUND, ORPHANS_GOING, REWRITE_WRITTEN, reach
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.errors import Corrupt
 from snowmelt.maintenance.files import Rewrite
 from snowmelt.model.moment import TimeMs
 
+_AT_ONCE: Final = 1000
+"""Orphans that are deleted by one call."""
+
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    work: Rewrite
+    works: tuple[Rewrite, ...]
     job: int
 
 
-def run_rewrite(place: TaskContext, task: RewriteTask) -> Staged:
+def run_rewrites(place: TaskContext, task: RewriteTask) -> list[Staged]:
     place.check()
-    prefix = StagedName(place.generation, StagedFor.REWRITE, task.job, uuid.uuid4().hex, "")
-    staged = place.maintenance().rewrite(task.work, str(prefix))
-    reach(REWRITE_WRITTEN)
+    care, staged = place.maintenance(), list[Staged]()
+    for work in task.works:
+        prefix = StagedName(place.generation, StagedFor.REWRITE, task.job, uuid.uuid4().hex, "")
+        staged.append(care.rewrite(work, str(prefix)))
+        reach(REWRITE_WRITTEN)
     return staged
 
 
@@ -39,8 +46,13 @@ class OrphanTask:
 def run_search(place: TaskContext, task: OrphanTask) -> int:
     """How many orphans of a table were deleted."""
     place.check()
-    care = place.maintenance()
-    return care.delete(task.target, care.orphans(task.target, before_ms=task.before_ms, ours=lambda name: may_be_named(name, task.view)))
+    care, deleted = place.maintenance(), 0
+    orphans = iter(care.orphans(task.target, before_ms=task.before_ms, ours=lambda name: may_be_named(name, task.view)))
+    while some := list(islice(orphans, _AT_ONCE)):
+        reach(ORPHANS_FOUND)
+        deleted += care.delete(task.target, some)
+        reach(ORPHANS_GOING)
+    return deleted
 
 
 def may_be_named(name: str, view: CleaningView) -> bool:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import chain
 from typing import Final
 
 from snowmelt.commit.cleaning import CleaningView, RewritesUnderWay
@@ -20,11 +21,13 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Intent, Staged
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.signs import MaintainedTable
+from snowmelt.engine.failpoints import SEARCH_BEGUN, reach
 from snowmelt.engine.maintenance.caretaker import Caretaker, ThreadStep
-from snowmelt.engine.maintenance.tasks import OrphanTask, RewriteTask, run_rewrite, run_search
+from snowmelt.engine.maintenance.tasks import OrphanTask, RewriteTask, run_rewrites, run_search
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
 from snowmelt.errors import InvariantBroken, SnowmeltError
+from snowmelt.maintenance.compaction import shares_of
 from snowmelt.maintenance.lane import Figures, MaintenanceLane
 from snowmelt.maintenance.lane_steps import (
     DeleteOrphans,
@@ -160,15 +163,15 @@ class Upkeep:
                         self._asked.put(step)
 
     def _rewrite(self, step: RewriteFiles) -> None:
-        def done(staged: list[Staged]) -> None:
-            self._apply(FilesRewritten(step.target, tuple(staged)))
+        def done(staged: list[list[Staged]]) -> None:
+            self._apply(FilesRewritten(step.target, tuple(chain.from_iterable(staged))))
 
         def failed(error: SnowmeltError) -> None:
             self._cleaner.job_failed()
             self._apply(LaneStepFailed(step.target), str(error))
 
-        tasks = [RewriteTask(work.rewrite, step.job) for work in step.works]
-        self._jobs.submit(Lane.MAINTENANCE, self._place, tasks, run_rewrite, done, failed)
+        tasks = [RewriteTask(tuple(work.rewrite for work in share), step.job) for share in shares_of(step.works)]
+        self._jobs.submit(Lane.MAINTENANCE, self._place, tasks, run_rewrites, done, failed)
 
     def _search(self, target: str, view: CleaningView) -> None:
         def done(counts: list[int]) -> None:
@@ -181,6 +184,7 @@ class Upkeep:
 
         before_ms = max(0, _now_ms() - self._of_targets[target].orphan_age_ms)
         self._jobs.submit(Lane.MAINTENANCE, self._place, [OrphanTask(target, before_ms, view)], run_search, done, failed)
+        reach(SEARCH_BEGUN)
 
     def _apply(self, outcome: LaneOutcome, why: str = "") -> None:
         with self._alone():

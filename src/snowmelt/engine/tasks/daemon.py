@@ -29,7 +29,7 @@ def serve(load: Callable[[], None]) -> None:
 def _load() -> None:
     import snowmelt.engine.tasks.chunk
     import snowmelt.engine.tasks.log  # noqa: F401
-    from snowmelt.databases.registry import warm
+    from snowmelt.engine.tasks.warming import warm
 
     warm()
 

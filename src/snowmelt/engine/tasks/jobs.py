@@ -3,9 +3,10 @@
 A job is a list of tasks, and functions for its answers. Threads wait for Spark. The thread that owns the machines calls these functions
 when it asks for ended jobs (`take`). A failed job changes nothing: the caller plans again.
 
-A log job fails by a cancel if its tasks run and none of them ends for `still_s_max`: a worker or a mount of the lake that hangs must not
-stop all tables for ever. Each cancel doubles the limit, so that one very long transaction is read in the end. A job whose tasks wait for
-free cores is not cancelled. Reads of chunks have a limit of their own (`databases.mysql.read.watched`).
+A job of the log or of maintenance fails by a cancel if its tasks run and none of them ends for `still_s_max`: a worker or a mount of the
+lake that hangs must not stop all tables for ever, or keep a slot of maintenance. Each cancel doubles the limit of its lane, so that one
+very long transaction is read in the end, and a very large bucket rewritten. A job whose tasks wait for free cores is not cancelled. Reads
+of chunks have a limit of their own (`databases.mysql.read.watched`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Where = TypeVar("Where")
 """What all tasks of a job share: a `TaskContext`, or a smaller value."""
 
 STILL_S_MAX: Final = 1800.0
-"""The first limit for the time that a log job may run without the end of a task."""
+"""The first limit for the time that a job of the log or of maintenance may run without the end of a task."""
 
 
 class Lane(StrEnum):
@@ -43,6 +44,13 @@ class Lane(StrEnum):
     LOG = "log"
     CHUNKS = "chunks"
     MAINTENANCE = "maintenance"
+
+
+_CANCELLED: Final = {
+    Lane.LOG: "a log job makes no progress and is cancelled; its epoch is planned again",
+    Lane.MAINTENANCE: "a job of maintenance makes no progress and is cancelled; its table is maintained later",
+}
+"""Lanes whose jobs have a limit, and what is told when one is cancelled."""
 
 
 def slots_of(spark: Any) -> int:
@@ -54,10 +62,11 @@ def slots_of(spark: Any) -> int:
         return 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Running:
     """A job that was submitted to Spark and is watched."""
 
+    lane: Lane
     group: str
     tasks: int
     ended: int
@@ -71,7 +80,7 @@ class Jobs:
 
     def __init__(self, spark: Any, *, at_once: int, wake: Callable[[], None], still_s_max: float = STILL_S_MAX) -> None:
         """`wake` is called whenever there is something to `take`."""
-        self._still_s_max = still_s_max
+        self._still_s_max = dict.fromkeys(_CANCELLED, still_s_max)
         self._running: dict[str, _Running] = {}
         self._spark = spark
         self._wake = wake
@@ -124,8 +133,8 @@ class Jobs:
             context = self._spark.sparkContext
             context.setLocalProperty("spark.scheduler.pool", lane.value)
             context.setJobGroup(group, lane.value)
-            if lane is Lane.LOG:
-                self._running[group] = _Running(group, len(tasks), 0, time.monotonic())
+            if lane in _CANCELLED:
+                self._running[group] = _Running(lane=lane, group=group, tasks=len(tasks), ended=0, since=time.monotonic())
         try:
             return run_on_spark(self._spark, tasks, partial(run, place))
         finally:
@@ -139,7 +148,7 @@ class Jobs:
         """Handle ended jobs; whether there was any."""
         took = False
         for job in list(self._running.values()):
-            if time.monotonic() - job.since >= self._still_s_max:
+            if time.monotonic() - job.since >= self._still_s_max[job.lane]:
                 try:
                     self._cancel_still(job)
                 except Exception as error:
@@ -160,10 +169,10 @@ class Jobs:
         ended = sum(stage.numCompletedTasks for stage in stages if stage is not None)
         active = any(stage.numActiveTasks for stage in stages if stage is not None)
         if active and ended == job.ended:
-            extra = {"tasks": job.tasks, "ended": ended, "seconds": round(self._still_s_max)}
-            log.warning("a log job makes no progress and is cancelled; its epoch is planned again", extra=extra)
+            extra = {"tasks": job.tasks, "ended": ended, "seconds": round(self._still_s_max[job.lane])}
+            log.warning(_CANCELLED[job.lane], extra=extra)
             self._spark.sparkContext.cancelJobGroup(job.group)
-            self._still_s_max *= 2
+            self._still_s_max[job.lane] *= 2
         job.ended, job.since = ended, time.monotonic()
 
     def count_failure(self, error: SnowmeltError) -> None:

@@ -5,8 +5,8 @@ Every commit adds a manifest and writes the list of all of them anew. Without me
 Laws:
 - Neighbours are merged in their order, into one that stands where they stood. What was added and removed among them is in neither.
 - The newest commit's own manifests are left as they are: by their names a commit tells whether the next one builds on it.
-- An entry is merged once for each power of `_RUN`, and never again in a manifest of `_LARGE` entries. So what merging costs a
-  commit does not grow, and the list grows by one manifest for each `_LARGE` entries.
+- An entry is merged about once for each power of `_RUN`, and never again in a manifest of `_LARGE` entries. So what merging costs a
+  commit does not grow, and the list grows by one manifest for each `_LARGE` entries. After the last large one are less than twice `_RUN`.
 - A compaction takes out what was added and removed, once there is as much of that as of files. So the list is bounded by the files that
   there are, and an entry that was removed costs a few more, once.
 - Manifests that were merged stay, because older snapshots name them.
@@ -25,15 +25,19 @@ _LARGE: Final = _RUN**2
 def run_to_merge(sizes: Sequence[int]) -> int | None:
     """From which manifest on all are to be merged into one, by their numbers of entries from the oldest on; None: none are.
 
-    They are the newest that are smaller than a power of `_RUN`, if as many of them are at least as large as the power below.
+    Of those since the last large one `_RUN` are small or `_RUN` are not. Where they are small, what a compaction brought may lie among
+    them, which has more entries than an epoch.
     """
-    for limit in (_LARGE, _RUN):
-        first = len(sizes)
-        while first and sizes[first - 1] < limit:
-            first -= 1
-        if sum(size * _RUN >= limit for size in sizes[first:]) >= _RUN:
-            return first
-    return None
+    first = len(sizes)
+    while first and sizes[first - 1] < _LARGE:
+        first -= 1
+    small = [place for place in range(first, len(sizes)) if sizes[place] < _RUN]
+    if len(sizes) - first - len(small) >= _RUN:
+        return first
+    if len(small) < _RUN:
+        return None
+    # What is left before a large one would stay there.
+    return first if sum(sizes[small[0] :]) >= _LARGE else small[0]
 
 
 def is_wasteful(added: int, removed: int) -> bool:

@@ -155,6 +155,7 @@ def _exclusive(table: Any, folder: TableFolder, messages: Sequence[Any], written
             name = f"snapshot/snapshot-{snapshot.id}"
             # Without an indent, for which Python's encoder would be used instead of the compiled one.
             if not store.put_if_absent(name, JSON.to_json(snapshot).encode()):
+                _drop_lost(table, snapshot, written)
                 return False
             if not (_is_still(table, folder.identity) and _stands(table, snapshot)):
                 store.delete([name])
@@ -166,6 +167,15 @@ def _exclusive(table: Any, folder: TableFolder, messages: Sequence[Any], written
             pass
 
     return Exclusive()
+
+
+def _drop_lost(table: Any, snapshot: Any, written: NewManifests) -> None:
+    """Delete what was written for a snapshot whose number another writer has taken: on a busy table that is many files a day. Where the
+    other's snapshot can't be read it may be ours, published by a request whose reply was lost. A search for orphans finds what is left."""
+    there = table.snapshot_manager().get_snapshot_by_id(snapshot.id)
+    if there is not None and there.base_manifest_list != snapshot.base_manifest_list:
+        with contextlib.suppress(OSError):
+            remove_files(table, [f"manifest/{name}" for name in sorted(written.names)])
 
 
 def _is_still(table: Any, identity: str) -> bool:

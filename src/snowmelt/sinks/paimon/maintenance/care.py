@@ -9,7 +9,7 @@ from snowmelt.commit.records import Staged
 from snowmelt.maintenance.files import Rewrite, TableFiles, TableHistory
 from snowmelt.model.moment import TimeMs
 from snowmelt.model.numbers import GenerationNumber
-from snowmelt.sinks.maintenance import Expired, GivenUp
+from snowmelt.sinks.maintenance import Expired, ExpiryPoint, GivenUp, unwatched
 from snowmelt.sinks.paimon.maintenance.expiry import Histories, expire
 from snowmelt.sinks.paimon.maintenance.files import maintainable, table_files
 from snowmelt.sinks.paimon.maintenance.orphans import delete_files, find_orphans
@@ -46,10 +46,10 @@ class PaimonMaintenance:
         with our_errors(target):
             return self._histories.read(table, identity_of(table))
 
-    def expire(self, target: str, numbers: Sequence[int], *, identity: str) -> Expired:
+    def expire(self, target: str, numbers: Sequence[int], *, identity: str, reached: Callable[[ExpiryPoint], None] = unwatched) -> Expired:
         table = self._table(target)
         with our_errors(target):
-            return expire(maintainable(table), identity, self._histories, numbers)
+            return expire(maintainable(table), identity, self._histories, numbers, reached)
 
     def orphans(self, target: str, *, before_ms: TimeMs, ours: Callable[[str], bool]) -> Iterator[str]:
         table = self._table(target)

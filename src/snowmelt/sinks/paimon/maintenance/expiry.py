@@ -17,14 +17,14 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from snowmelt.errors import InvalidConfig
 from snowmelt.maintenance.files import SnapshotFacts, TableHistory
 from snowmelt.model.moment import TimeMs
-from snowmelt.sinks.maintenance import Expired
+from snowmelt.sinks.maintenance import Expired, ExpiryPoint, unwatched
 from snowmelt.sinks.paimon import references, tiering
 from snowmelt.sinks.paimon.markers import marker_of
 from snowmelt.sinks.paimon.table import identity_of, local_path, names_in, remove_files, snapshot_numbers, sync_folders
@@ -98,8 +98,10 @@ class _Going:
             self.lists.pop(name, None)
 
 
-def expire(table: Any, identity: str, histories: Histories, numbers: Sequence[int]) -> Expired:
-    """`identity`: of the table in which these were seen."""
+def expire(
+    table: Any, identity: str, histories: Histories, numbers: Sequence[int], reached: Callable[[ExpiryPoint], None] = unwatched
+) -> Expired:
+    """`identity`: of the table in which these were seen. `reached` is told how far it is."""
     nothing = Expired(snapshots=0, files=0, size_bytes=0)
     check_coupled(table)
     if identity_of(table) != identity:
@@ -122,8 +124,14 @@ def expire(table: Any, identity: str, histories: Histories, numbers: Sequence[in
     _write_hint(table, there[count])
     remove_files(table, [f"snapshot/snapshot-{number}" for number in there[:count]])
     sync_folders(table, ["snapshot"])
+    reached(ExpiryPoint.SNAPSHOTS_GONE)
     _keep_tagged(table, going, there[count])
-    remove_files(table, going.data)
+    data = list(going.data)
+    remove_files(table, data[:1])
+    if data[1:]:
+        reached(ExpiryPoint.FILES_GOING)
+        remove_files(table, data[1:])
+    reached(ExpiryPoint.FILES_GONE)
     remove_files(table, [f"manifest/{name}" for name in (*going.manifests, *going.lists)])
     sizes = [size for size, _ in going.data.values()], going.manifests.values(), going.lists.values()
     return Expired(snapshots=count, files=sum(len(part) for part in sizes), size_bytes=sum(map(sum, sizes)))

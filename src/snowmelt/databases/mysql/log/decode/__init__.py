@@ -18,10 +18,11 @@ from snowmelt.databases.mysql.log.decode.batches import ABSENT
 from snowmelt.databases.mysql.log.decode.items import ChangeBatch, Counters, HeldGroup, LogItem, SchemaChanged, Transactions
 from snowmelt.databases.mysql.log.decode.reader import LogReader
 from snowmelt.databases.mysql.log.decode.tables import LogServer
-from snowmelt.databases.mysql.log.decode.warming import warm
+from snowmelt.databases.mysql.log.decode.warming import ENTRIES, warm
 
 __all__ = [
     "ABSENT",
+    "ENTRIES",
     "ChangeBatch",
     "Counters",
     "HeldGroup",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from snowmelt.columnar import kernels
@@ -12,11 +14,13 @@ from snowmelt.databases.mysql.log.decode.batches import SYSTEM_STORAGE
 from snowmelt.databases.mysql.log.scan import Stop, Walk, whole_events
 from snowmelt.errors import check
 
+ENTRIES: Final = (scan.walk, scan.gtid_ends, scan.gather_gtids, scan.whole_events, kernel.fill)
+"""The kernels that are called by others than kernels."""
+
 
 def warm(tell: kernels.Progress = kernels.silent) -> None:
     """Compile the kernels, or load them from the cache on disk. `tell` gets the progress of compiling."""
-    entries = (scan.walk, scan.gtid_ends, scan.gather_gtids, scan.whole_events, kernel.fill)
-    kernels.compile_kernels(entries, _call_kernels, tell)
+    kernels.compile_kernels(ENTRIES, _call_kernels, tell)
 
 
 def _call_kernels() -> None:
