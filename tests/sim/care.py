@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from snowmelt.maintenance.compaction import LEVEL_MAX, CompactionRules
 from snowmelt.maintenance.expiry import ExpiryRules
 from snowmelt.maintenance.lane_steps import PublishRewrites
 from snowmelt.maintenance.rules import MaintenanceRules
+from snowmelt.relay.retention import Effect
 from tests.sim.database import STEP_MS
 from tests.sim.lake import Key, LakeTable, Part, Row, Violation
 from tests.sim.store import Steps, move
@@ -34,8 +36,8 @@ class Care:
         self.slots = chance.choice((1, 2, 4))
         self.rules = MaintenanceRules(
             compaction=CompactionRules(
-                runs_max=chance.choice((2, 2, 3, 4)),
-                size_amplification_percent=chance.choice((50, 200, 1000)),
+                runs_max=chance.choice((2, 3, 4, 4, 5)),
+                size_amplification_percent=chance.choice((50, 500, 5000)),
                 size_ratio_percent=chance.choice((1, 50)),
                 file_bytes=chance.choice((2, 4, 100)),
             ),
@@ -49,6 +51,17 @@ class Care:
         )
         self.slow = chance.choice((1, 6, 30))
         self.catches_up = chance.choice((0.0, 0.0, 0.2))
+        self.hostile = True
+        profile = world.profile
+        # Tables that get little are never rewritten.
+        world.profile = replace(
+            profile,
+            epoch_bytes=min(4, profile.epoch_bytes),
+            crash=profile.crash / 2,
+            spite=profile.spite / 2,
+            task_failure=profile.task_failure / 2,
+            stuck=profile.stuck / 4,
+        )
         buckets = chance.choice((1, 1, 2))
         for lake in world.lakes.values():
             lake.buckets = buckets if lake.keyed else 1
@@ -58,6 +71,10 @@ class Care:
         """In some worlds."""
         chance = Random(f"care {world.seed}")
         return cls(world, chance) if chance.random() < 0.35 else None
+
+    def wants_ripe(self) -> Random | None:
+        """Most of these worlds begin with tables that are live: what is still being copied gets few files."""
+        return self.chance if self.chance.random() < 0.8 else None
 
     # ---- what happens to steps
 
@@ -79,6 +96,19 @@ class Care:
         yield
         for _ in range(self.chance.randint(0, self.slow)):
             yield
+
+    def at_publish(self, driver: Driver, lake: LakeTable) -> None:
+        """What is bad for a rewrite that is about to be published: a takeover, another compactor, an emptying."""
+        evil = self.chance.random() if self.hostile else 1.0
+        if evil < 0.15:
+            driver.paused_until = self.world.clock + self.chance.choice((20, 100, 400))
+            self.world.start_driver()
+        elif evil < 0.25:
+            lake.compact(False, f"compact-{self.world.nonce()}")
+        elif evil < 0.35 and self.world.profile.statements:
+            tables = [table for table in self.world.db.tables if self.world.target_of(table) == lake.name]
+            self.world.db.state(Effect.EMPTIES, self.world.time_ms, tables)
+            self.world.db.show()
 
     # ---- other compactors
 

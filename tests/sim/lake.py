@@ -215,7 +215,9 @@ class LakeTable:
         buckets: dict[int, list[DataFile]] = {}
         for part in self.snapshots[self.newest].parts:
             deletes = sum(row.value is None for row in part.rows)
-            file = DataFile(name=part.name, level=part.level, size_bytes=len(part.rows), rows=len(part.rows), deletes=deletes, created_ms=0)
+            # What was merged before counts as large, so that merges of some runs come up in small tables.
+            size = len(part.rows) * (10 if part.level else 1)
+            file = DataFile(name=part.name, level=part.level, size_bytes=size, rows=len(part.rows), deletes=deletes, created_ms=0)
             buckets.setdefault(self.bucket_of(part.rows), []).append(file)
         found = (BucketFiles(partition=(), bucket=bucket, files=tuple(files)) for bucket, files in buckets.items())
         return TableFiles(snapshot=self.newest, identity=self.uuid, schema=self.schema, keyed=self.keyed, buckets=tuple(found))

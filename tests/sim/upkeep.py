@@ -186,6 +186,8 @@ class Upkeep:
         identity = " ".join(name for work, one in zip(works, step.staged, strict=True) for name in (*work.inputs, "into", *one.files))
         since = min(work.snapshot for work in works)
         outputs = {name for one in step.staged for name in one.files}
+        self.care.at_publish(self.driver, lake)
+        yield
         while True:
             uuid, on, parts, past = yield from world.faulty.read(
                 lambda: (

@@ -211,6 +211,8 @@ class World:
         self.attempts = Attempts.some(self)
         self.foreign = Foreign.some(self)
         self.care = Care.some(self)
+        if self.care is not None and self.ripe is None and self.shared is None:
+            self.ripe = self.care.wants_ripe()
         self.nonces = 0
         self.reads: dict[str, Read] = {}
         self.segment_numbers: dict[str, int] = {}
@@ -247,6 +249,8 @@ class World:
             self.calm_down()
             self.come_to_rest()
             self.profile, self.faulty.rate, self.full = profile, profile.faults, full
+            if self.care is not None:
+                self.care.hostile = True
         for _ in range(profile.steps):
             if self.stopped:
                 return
@@ -265,6 +269,8 @@ class World:
 
     def calm_down(self) -> None:
         self.faulty.rate, self.full = 0.0, None
+        if self.care is not None:
+            self.care.hostile = False
         self.profile = replace(
             self.profile, task_failure=0.0, give_back=0.0, spite=0.0, stuck=0.0, exclude=0.0, epoch_bytes=1000, running_max=6
         )
