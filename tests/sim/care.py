@@ -97,9 +97,10 @@ class Care:
         for _ in range(self.chance.randint(0, self.slow)):
             yield
 
-    def at_publish(self, driver: Driver, lake: LakeTable) -> None:
-        """What is bad for a rewrite that is about to be published: a takeover, another compactor, an emptying."""
+    def at_publish(self, driver: Driver, lake: LakeTable) -> Steps[None]:
+        """What is bad for a rewrite that is about to be published: a takeover, another compactor, an emptying; and that it hangs."""
         evil = self.chance.random() if self.hostile else 1.0
+        yield
         if evil < 0.15:
             driver.paused_until = self.world.clock + self.chance.choice((20, 100, 400))
             self.world.start_driver()
@@ -108,7 +109,9 @@ class Care:
         elif evil < 0.35 and self.world.profile.statements:
             tables = [table for table in self.world.db.tables if self.world.target_of(table) == lake.name]
             self.world.db.state(Effect.EMPTIES, self.world.time_ms, tables)
-            self.world.db.show()
+        if evil < 0.45:
+            for _ in range(self.chance.choice((1, 10, 80))):
+                yield
 
     # ---- other compactors
 

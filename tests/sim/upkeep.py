@@ -186,8 +186,7 @@ class Upkeep:
         identity = " ".join(name for work, one in zip(works, step.staged, strict=True) for name in (*work.inputs, "into", *one.files))
         since = min(work.snapshot for work in works)
         outputs = {name for one in step.staged for name in one.files}
-        self.care.at_publish(self.driver, lake)
-        yield
+        yield from self.care.at_publish(self.driver, lake)
         while True:
             uuid, on, parts, past = yield from world.faulty.read(
                 lambda: (
