@@ -16,8 +16,6 @@ NOT_SEEN: Final[dict[str, str]] = {
     "H11": "the epochs are shorter, and each is right; that there are more of them costs time, of which the world has none",
     "H12": "the epochs are shorter, and each is right; that there are more of them costs time, of which the world has none",
     "H13": "the epochs are shorter, and each is right; that there are more of them costs time, of which the world has none",
-    "M151": "drivers of the simulated world rewrite no files, so no staged file waits for a rewrite",
-    "M152": "drivers of the simulated world rewrite no files, so no staged file waits for a rewrite",
 }
 """Mutants of it that change nothing in the simulated world, by their ids, and why not. Their own tests hold them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -420,6 +420,13 @@ def nobody_fences(past: RewritePast, files: Iterable[str], generation: int) -> s
     return ""
 
 
+def forgets_what_was_lifted(going: GoingFiles, number: int, *, brought: Set[str], removed: Mapping[str, int]) -> None:
+    COMMITS(going, number, brought=frozenset(), removed=removed)
+
+
+COMMITS = GoingFiles.commit
+
+
 def marked_goes(function: Callable[..., Any]) -> Callable[..., Any]:
     """An expiry that takes no snapshot for one of ours."""
 
@@ -573,7 +580,7 @@ BUGS = {
         letting_go, "sweep_log", "min(held[0].number, done) if held else 0", "held[-1].number + 1 if held else 0"
     ),
     # Of maintenance (`snowmelt.maintenance`).
-    "compaction: `_seq` is ignored": Bug(patches=((upkeep, "wins", later_wins),)),
+    "compaction: _seq is ignored": Bug(patches=((upkeep, "wins", later_wins),)),
     "compaction: a delete is dropped while an older run may have its row": planted(
         compaction, "_merge", "drops_deletes=taken == len(runs)", "drops_deletes=True"
     ),
@@ -596,12 +603,12 @@ BUGS = {
             (expiry, "count_removable", marked_goes(expiry.count_removable)),
         )
     ),
-    "expiry: files go that a later snapshot has on another level": planted(
-        GoingFiles, "commit", "if path not in brought}\n        self.keep(brought)", "}"
-    ),
+    "expiry: files go that a later snapshot has on another level": Bug(patches=((GoingFiles, "commit", forgets_what_was_lifted),)),
     "cleaning: an orphan may be named by an open intent": Bug(patches=((upkeep, "may_be_named", lambda name, view: False),)),
     "cleaning: what waits to be published is not asked for": Bug(
-        rewrites=((letting_go, "stand", letting_go.stand, "rewrites=asked.rewrites", "rewrites=RewritesUnderWay(asked.rewrites.newest)"),)
+        rewrites=(
+            (letting_go, "stand", letting_go.stand, "rewrites=asked.rewrites", "rewrites=type(asked.rewrites)(asked.rewrites.newest)"),
+        )
     ),
     "cleaning: a rewrite of an older driver goes while that can publish it": Bug(
         patches=((letting_go, "of_table", lambda standing, ledger, target: replace(standing, table_generation=standing.generation)),)

@@ -51,7 +51,7 @@ class Care:
         )
         self.slow = chance.choice((1, 6, 30))
         self.catches_up = chance.choice((0.0, 0.0, 0.2))
-        self.hostile = True
+        self.hostile, self.evils = True, 12
         profile = world.profile
         # Tables that get little are never rewritten.
         world.profile = replace(
@@ -99,19 +99,28 @@ class Care:
 
     def at_publish(self, driver: Driver, lake: LakeTable) -> Steps[None]:
         """What is bad for a rewrite that is about to be published: a takeover, another compactor, an emptying; and that it hangs."""
-        evil = self.chance.random() if self.hostile else 1.0
+        evil = self.chance.random() if self.hostile and self.evils else 1.0
+        self.evils -= evil < 1
         yield
-        if evil < 0.15:
-            driver.paused_until = self.world.clock + self.chance.choice((20, 100, 400))
+        if evil < 0.2:
+            driver.paused_until = self.world.clock + self.chance.choice((60, 200, 400))
             self.world.start_driver()
-        elif evil < 0.25:
+            self.world.db.write(self.world.time_ms)
+            self.show_all()
+        elif evil < 0.28:
             lake.compact(False, f"compact-{self.world.nonce()}")
-        elif evil < 0.35 and self.world.profile.statements:
+        elif evil < 0.5 and self.world.shared is None and not self.world.eager:
             tables = [table for table in self.world.db.tables if self.world.target_of(table) == lake.name]
+            self.show_all()
             self.world.db.state(Effect.EMPTIES, self.world.time_ms, tables)
-        if evil < 0.45:
-            for _ in range(self.chance.choice((1, 10, 80))):
+            self.show_all()
+        if evil < 0.6:
+            for _ in range(self.chance.choice((5, 60, 200))):
                 yield
+
+    def show_all(self) -> None:
+        while self.world.db.hidden:
+            self.world.db.show()
 
     # ---- other compactors
 

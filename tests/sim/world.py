@@ -249,8 +249,6 @@ class World:
             self.calm_down()
             self.come_to_rest()
             self.profile, self.faulty.rate, self.full = profile, profile.faults, full
-            if self.care is not None:
-                self.care.hostile = True
         for _ in range(profile.steps):
             if self.stopped:
                 return
@@ -269,8 +267,6 @@ class World:
 
     def calm_down(self) -> None:
         self.faulty.rate, self.full = 0.0, None
-        if self.care is not None:
-            self.care.hostile = False
         self.profile = replace(
             self.profile, task_failure=0.0, give_back=0.0, spite=0.0, stuck=0.0, exclude=0.0, epoch_bytes=1000, running_max=6
         )
@@ -439,6 +435,8 @@ class World:
             while self.db.hidden:
                 self.db.show()
             self.come_to_rest()
+        if self.care is not None:
+            self.care.hostile = False
         if not self.stopped:
             self.check_end()
             if self.foreign is not None:
