@@ -403,9 +403,9 @@ def rewritten(function: Callable[..., Any], old: str, new: str) -> Callable[...,
     return names[function.__name__]  # type: ignore[no-any-return]
 
 
-def planted(owner: Any, name: str, old: str, new: str, *, user: Any = None) -> Bug:
+def planted(owner: Any, name: str, old: str, new: str, *, user: Any = None, hint: int = 0) -> Bug:
     """`user`: the module that imports the function by its name, where that is not its own."""
-    return Bug(rewrites=((user or owner, name, getattr(owner, name), old, new),))
+    return Bug(rewrites=((user or owner, name, getattr(owner, name), old, new),), hint=hint)
 
 
 def later_wins(row: Row, other: Row) -> bool:
@@ -580,35 +580,40 @@ BUGS = {
         letting_go, "sweep_log", "min(held[0].number, done) if held else 0", "held[-1].number + 1 if held else 0"
     ),
     # Of maintenance (`snowmelt.maintenance`).
-    "compaction: _seq is ignored": Bug(patches=((upkeep, "wins", later_wins),)),
+    "compaction: _seq is ignored": Bug(patches=((upkeep, "wins", later_wins),), hint=179),
     "compaction: a delete is dropped while an older run may have its row": planted(
-        compaction, "_merge", "drops_deletes=taken == len(runs)", "drops_deletes=True"
+        compaction, "_merge", "drops_deletes=taken == len(runs)", "drops_deletes=True", hint=9
     ),
     "compaction: our marker is lost": Bug(patches=((upkeep, "carried", carries_nothing),)),
     "compaction: published over a TRUNCATE": planted(
-        publishing, "misplaced", "    if not inputs <= {file.name for file in there}:", "    if False:"
+        publishing, "misplaced", "    if not inputs <= {file.name for file in there}:", "    if False:", hint=14
     ),
-    "compaction: published by a zombie after a takeover": Bug(patches=((publishing, "fenced", nobody_fences),)),
-    "compaction: a lost reply is taken for a give-up": planted(publishing, "look_back", "elif note.rewrite == rewrite:", "elif False:"),
+    "compaction: published by a zombie after a takeover": Bug(patches=((publishing, "fenced", nobody_fences),), hint=92),
+    "compaction: a lost reply is taken for a give-up": planted(
+        publishing, "look_back", "elif note.rewrite == rewrite:", "elif False:", hint=87
+    ),
     "compaction: the output has the level of files with the same keys": Bug(
         rewrites=(
             (compaction, "_merge", compaction._merge, "runs[taken].level - 1", "runs[taken].level"),
             (publishing, "misplaced", publishing.misplaced, "if any(_overlap(file, other)", "if False and any(_overlap(file, other)"),
-        )
+        ),
+        hint=9,
     ),
     "expiry: files of a tag go": Bug(patches=((GoingFiles, "tags_to_ask", lambda going, tags: set()),)),
     "expiry: our newest snapshot goes": Bug(
         patches=(
             (expiry, "plan_expiry", marked_goes(expiry.plan_expiry)),
             (expiry, "count_removable", marked_goes(expiry.count_removable)),
-        )
+        ),
+        hint=74,
     ),
-    "expiry: files go that a later snapshot has on another level": Bug(patches=((GoingFiles, "commit", forgets_what_was_lifted),)),
-    "cleaning: an orphan may be named by an open intent": Bug(patches=((upkeep, "may_be_named", lambda name, view: False),)),
+    "expiry: files go that a later snapshot has on another level": Bug(patches=((GoingFiles, "commit", forgets_what_was_lifted),), hint=15),
+    "cleaning: an orphan may be named by an open intent": Bug(patches=((upkeep, "may_be_named", lambda name, view: False),), hint=7),
     "cleaning: what waits to be published is not asked for": Bug(
         rewrites=(
             (letting_go, "stand", letting_go.stand, "rewrites=asked.rewrites", "rewrites=type(asked.rewrites)(asked.rewrites.newest)"),
-        )
+        ),
+        hint=206,
     ),
     "cleaning: a rewrite of an older driver goes while that can publish it": Bug(
         patches=((letting_go, "of_table", lambda standing, ledger, target: replace(standing, table_generation=standing.generation)),)
