@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from snowmelt.commit.cleaning import CleaningView, deletable
+from snowmelt.commit.cleaning import CleaningView, may_be_named
 from snowmelt.commit.records import Staged, StagedFor, StagedName
 from snowmelt.engine.failpoints import ORPHANS_FOUND, ORPHANS_GOING, REWRITE_WRITTEN, reach
 from snowmelt.engine.tasks.context import TaskContext
-from snowmelt.errors import Corrupt
 from snowmelt.maintenance.files import Rewrite
 from snowmelt.model.moment import TimeMs
 
@@ -53,11 +52,3 @@ def run_search(place: TaskContext, task: OrphanTask) -> int:
         deleted += care.delete(task.target, some)
         reach(ORPHANS_GOING)
     return deleted
-
-
-def may_be_named(name: str, view: CleaningView) -> bool:
-    """Whether a file is a staged one of ours that an intent or a rewrite may still bring."""
-    try:
-        return not deletable(StagedName.parse(name), view)
-    except Corrupt:
-        return False
