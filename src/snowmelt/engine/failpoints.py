@@ -29,6 +29,12 @@ REWRITE_PUBLISHED: Final = "rewrite-published"
 SNAPSHOTS_CHOSEN: Final = "snapshots-chosen"
 SNAPSHOTS_EXPIRED: Final = "snapshots-expired"
 
+RESCALE_WRITTEN: Final = "rescale-written"
+RESCALE_STAGED: Final = "rescale-staged"
+RESCALE_DECIDED: Final = "rescale-decided"
+RESCALE_COMMITTED: Final = "rescale-committed"
+RESCALE_DONE: Final = "rescale-done"
+
 SPLIT_READ: Final = "split-read"
 SPLITS_STAGED: Final = "splits-staged"
 OFFSETS_PREPARED: Final = "offsets-prepared"
@@ -40,6 +46,8 @@ IN_TASKS: Final = (CHUNK_READ, FILES_STAGED)
 """Here a worker dies and not the driver."""
 OF_MAINTENANCE: Final = (REWRITE_WRITTEN, REWRITE_STAGED, REWRITE_PUBLISHED, SNAPSHOTS_CHOSEN, SNAPSHOTS_EXPIRED)
 """In the order of a round; at the first a worker dies."""
+OF_RESCALE: Final = (RESCALE_WRITTEN, RESCALE_STAGED, RESCALE_DECIDED, RESCALE_COMMITTED, RESCALE_DONE)
+"""In the order in which a rescale reaches them; at the first a worker dies."""
 OF_TIERING: Final = (SPLIT_READ, SPLITS_STAGED, OFFSETS_PREPARED, LAKE_COMMITTED, FLUSS_TOLD)
 """In the order of a round; at the first a worker dies."""
 _EXECUTOR: Final = "@executor"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from snowmelt.commit.records import Staged
+from snowmelt.driving.entries import Rescaled
 from snowmelt.driving.sharing import divide
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
@@ -35,6 +36,8 @@ class LogJob:
     plan: EpochPlan
     tasks: int
     answers: list[LogAnswer] = field(default_factory=list)
+    rescaled: Rescaled | None = None
+    """What the epoch does besides."""
 
 
 class LogLane:
@@ -78,9 +81,9 @@ class LogLane:
         job, self.staged = self.staged, None
         return job
 
-    def start(self, plan: EpochPlan) -> None:
+    def start(self, plan: EpochPlan, rescaled: Rescaled | None = None) -> None:
         tasks = self._tasks_of(plan)
-        job = LogJob(plan, len(tasks))
+        job = LogJob(plan, len(tasks), rescaled=rescaled)
         if not tasks:
             # Nothing of the log is in it: an epoch of facts and chunks needs no tasks.
             self.staged = job

@@ -34,10 +34,10 @@ from snowmelt.errors import BEGIN_ANEW, InvalidConfig, OutcomeUnknown, SourceDri
 from snowmelt.model.table import SYSTEM_COLUMNS
 from snowmelt.sinks.contract import SEQUENCE, ReadShare, TargetState, target_columns
 from snowmelt.sinks.paimon import shape as paimon_shape
+from snowmelt.sinks.paimon.buckets import buckets_before, check_alone
 from snowmelt.sinks.paimon.fitting import fitting, fitting_found
 from snowmelt.sinks.paimon.folders import TableFolder
 from snowmelt.sinks.paimon.markers import marker_of, newest_marked, properties_of, sequence_max_of
-from snowmelt.sinks.paimon.buckets import buckets_before, check_alone
 from snowmelt.sinks.paimon.references import referenced_files
 from snowmelt.sinks.paimon.table import (
     bucket_count,
@@ -237,7 +237,7 @@ class PaimonSink:
 
     def rescale(self, target: str, buckets: int) -> Reshape | None:
         """What has to change so that a table has this number of buckets; None: nothing. Touches nothing. The entry that does it empties
-        the table and brings all its rows as files of so many buckets."""
+        the table and brings all its rows as files of this number of buckets."""
         table = fitting(self.table(target))
         with our_errors(target):
             from pypaimon.common.json_util import JSON

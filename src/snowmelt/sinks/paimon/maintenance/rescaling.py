@@ -1,7 +1,8 @@
 """A table's rows in another number of buckets: files of one bucket are read, merged, and written by the hash of their keys.
 
 Laws:
-- The rows go through the table's own writer, with the wanted number in place of the table's. So a key's bucket is that of every later commit.
+- The rows go through the table's own writer, with the wanted number in place of the table's. So each key is in the bucket that later
+  commits of it go to.
 - The output of a merge without deletes, whose keys nothing else can have, is one sorted run: it has the level that the merge wants. All
   else is of level 0, and readers merge it by `_seq`.
 - Nothing refers to the output, and its messages say of how many buckets it is (`sinks.paimon.sink`, `PaimonSink.rescale`).
