@@ -113,12 +113,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=("unit/test_requests.py::test_a_request_that_was_put_below_the_kept_ones_is_missed",),
     ),
     Mutant(
-        id="U32",
+        id="U33",
         seed="004",
-        statement="a request that is open is deleted",
+        statement="a driver that starts does what was asked for long ago and missed",
         file="commit/requests.py",
-        old="    return below if oldest_open is None else min(below, oldest_open)\n",
-        new="    return below\n",
-        tests=("unit/test_requests.py::test_the_newest_answered_stay_and_all_from_the_oldest_open_one_on",),
+        old=" and not is_missed(number, newest))",
+        new=")",
+        tests=("unit/test_requests.py::test_a_request_that_was_missed_is_never_taken_up_and_goes",),
     ),
 )

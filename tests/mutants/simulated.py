@@ -20,7 +20,7 @@ NOT_SEEN: Final[dict[str, str]] = {
     "M152": "drivers of the simulated world rewrite no files, so no staged file waits for a rewrite",
     "U26": "drivers of the simulated world rescale no table",
     "U31": "drivers of the simulated world are asked for nothing",
-    "U32": "drivers of the simulated world are asked for nothing",
+    "U33": "drivers of the simulated world are asked for nothing",
 }
 """Mutants of it that change nothing in the simulated world, by their ids, and why not. Their own tests hold them."""
 

@@ -7,8 +7,9 @@ Laws:
 - A request is open until it has an answer, whichever driver runs. What is asked for is done once, however often it is taken up: each kind
   of request says how a driver sees that it is done already.
 - The newest answered requests stay, `KEPT` of them, and so does all that is newer. So numbers grow for ever.
-- A command that was slow may put its request under a number that is free again, below those that drivers look at. It sees that by the
-  newest number (`is_missed`), and asks again.
+- Drivers answer the oldest first. A command that was slow may put its request under a number that is free again, below those that stay.
+  No driver takes that up, also none that starts later: it may be years old. The command sees it by the newest number (`is_missed`), and
+  asks again.
 """
 
 from __future__ import annotations
@@ -50,17 +51,15 @@ class OperatorAnswer:
 
 
 def open_requests(requests: Iterable[int], answers: Iterable[int]) -> list[int]:
-    """The numbers of requests that are to be taken up, the oldest first."""
+    """The numbers of requests that are to be taken up, the oldest first. One that was missed is asked for under another number."""
     answered = set(answers)
-    return sorted(number for number in requests if number not in answered)
+    newest = max(answered, default=0)
+    return sorted(number for number in requests if number not in answered and not is_missed(number, newest))
 
 
-def below_which_to_trim(requests: Iterable[int], answers: Iterable[int]) -> int:
-    """Requests and answers below this number may be deleted, the requests first."""
-    known, answered = sorted(requests), sorted(answers)
-    oldest_open = min(open_requests(known, answered), default=None)
-    below = max(0, (answered[-1] if answered else 0) - KEPT + 1)
-    return below if oldest_open is None else min(below, oldest_open)
+def below_which_to_trim(answers: Iterable[int]) -> int:
+    """Requests and answers below this number may be deleted, the requests first. None of them is open."""
+    return max(0, max(answers, default=0) - KEPT + 1)
 
 
 def is_missed(number: int, newest: int) -> bool:

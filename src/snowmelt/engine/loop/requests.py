@@ -102,7 +102,6 @@ class Inbox:
             raise Fenced("a newer driver runs this pipeline", detail=f"this is generation {self._generation}")
         settle_record(self._store, numbered(ANSWER.name, number), ANSWER, answer)
         self.open.pop(number, None)
-        requests, answers = self._store.numbers(REQUEST.name), self._store.numbers(ANSWER.name)
-        below = below_which_to_trim(requests, answers)
-        for kind, numbers in ((REQUEST, requests), (ANSWER, answers)):
-            delete_records(self._store, [numbered(kind.name, one) for one in numbers if one < below])
+        below = below_which_to_trim(self._store.numbers(ANSWER.name))
+        for kind in (REQUEST, ANSWER):
+            delete_records(self._store, [numbered(kind.name, one) for one in self._store.numbers(kind.name) if one < below])

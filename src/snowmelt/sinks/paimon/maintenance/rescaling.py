@@ -27,8 +27,9 @@ from snowmelt.sinks.paimon.table import messages_of
 from snowmelt.sinks.paimon.writer import PaimonWriter
 
 _USER: Final = "snowmelt-maintenance"
-_BUFFERS_MB: Final = 256
+_BUFFERS_BYTES: Final = 256 << 20
 """Of all buckets that one task writes, together."""
+_BUFFER_BYTES_MIN: Final = 32 << 10
 _COMPACTED: Final = 1
 """Paimon's word for where a file comes from."""
 
@@ -63,7 +64,7 @@ def _with_buckets(layout: FileLayout, buckets: int, prefix: str) -> Any:
     more = {
         "bucket": str(buckets),
         "data-file.prefix": prefix,
-        "write.parquet-buffer-size": f"{max(1, _BUFFERS_MB // buckets)}mb",
+        "write.parquet-buffer-size": f"{max(_BUFFER_BYTES_MIN, _BUFFERS_BYTES // buckets)}b",
     }
     schema = layout.schema.copy(new_options={**table.table_schema.options, **more})
     return FileStoreTable(table.file_io, table.identifier, table.table_path, schema, table.catalog_environment)
