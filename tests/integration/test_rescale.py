@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from snowmelt import preflight
 from snowmelt.commit.requests import OperatorAnswer, RescaleTable
+from snowmelt.config import read_pipeline
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.failpoints import OF_RESCALE
@@ -151,6 +153,9 @@ def test_the_command_asks_the_pipeline_that_runs_and_runs_it_where_none_does(
         assert (done["event"], done["target"], done["buckets_before"], done["buckets"]) == ("rescaled", target, 2, 3)
         assert done["epoch"]
         assert buckets_of(tmp_path, target) == (3, {3})
+        (told,) = (one for one in preflight.of_pipeline(read_pipeline(path)).findings if one.code == "buckets")
+        assert "keep another number of buckets than buckets: 2" in told.fact
+        assert f"snowmelt rescale pipeline.yaml {target} --buckets 2" in told.remedy
         with mariadb.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"UPDATE {name}.orders SET v = -v WHERE id > 500")
         running.settled()
