@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from snowmelt.commit.records import Entry, Staged
+from snowmelt.commit.records import Entry, Staged, StagedFor, StagedName
 from snowmelt.errors import InvalidConfig, SourceDrift, Unavailable
+from snowmelt.model.table import DELETE, INSERT, KIND
+from snowmelt.sinks.contract import SEQUENCE
 from snowmelt.sinks.maintenance import GivenUp
 from snowmelt.sinks.paimon.maintenance.care import PaimonMaintenance
 from snowmelt.sinks.paimon.references import live_entries
@@ -19,7 +23,7 @@ from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.sinks.paimon.table import latest_snapshot
 from tests.integration import paimon_tables
 from tests.integration.java_paimon import JavaPaimon, java_paimon
-from tests.integration.maintained import LEVEL, compact_all, newest_epoch, open_care, prefix_of, rewrites_of
+from tests.integration.maintained import GENERATION, LEVEL, compact_all, newest_epoch, open_care, prefix_of, rewrites_of
 from tests.integration.paimon_tables import KEYED, PLAIN, SCHEMA, Row, bring, entry_of, foreign_commit, intent_of, make_tables, read
 
 OLD = paimon_tables.BUCKETS
@@ -185,3 +189,59 @@ def test_files_of_older_columns_are_read_as_the_table_has_them_now(lake: PaimonS
     found = paimon_tables.read_columns(lake, KEYED)
     assert {row["id"]: row["v"] for row in found} == rows
     assert {row["more"] for row in found} == {None}
+
+
+TYPED = "shop.typed"
+COLUMNS = pa.schema(
+    [
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("money", pa.decimal128(12, 2), nullable=False),
+        pa.field("raw", pa.binary(), nullable=False),
+        pa.field("moment", pa.timestamp("us"), nullable=False),
+        pa.field("local", pa.timestamp("us", "UTC")),
+        pa.field("time", pa.time32("ms")),
+        pa.field("day", pa.date32()),
+        pa.field("large", pa.decimal128(38, 4)),
+        pa.field("tiny", pa.int8()),
+        pa.field("flag", pa.bool_()),
+        pa.field("real", pa.float64()),
+    ]
+)
+KEY = COLUMNS.names[:4]
+
+
+def typed(number: int, epoch: int, *, kind: int = INSERT) -> dict[str, object]:
+    chance = random.Random(number * 1000 + epoch)
+    moment = datetime(2026, 1, 1) + timedelta(microseconds=number)
+    values = {
+        "local": moment.replace(tzinfo=UTC),
+        "time": (moment + timedelta(milliseconds=number)).replace(microsecond=0).time(),
+        "day": date(1969, 12, 1) + timedelta(number),
+        "large": Decimal(chance.randrange(10**30)).scaleb(-4),
+        "tiny": chance.randrange(-128, 128),
+        "flag": chance.choice([True, False]),
+        "real": chance.random(),
+    }
+    key = {"text": f"ключ {number} \U0001f600", "money": Decimal(number - 50) / 4, "raw": bytes([number, 0, 255]), "moment": moment}
+    chosen = {name: None if kind == DELETE or chance.random() < 0.2 else value for name, value in values.items()}
+    return {**key, **chosen, SEQUENCE: 2 * epoch, KIND: kind}
+
+
+def test_rows_of_every_type_and_of_keys_of_several_columns_stay_as_they_are(tmp_path: Path) -> None:
+    lake, care = paimon_tables.open_sink(tmp_path), open_care(tmp_path)
+    lake.create(TYPED, COLUMNS, KEY, buckets=3)
+    for epoch, numbers in ((1, range(200)), (2, range(100, 150)), (3, range(120, 130))):
+        writer = lake.writer(TYPED, str(StagedName(GENERATION, StagedFor.EPOCH, epoch, "a1", "")))
+        kind = DELETE if epoch == 3 else INSERT
+        schema = lake.columns(TYPED).append(pa.field(KIND, pa.int8(), nullable=False))
+        writer.write(pa.RecordBatch.from_pylist([typed(number, epoch, kind=kind) for number in numbers], schema=schema))
+        entry = entry_of(lake, TYPED, writer.finish())
+        lake.commit(intent_of(epoch, entry), entry)
+    before = paimon_tables.read_columns(lake, TYPED)
+    assert len(before) == 190
+    for epoch, buckets in ((4, 7), (5, 14), (6, 2)):
+        staged = [care.redistribute(work, buckets, prefix_of()) for work in rewrites_of(care, TYPED)]
+        entry = entry_of(lake, TYPED, *staged, empties=["shop.typed"], reshape=lake.rescale(TYPED, buckets))
+        lake.commit(intent_of(epoch, entry), entry)
+        assert paimon_tables.read_columns(lake, TYPED) == before
+        assert len(care.files(TYPED).buckets) <= buckets == lake.describe(TYPED).buckets
