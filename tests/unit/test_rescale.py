@@ -81,7 +81,7 @@ def test_a_large_table_is_rewritten_beside_the_epochs_and_what_they_bring_while_
     rescale.took()
     assert rescale.closed
     assert step(rescale) is None
-    rescale.ended(buckets=8)
+    rescale.ended(won=True)
     assert (rescale.state, rescale.over, rescale.begun, rescale.closed) == (RescaleState.DONE, True, False, False)
 
 
@@ -136,7 +136,7 @@ def test_a_table_that_is_emptied_or_copied_again_meanwhile_begins_anew(incarnati
     assert step(rescale, incarnation=None) is None
 
 
-def test_an_epoch_of_an_older_driver_in_place_of_the_offered_one_begins_it_anew() -> None:
+def test_an_offer_that_was_dropped_or_lost_begins_it_anew() -> None:
     rescale = begun()
     step(rescale)
     rescale.saw(table())
@@ -145,7 +145,7 @@ def test_an_epoch_of_an_older_driver_in_place_of_the_offered_one_begins_it_anew(
     step(rescale, at_rest=True)
     rescale.took()
     assert step(rescale, incarnation=None) is None, "an intent may name the files"
-    rescale.ended(buckets=2)
+    rescale.ended(won=False)
     assert step(rescale) == DiscardAll(())
 
 

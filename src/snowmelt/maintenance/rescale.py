@@ -61,7 +61,7 @@ class RescaleTrigger(Enum):
     NONE_LEFT = "all is rewritten"
     TAKEN = "it is offered"
     DONE = "the table has the number"
-    LOST = "an older driver's epoch was first"
+    LOST = "its epoch was dropped"
     CHANGED = "what was rewritten is not the table's any more"
     FAILED = "it failed"
     DISCARDED = "what was staged is deleted"
@@ -237,9 +237,9 @@ class Rescale:
         self._asked = False
         self._move(_T.TAKEN)
 
-    def ended(self, *, buckets: int) -> None:
-        """The epoch that was offered, or an older driver's in its place, is done. The table has this number of buckets."""
-        self._move(_T.DONE if buckets == self.request.buckets else _T.LOST)
+    def ended(self, *, won: bool) -> None:
+        """No epoch is under way any more. `won`: the one that was offered is done. Otherwise no intent will ever name what was staged."""
+        self._move(_T.DONE if won else _T.LOST)
 
     def failed(self, why: str) -> None:
         """The step that was asked for; nothing came of it."""

@@ -76,9 +76,10 @@ class Committing:
         if refused:
             log.warning("what a log job brought is dropped and planned again", extra={"epoch": plan.epoch, "why": refused})
             return
+        job.identity = f"{plan.generation}-{nonce}"
         self._rescales = job.rescaled is not None
         adopted = (self._chunks.staged(fact.nonce).rows for fact in plan.facts if isinstance(fact, Adopted))
-        self._spread = (f"{plan.generation}-{nonce}", self._spread_of(job))
+        self._spread = (job.identity, self._spread_of(job))
         self._rows_offered = sum(answer.rows for answer in answers) + sum(adopted)
 
     def _spread_of(self, job: LogJob) -> Spread:

@@ -38,6 +38,8 @@ class LogJob:
     answers: list[LogAnswer] = field(default_factory=list)
     rescaled: Rescaled | None = None
     """What the epoch does besides."""
+    identity: str = ""
+    """Of the intent that was offered of it. Empty: none was."""
 
 
 class LogLane:
@@ -81,13 +83,13 @@ class LogLane:
         job, self.staged = self.staged, None
         return job
 
-    def start(self, plan: EpochPlan, rescaled: Rescaled | None = None) -> None:
+    def start(self, plan: EpochPlan, rescaled: Rescaled | None = None) -> LogJob:
         tasks = self._tasks_of(plan)
         job = LogJob(plan, len(tasks), rescaled=rescaled)
         if not tasks:
             # Nothing of the log is in it: an epoch of facts and chunks needs no tasks.
             self.staged = job
-            return
+            return job
         self.running = job
 
         def done(answers: list[LogAnswer]) -> None:
@@ -98,6 +100,7 @@ class LogLane:
             job.answers, self.running, self.staged, self.failed_at = answers, None, job, None
 
         self._jobs.submit(Lane.LOG, self._place, tasks, run_log, done, lambda error: self._failed(plan, error))
+        return job
 
     def _failed(self, plan: EpochPlan, error: SnowmeltError) -> None:
         self.running = None

@@ -20,6 +20,7 @@ from snowmelt.commit.requests import OperatorAnswer, OperatorRequest
 from snowmelt.driving.entries import Rescaled
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.failpoints import RESCALE_DONE, RESCALE_STAGED, reach
+from snowmelt.engine.loop.log_lane import LogJob
 from snowmelt.engine.loop.planner import Planner
 from snowmelt.engine.loop.requests import Inbox
 from snowmelt.engine.loop.resources import Resources
@@ -72,6 +73,8 @@ class Rescales:
         self._slots = resources.maintenance_slots
         self._number = 0
         self._now: Rescale | None = None
+        self._job: LogJob | None = None
+        """Of the epoch that was planned last."""
         self._not_before = 0.0
 
     @property
@@ -89,7 +92,7 @@ class Rescales:
             return
         rescale = self._now
         if rescale.state is RescaleState.OFFERED and at_rest:
-            rescale.ended(buckets=self._buckets_of(rescale.request.target))
+            rescale.ended(won=self._won(rescale.request.target))
         if time.monotonic() >= self._not_before:
             table = self._table(rescale.request.target)
             live = None if table is None or table.phase is not TablePhase.RELEASED else table.incarnation.number
@@ -125,12 +128,10 @@ class Rescales:
                 refused = str(error)
         self._answer(number, request, refused=refused)
 
-    def _buckets_of(self, target: str) -> int:
-        """0: that can't be told, and what is wrong is its writers' to find."""
-        try:
-            return self._lake.describe(target).buckets
-        except SnowmeltError:
-            return 0
+    def _won(self, target: str) -> bool:
+        """By the ledger alone: another program may have changed the table since, and its files must not go for that."""
+        identity = present(self._job, "an epoch that rescales a table was not planned").identity
+        return bool(identity) and self._ledger.last_commits.get(target) == identity
 
     def _table(self, target: str) -> Table | None:
         resting = (TablePhase.SET_ASIDE, TablePhase.GONE)
@@ -167,7 +168,8 @@ class Rescales:
         target = rescale.request.target
         source = present(self._table(target), "a table that is rescaled is gone").incarnation.table
         one = Rescaled(table=source, target=target, buckets=rescale.request.buckets, snapshot=snapshot, staged=staged)
-        if not self._planner.plan_rescale(one):
+        self._job = self._planner.plan_rescale(one)
+        if self._job is None:
             rescale.failed("a statement about the table comes first")
             return
         rescale.took()
