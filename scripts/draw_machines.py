@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 
 from snowmelt.commit.coordinator import STAGES, Stage
-from snowmelt.maintenance import lane
+from snowmelt.maintenance import lane, rescale
 from snowmelt.planning.tables import CHUNK_LIFE, TABLE_LIFE, ChunkState, TablePhase
 from snowmelt.tiering import leases, rounds
 
@@ -42,6 +42,7 @@ MACHINES: Mapping[str, Machine] = {
     "STAGES": Machine(Stage, STAGES),
     "ROUND": Machine(rounds.RoundState, rounds.ROUND),
     "LANE": Machine(lane.LaneState, lane.LANE),
+    "RESCALE": Machine(rescale.RescaleState, rescale.RESCALE),
     "LEASE_LIFE": Machine(leases.LeasePhase, leases.LEASE_LIFE),
 }
 

@@ -10,17 +10,21 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snowmelt.commit.ledger import Ledger
 from snowmelt.databases.contract import Database
 from snowmelt.databases.contract.findings import NO_KEY, Finding, Level, TableFinding, gravest_first
 from snowmelt.databases.contract.tables import TableShape, Wanted
 from snowmelt.engine.driver.discovery import patterns
 from snowmelt.engine.driver.routes import SAME_NAME, Route, Router, assign_targets, check_goes_on
+from snowmelt.errors import SnowmeltError
 from snowmelt.model.patterns import TablePredicate, match_tables
 from snowmelt.model.table import SYSTEM_COLUMNS, TableId
+from snowmelt.planning.tables import TablePhase
 from snowmelt.sinks.registry import wrong_name
 
 if TYPE_CHECKING:
@@ -119,6 +123,7 @@ def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflig
         remedy = "check its spelling; of several routes that match a table the first wins"
         findings.append(Finding("no-route", Level.WARNING, f"no table takes the route of {route.source}", remedy))
     findings += _folders(config)
+    findings += _buckets(config, ledger) if target is None else []
     return replace(looked, findings=gravest_first(findings), targets={table: target.name for table, target in targets.items()})
 
 
@@ -170,6 +175,32 @@ def _unmatched(
             # One that is away may come back.
             findings.append(Finding("no-table", Level.WARNING if begun else Level.ERROR, f"no table matches {pattern}", remedy))
     return findings
+
+
+def _buckets(config: PipelineConfig, ledger: Ledger) -> list[Finding]:
+    """Tables that do not have as many buckets as new ones get. What can't be read is found by the run."""
+    from snowmelt.engine.loop.resources import open_lake
+
+    resting = (TablePhase.SET_ASIDE, TablePhase.GONE)
+    sources = {table.target: table.incarnation.table for table in ledger.tables if table.keyed and table.phase not in resting}
+    if not sources:
+        return []
+    settings = config.to_settings()
+    lake = open_lake(settings)
+
+    def differs(target: str) -> bool:
+        try:
+            return lake.describe(target).buckets != settings.sink.buckets
+        except SnowmeltError:
+            return False
+
+    with ThreadPoolExecutor(lake.at_once) as pool:
+        others = [target for target, found in zip(sources, pool.map(differs, sources), strict=True) if found]
+    if not others:
+        return []
+    fact = f"lake tables keep another number of buckets than buckets: {settings.sink.buckets}, which is for new tables"
+    remedy = f"`snowmelt rescale pipeline.yaml {others[0]} --buckets {settings.sink.buckets}` changes one"
+    return [TableFinding("buckets", Level.WARNING, fact, remedy, tuple(sources[target] for target in others))]
 
 
 def _folders(config: PipelineConfig) -> list[Finding]:

@@ -307,3 +307,18 @@ def test_a_sink_that_says_that_it_tags_gives_a_name_once(kind: Kind) -> None:
     for snapshot, mark in ((second, "1-another"), (second + 1, "1-a1")):
         with pytest.raises(SourceDrift, match="a lake snapshot that was to be tagged is gone"):
             sink.tag(kind.target, "2026-11-19", snapshot, mark)
+
+
+def test_a_sink_that_changes_the_number_of_buckets_says_how_and_touches_nothing(kind: Kind) -> None:
+    sink = kind.made()
+    kind.bring(sink, 1, (1, "a"))
+    before = sink.describe(kind.target)
+    try:
+        change = sink.rescale(kind.target, 5)
+    except InvalidConfig:
+        assert sink.describe(kind.target) == before
+        return
+    assert change is not None
+    assert (change.expected, change.schema) == (before.schema, before.schema + 1)
+    assert sink.rescale(kind.target, 2) is None
+    assert sink.describe(kind.target) == before

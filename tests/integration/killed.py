@@ -117,10 +117,14 @@ class PipelineProcess:
         arguments = [str(described), str(folder), master]
         self._process = Forked("tests.integration.pipeline_process", arguments, environment=environment, log=self.log)
 
+    def arm(self, failpoint: str) -> None:
+        """The next process that reaches it dies. Twice is fine."""
+        self._died[failpoint].parent.mkdir(exist_ok=True)
+
     def die_at(self, *failpoints: str) -> None:
         """Returns when somebody has died at each of them."""
         for failpoint in failpoints:
-            self._died[failpoint].parent.mkdir()
+            self.arm(failpoint)
         for failpoint in failpoints:
             self.wait_for(self._died[failpoint])
 

@@ -158,7 +158,9 @@ def test_a_table_that_cant_go_on_is_set_aside_and_comes_back(
         assert lake_rows(tmp_path, "ods.shop_healthy") == source_rows(server, "shop.healthy")
     told = {one.source.removeprefix("shop."): one.aside for one in read_status(wanted).tables if one.aside is not None}
     assert told == found
-    kept = [record for record in caplog.records if record.msg == "a lake table keeps the number of buckets that it was made with"]
+    kept = [
+        record for record in caplog.records if record.msg == "a lake table keeps its number of buckets until `snowmelt rescale` changes it"
+    ]
     assert any(record.target == "ods.shop_healthy" and record.levelno == logging.WARNING for record in kept)  # type: ignore[attr-defined]
 
     # One that nobody asks for stays aside, one is excluded, one is dropped in the source; all others come back.

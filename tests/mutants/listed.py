@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants import Mutant, commit, ground, heart, leases, maintenance, notices, recovery, release, runs, truth, upkeep
+from tests.mutants import Mutant, commit, ground, heart, leases, maintenance, notices, recovery, release, rescale, runs, truth, upkeep
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *release.MUTANTS,
@@ -18,4 +18,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *ground.MUTANTS,
     *upkeep.MUTANTS,
     *runs.MUTANTS,
+    *rescale.MUTANTS,
 )

@@ -17,6 +17,7 @@ NOT_SEEN: Final[dict[str, str]] = {
     "H12": "the epochs are shorter, and each is right; that there are more of them costs time, of which the world has none",
     "H13": "the epochs are shorter, and each is right; that there are more of them costs time, of which the world has none",
     "M142": "newer runs are rewritten later, which costs reads, of which the world has no count",
+    "M151": "a second guard: a publish gives up where an output is gone, and too little comes between that look and the create",
     "M143": "a second guard: `publishing.misplaced` gives such a rewrite up",
     "M144": "what begins too early is given up at its publish; that it was in vain costs time, of which the world has none",
     "M145": "a second guard: `publishing.misplaced` gives a rewrite up whose inputs an epoch has emptied",
@@ -26,6 +27,9 @@ NOT_SEEN: Final[dict[str, str]] = {
     "U7": "a second guard: `compaction.plan_merge` gives the output a level that no other run has",
     "U9": "a second guard: `expiry.plan_expiry` chooses no snapshot that is our newest",
     "U10": "nobody reads what a consumer holds; drivers find what they ask for in our newest snapshot, which stays",
+    "U26": "drivers of the simulated world rescale no table",
+    "U31": "drivers of the simulated world are asked for nothing",
+    "U33": "drivers of the simulated world are asked for nothing",
 }
 """Mutants of it that change nothing in the simulated world, by their ids, and why not. Their own tests hold them."""
 

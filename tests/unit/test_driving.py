@@ -15,7 +15,7 @@ from snowmelt.commit.records import Committed, Entry, Intent, Reshape, Staged
 from snowmelt.commit.summary import summarise
 from snowmelt.driving.boot import CheckTargets, FindStart, Inspect, MakeHead, TakeGeneration, boot
 from snowmelt.driving.committing import CommitEntries, Learn, StagedJob, TellListeners, WinIntent, offer, step
-from snowmelt.driving.entries import Describe, Emptied, LogReport, TargetNow, build, emptied_by, targets_of
+from snowmelt.driving.entries import Describe, Emptied, LogReport, Rescaled, TargetNow, build, emptied_by, targets_of
 from snowmelt.driving.letting_go import (
     AskUnderWay,
     DeleteFiles,
@@ -37,7 +37,7 @@ from snowmelt.driving.letting_go import (
 )
 from snowmelt.driving.loading import load, take_over_log
 from snowmelt.driving.steps import Get, Machines, Newest, NewestGeneration, Put, Request, Trim, UnderWay, perform
-from snowmelt.errors import Corrupt, Fenced, SourceDrift, Unavailable
+from snowmelt.errors import Corrupt, Fenced, InvariantBroken, SourceDrift, Unavailable
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import EpochPlan
@@ -258,6 +258,7 @@ def described(request: Describe) -> dict[str, TargetNow]:
     found = {}
     for target, work in request.works.items():
         change = None if work.schema in (None, 1) else Reshape(1, 2, b"columns")
+        change = change if work.buckets in (None, 4) else Reshape(1, 2, b"buckets")
         found[target] = TargetNow(uuid="u", buckets=4, schema=1, base=7, preface=(b"p",), change=change)
     return found
 
@@ -321,6 +322,28 @@ class TestEntries:
         both = perform(build(plan(Reshaped(ORDERS, 12, 3), Reshaped(LOGINS, 12, 1)), known(), {}.__getitem__, []), shell.act)
         assert [(one.target, one.new_schema, one.shape) for one in both] == [("ods.orders", 2, b"columns")]
 
+    def test_a_rescale_takes_out_what_the_table_has_and_brings_it_anew_and_changes_the_schema(self) -> None:
+        shell = Shell({Describe: described})
+        (entry,) = perform(build(plan(), known("ods.orders"), {}.__getitem__, [], rescaled()), shell.act)
+        assert (entry.target, entry.empties, entry.files, entry.messages) == (
+            "ods.orders",
+            ("shop.orders",),
+            ("a", "b"),
+            (b"p", b"1", b"2"),
+        )
+        assert (entry.buckets, entry.schema, entry.new_schema, entry.shape) == (4, 1, 2, b"buckets")
+        (empty,) = perform(build(plan(), known(), {}.__getitem__, [], replace(rescaled(), snapshot=0, staged=())), shell.act)
+        assert (empty.empties, empty.files, empty.new_schema) == ((), (), 2)
+
+    def test_a_rescale_shares_its_epoch_with_no_other_change_of_the_table(self) -> None:
+        with pytest.raises(InvariantBroken, match="rescales a table and changes it besides"):
+            perform(build(plan(Truncated(ORDERS, 12)), known(), {}.__getitem__, [], rescaled()), Shell({Describe: described}).act)
+
+
+def rescaled() -> Rescaled:
+    parts = (Staged(("a",), (b"1",), 1), Staged(("b",), (b"2",), 1))
+    return Rescaled(table=ORDERS.table, target="ods.orders", buckets=8, snapshot=7, staged=parts)
+
 
 class TestCommitting:
     def offered(self, shell: Shell, job: StagedJob, generation: int = 1) -> tuple[Machines, str]:
@@ -338,6 +361,14 @@ class TestCommitting:
         machines, why = self.offered(Shell(), StagedJob(replace(plan(), follows="another"), 1, [report(0)]))
         assert why == "another intent was won meanwhile"
         assert machines.commit.next_step() is None
+
+    @pytest.mark.parametrize(("change", "why"), [({}, ""), ({"snapshot": 6}, "changed while"), ({"buckets": 4}, "changed while")])
+    def test_a_rescale_of_rows_that_the_table_has_no_more_is_dropped(self, change: dict[str, int], why: str) -> None:
+        job = StagedJob(plan(), 0, [], replace(rescaled(), **change))
+        machines, refused = self.offered(Shell(), job)
+        assert why in refused
+        assert bool(refused) == bool(why)
+        assert (machines.commit.next_step() is None) == bool(why)
 
     def test_from_the_offer_to_done_and_what_goes_with_each_step(self) -> None:
         shell = Shell()

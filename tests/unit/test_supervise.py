@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import signal
@@ -156,6 +157,14 @@ def test_ctrl_c_during_a_pause_ends_the_run_without_a_new_driver() -> None:
 def test_until_current_ends_when_the_lake_is_current_and_says_where_it_is() -> None:
     last, watcher, _ = drive(FakeDriver(5))
     assert watcher.seen[-1] == last.epoch
+
+
+def test_what_a_command_waits_for_ends_its_run() -> None:
+    driver = FakeDriver()
+    answers = iter([False, False, True])
+    watcher, clock = Written(), itertools.count()
+    supervise(lambda: driver, watcher, Asked(), ended=lambda: next(answers), clock=lambda: float(next(clock)))
+    assert next(answers, "all were asked") == "all were asked"
 
 
 def test_the_first_ctrl_c_lets_the_epoch_end_and_the_second_does_not_wait() -> None:

@@ -19,6 +19,7 @@ from snowmelt.cli.fluss import fluss
 from snowmelt.cli.maintain import maintain
 from snowmelt.cli.output import print_warning
 from snowmelt.cli.relay import relay
+from snowmelt.cli.rescale import rescale
 from snowmelt.cli.run import run
 from snowmelt.cli.status import status
 from snowmelt.cli.tier import tier
@@ -69,6 +70,7 @@ for _command, _line in (
     (verify, "Compare tables of the database with the lake."),
     (status, "Show whether a pipeline runs, its progress, its last error."),
     (maintain, "Compact lake tables, expire snapshots, delete orphans."),
+    (rescale, "Give a lake table another number of buckets."),
     (demo, "Show a pipeline under load, killed, restarted and verified."),
 ):
     app.command(short_help=_line)(_command)

@@ -7,11 +7,12 @@ number proves that this can't happen any more:
 - a file of a chunk, of this driver: the read was given back, or the chunk was adopted from another read;
 - a file of an older driver: an intent of a newer driver exists, so the older one can't win an intent.
 
-No intent names the file of a rewrite (`maintenance`). It is published by the driver that launched the rewrite, and it may be deleted when
-that can't happen any more:
+The file of a rewrite (`maintenance`) is published by the driver that launched the rewrite. If it is of another number of buckets
+(`maintenance.rescale`), an intent of that driver names it instead. It may be deleted when that can't happen any more:
 
 - of this driver: the rewrite is over, so it was published or given up for good. Until the answer to a publish is known, it is not over;
-- of an older driver: a newer one has committed to the table, on which the older one's publish gives up.
+- of an older driver: a newer one has committed to the table, on which the older one's publish gives up. So an intent of the newer one
+  exists, and the older one can't win any.
 
 Whether it was published is asked of the lake last, as for all staged files: what a snapshot refers to stays.
 

@@ -153,7 +153,7 @@ class StagedFor(Enum):
     CHUNK = "c"
     """Its adoption, by any later epoch."""
     REWRITE = "r"
-    """To take the place of files that the table has (`maintenance`). No intent ever names it."""
+    """To take the place of files that the table has (`maintenance`). An intent names it only if it is of another number of buckets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from snowmelt.commit.coordinator import (
     TableCommitted,
 )
 from snowmelt.commit.records import Committed, Entry, Intent, Staged, intent_of
-from snowmelt.driving.entries import LogReport, build
+from snowmelt.driving.entries import LogReport, Rescaled, build
 from snowmelt.driving.letting_go import let_go
 from snowmelt.driving.steps import DONES, INTENTS, Get, Machines, NewestGeneration, Put, Request, Steps
 from snowmelt.planning.epochs import EpochPlan
@@ -87,6 +87,7 @@ class StagedJob:
     plan: EpochPlan
     writers: int
     reports: Sequence[LogReport]
+    rescaled: Rescaled | None = None
 
 
 def offer(machines: Machines, job: StagedJob, staged: Callable[[str], Staged], *, nonce: str, now_ms: int) -> Steps[str]:
@@ -96,10 +97,17 @@ def offer(machines: Machines, job: StagedJob, staged: Callable[[str], Staged], *
     refused = refusal(plan, [report.message for report in job.reports], writers=job.writers, tables=ledger.tables)
     if refused is not None:
         return refused
-    entries = yield from build(plan, ledger, staged, job.reports)
+    entries = yield from build(plan, ledger, staged, job.reports, job.rescaled)
+    if job.rescaled is not None and not _still(job.rescaled, entries):
+        return "a lake table changed while its number of buckets was"
     time_ms, segment = relay.committed_by(plan.upto, now_ms), relay.number_at(plan.upto)
     intent = intent_of(plan, nonce=nonce, time_ms=time_ms, entries=entries, segment=segment)
     return "" if machines.commit.offer(intent, plan.follows) else "another intent was won meanwhile"
+
+
+def _still(rescaled: Rescaled, entries: Sequence[Entry]) -> bool:
+    """Whether the entries take out of a table the very rows that were staged anew."""
+    return any(entry.target == rescaled.target and entry.base == rescaled.snapshot and entry.new_schema is not None for entry in entries)
 
 
 def step(machines: Machines, leftovers: Leftovers) -> Steps[bool]:

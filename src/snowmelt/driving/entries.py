@@ -6,6 +6,7 @@ Laws:
 - A change of columns comes after everything else of its epoch. Whether the lake can hold it is checked before any task starts.
 - A lake table whose source is set aside does not change.
 - Files of chunks come first, then those of the log by range: a streaming reader of the lake sees them in this order.
+- An entry that gives a table another number of buckets takes out all its files and brings the same rows anew, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,12 +18,24 @@ from snowmelt.commit.checks import Message
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Reshape, Staged
 from snowmelt.driving.steps import Request, Steps
-from snowmelt.errors import SourceDrift
+from snowmelt.errors import SourceDrift, check
 from snowmelt.model.numbers import LogOffset
 from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import EpochPlan
 from snowmelt.planning.facts import Adopted, Found, Reborn, Reshaped, Truncated
 from snowmelt.relay.retention import Relay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescaled:
+    """All rows of a lake table, staged by another number of buckets (`maintenance.rescale`)."""
+
+    table: TableId
+    target: str
+    buckets: int
+    snapshot: int
+    """The table's newest one, whose rows they are; 0: it has none."""
+    staged: tuple[Staged, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +49,8 @@ class TargetWork:
     """The number of its source's shape from now on."""
     anew: bool = False
     """This epoch removes all rows that the lake has, so old files need not be read with the new columns."""
+    buckets: int | None = None
+    """The number of buckets from now on; None: as before."""
     files: list[str] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
 
@@ -80,8 +95,15 @@ class Describe(Request[Mapping[str, TargetNow]]):
     works: Mapping[str, TargetWork]
 
 
-def build(plan: EpochPlan, ledger: Ledger, staged: Callable[[str], Staged], reports: Iterable[LogReport]) -> Steps[tuple[Entry, ...]]:
-    """The entries of a plan. `staged`: the files of the read with a nonce. `reports`: of its log job, in any order."""
+def build(
+    plan: EpochPlan,
+    ledger: Ledger,
+    staged: Callable[[str], Staged],
+    reports: Iterable[LogReport],
+    rescaled: Rescaled | None = None,
+) -> Steps[tuple[Entry, ...]]:
+    """The entries of a plan. `staged`: the files of the read with a nonce. `reports`: of its log job, in any order. `rescaled`: what it
+    does besides, to a table that it brings nothing else."""
     work = targets_of(plan, ledger)
     for fact in plan.facts:
         if isinstance(fact, Adopted):
@@ -94,6 +116,9 @@ def build(plan: EpochPlan, ledger: Ledger, staged: Callable[[str], Staged], repo
             work.setdefault(file.target, TargetWork(table=sources[file.target])).files.append(file.name)
         for target, messages in report.messages.items():
             work.setdefault(target, TargetWork(table=sources[target])).messages += messages
+    if rescaled is not None:
+        check(rescaled.target not in work, "an epoch rescales a table and changes it besides", rescaled.target)
+        work[rescaled.target] = _rescale(rescaled)
     now = (yield from Describe(work)) if work else {}
     entries = (_entry(ledger, target, work[target], now[target]) for target in sorted(work))
     return tuple(entry for entry in entries if entry.files or entry.empties or entry.new_schema is not None)
@@ -146,6 +171,16 @@ def _of(work: dict[str, TargetWork], ledger: Ledger, name: TableId) -> TargetWor
     if table is None:
         raise SourceDrift("a table that is not known changes", detail=str(name))
     return work.setdefault(table.target, TargetWork(table=name, keyed=table.keyed))
+
+
+def _rescale(rescaled: Rescaled) -> TargetWork:
+    return TargetWork(
+        table=rescaled.table,
+        empties=(str(rescaled.table),) if rescaled.snapshot else (),
+        buckets=rescaled.buckets,
+        files=[name for one in rescaled.staged for name in one.files],
+        messages=[message for one in rescaled.staged for message in one.messages],
+    )
 
 
 def _begin_anew(one: TargetWork, name: TableId, schema: int, *, holds: bool) -> None:

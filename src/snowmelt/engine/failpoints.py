@@ -37,6 +37,12 @@ SEARCH_BEGUN: Final = "search-begun"
 ORPHANS_FOUND: Final = "orphans-found"
 ORPHANS_GOING: Final = "orphans-going"
 
+RESCALE_WRITTEN: Final = "rescale-written"
+RESCALE_STAGED: Final = "rescale-staged"
+RESCALE_DECIDED: Final = "rescale-decided"
+RESCALE_COMMITTED: Final = "rescale-committed"
+RESCALE_DONE: Final = "rescale-done"
+
 SPLIT_READ: Final = "split-read"
 SPLITS_STAGED: Final = "splits-staged"
 OFFSETS_PREPARED: Final = "offsets-prepared"
@@ -59,6 +65,8 @@ OF_MAINTENANCE: Final = (
 """In the order of a round; at the first a worker dies."""
 OF_SEARCHES: Final = (SEARCH_BEGUN, ORPHANS_FOUND, ORPHANS_GOING)
 """In the order of a search for orphans; at the first the driver dies, at the others a worker."""
+OF_RESCALE: Final = (RESCALE_WRITTEN, RESCALE_STAGED, RESCALE_DECIDED, RESCALE_COMMITTED, RESCALE_DONE)
+"""In the order in which a rescale reaches them; at the first a worker dies."""
 OF_TIERING: Final = (SPLIT_READ, SPLITS_STAGED, OFFSETS_PREPARED, LAKE_COMMITTED, FLUSS_TOLD)
 """In the order of a round; at the first a worker dies."""
 _EXECUTOR: Final = "@executor"

@@ -98,6 +98,11 @@ class Sink(Protocol):
         """What has to change so that a table has a source's columns. Touches nothing. `SourceDrift`: that can't be."""
         ...
 
+    def rescale(self, target: str, buckets: int) -> Reshape | None:
+        """What has to change so that a table has this number of buckets; None: nothing. Touches nothing. The entry of it empties the table
+        and brings all rows of its base anew. `InvalidConfig`: that can't be."""
+        ...
+
     def check_start(self, target: str, ledger: Ledger) -> None:
         """Before a driver's first step: the table must not know more than the store. `SourceDrift`."""
         ...

@@ -58,6 +58,11 @@ class Maintenance(Protocol):
         `Unavailable`: an input is gone, or has newer columns than `work` was planned with."""
         ...
 
+    def redistribute(self, work: Rewrite, buckets: int, prefix: str) -> Staged:
+        """In a task: as `rewrite`, but the new files are of as many buckets, by the keys of their rows. They are true once an intent names
+        them, with `Sink.rescale`. `work.level` is that of output whose keys no other output can have."""
+        ...
+
     def publish(self, work: Sequence[Rewrite], staged: Sequence[Staged], *, generation: GenerationNumber) -> int | GivenUp:
         """Put the outputs in place of the inputs, in one snapshot on top of whatever is newest; the snapshot's number. All rewrites are of
         one table. Gives up if an input is not in the newest snapshot any more, if the table is another one, or if a driver of a newer

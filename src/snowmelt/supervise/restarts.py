@@ -73,14 +73,15 @@ def supervise(
     asked: threading.Event,
     *,
     until_current: bool = False,
+    ended: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
-    """Run drivers until the lake is current, a user asks for the end, or an error that a new driver does not heal."""
+    """Run drivers until the lake is current, `ended` says so, a user asks for the end, or an error that a new driver does not heal."""
     tries = epoch = 0
     while not asked.is_set():
         driver = make()
         try:
-            driver.run(_look_and_decide(watcher, asked, until_current, clock))
+            driver.run(_look_and_decide(watcher, asked, lambda driver: ended() or (until_current and driver.caught_up()), clock))
         except SparkGone:
             # A new driver would need a new session, and this process had one.
             raise
@@ -99,7 +100,9 @@ def supervise(
     return Progress()
 
 
-def _look_and_decide(watcher: Watcher, asked: threading.Event, until_current: bool, clock: Callable[[], float]) -> Callable[[Driver], bool]:
+def _look_and_decide(
+    watcher: Watcher, asked: threading.Event, over: Callable[[Driver], bool], clock: Callable[[], float]
+) -> Callable[[Driver], bool]:
     due, told = 0.0, False
 
     def until(driver: Driver) -> bool:
@@ -112,7 +115,7 @@ def _look_and_decide(watcher: Watcher, asked: threading.Event, until_current: bo
             return False
         due = clock() + LOOK_S
         watcher.look(driver.progress)
-        return until_current and driver.caught_up()
+        return over(driver)
 
     return until
 

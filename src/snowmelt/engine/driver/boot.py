@@ -38,7 +38,9 @@ from snowmelt.engine.loop.letting_go import Holders, LettingGo
 from snowmelt.engine.loop.log_lane import LogLane
 from snowmelt.engine.loop.planner import Planner
 from snowmelt.engine.loop.proposals import Proposals
+from snowmelt.engine.loop.requests import Inbox
 from snowmelt.engine.loop.resources import TURN_S, Resources
+from snowmelt.engine.maintenance.rescales import Rescales
 from snowmelt.engine.maintenance.upkeep import Upkeep
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Lane, has_executors, is_gone, raise_gone, slots_of
@@ -282,7 +284,7 @@ def check_lake(resources: Resources, ledger: Ledger, catalogue: Catalogue, fitne
 
 
 def _tell_of_buckets(resources: Resources, target: str, needed: Mapping[str, Table]) -> None:
-    """Warn about a table whose number of buckets differs from the settings: the number is fixed when a table is made."""
+    """Warn about a table whose number of buckets differs from the settings: `snowmelt rescale` alone changes it."""
     settings = resources.settings
     if target in needed and needed[target].keyed and settings.sink.fluss is None:
         try:
@@ -291,7 +293,7 @@ def _tell_of_buckets(resources: Resources, target: str, needed: Mapping[str, Tab
             raise needed[target].incarnation.table.stuck(error.fact, detail=error.detail, hint=error.hint) from error
         if has != settings.sink.buckets:
             extra = {"target": target, "has": has, "buckets": settings.sink.buckets}
-            log.warning("a lake table keeps the number of buckets that it was made with", extra=extra)
+            log.warning("a lake table keeps its number of buckets until `snowmelt rescale` changes it", extra=extra)
 
 
 # ---- putting it together
@@ -329,6 +331,7 @@ def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -
     ending.callback(upkeep.close)
     holders = Holders(splitter=splitter, retries=retries, discovery=discovery, proposals=proposals, upkeep=upkeep)
     letting_go = LettingGo(resources, known, machines, keeper, chunks, lane, cleaner, holders)
+    planner = Planner(resources.settings, known, machines.commit, proposals, chunks, entries, lane)
     driver = DriverLoop(
         resources=resources,
         known=known,
@@ -338,9 +341,10 @@ def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -
         proposals=proposals,
         chunks=chunks,
         lane=lane,
-        planner=Planner(resources.settings, known, machines.commit, proposals, chunks, entries, lane),
+        planner=planner,
         committing=Committing(resources, known, machines, entries, chunks, cleaner, asides, letting_go),
         letting_go=letting_go,
+        rescales=_rescales(resources, known, planner, upkeep, cleaner, place),
         era=machines.relay.era if source.moved is None else source.moved.era,
     )
     resources.listening.remind(known.ledger)
@@ -356,6 +360,11 @@ def _upkeep(shell: _Shell, known: Knowledge, cleaner: Cleaner, place: TaskContex
         return found if found.enabled and resources.settings.sink.fluss is None else None
 
     return Upkeep(known.ledger, resources.jobs, place, cleaner, rules, slots=resources.maintenance_slots, wake=resources.awake.set)
+
+
+def _rescales(resources: Resources, known: Knowledge, planner: Planner, upkeep: Upkeep, cleaner: Cleaner, place: TaskContext) -> Rescales:
+    inbox = Inbox(resources.state.store, known.generation)
+    return Rescales(resources, known.ledger, place, inbox, planner, upkeep, cleaner)
 
 
 def _place(shell: _Shell) -> TaskContext:

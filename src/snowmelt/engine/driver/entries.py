@@ -64,6 +64,11 @@ class Entries:
                 detail=f"{one.empties[0]} into {target}",
                 hint="exclude it; or begin with a new state, and with another table for it",
             )
+        if one.buckets is not None:
+            try:
+                return self._lake.rescale(target, one.buckets)
+            except (SourceDrift, Corrupt) as error:
+                raise one.table.stuck(error.fact, detail=error.detail, hint=error.hint) from error
         if one.schema is None:
             return None
         shape = self._shapes.of(one.schema)

@@ -16,7 +16,7 @@ from snowmelt.driving.steps import Machines, NewestGeneration, Request, perform
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
 from snowmelt.engine.driver.entries import Entries
-from snowmelt.engine.failpoints import BEFORE_DONE, INTENT_WRITTEN, reach
+from snowmelt.engine.failpoints import BEFORE_DONE, INTENT_WRITTEN, RESCALE_COMMITTED, RESCALE_DECIDED, reach
 from snowmelt.engine.loop.fitness import Asides
 from snowmelt.engine.loop.knowledge import Knowledge
 from snowmelt.engine.loop.letting_go import LettingGo
@@ -55,13 +55,15 @@ class Committing:
         self.rows = 0
         """Brought into the lake by this driver."""
         self._rows_offered = 0
+        self._rescales = False
+        """Whether the intent that was offered last gives a table another number of buckets."""
         self._spread: tuple[str, Spread] = ("", {})
         """The identity of the intent that was offered last, and where its files are."""
 
     def offer(self, job: LogJob) -> None:
         """Make an intent of a job, if what it brought still counts."""
         plan, answers = job.plan, job.answers
-        staged = StagedJob(plan, job.tasks, [LogReport(answer.message, answer.messages) for answer in answers])
+        staged = StagedJob(plan, job.tasks, [LogReport(answer.message, answer.messages) for answer in answers], job.rescaled)
         now_ms = int(time.time() * 1000) + self._resources.clock.ahead_ms
         nonce = uuid.uuid4().hex
         offering = committing.offer(self._machines, staged, self._chunks.staged, nonce=nonce, now_ms=now_ms)
@@ -74,8 +76,10 @@ class Committing:
         if refused:
             log.warning("what a log job brought is dropped and planned again", extra={"epoch": plan.epoch, "why": refused})
             return
+        job.identity = f"{plan.generation}-{nonce}"
+        self._rescales = job.rescaled is not None
         adopted = (self._chunks.staged(fact.nonce).rows for fact in plan.facts if isinstance(fact, Adopted))
-        self._spread = (f"{plan.generation}-{nonce}", self._spread_of(job))
+        self._spread = (job.identity, self._spread_of(job))
         self._rows_offered = sum(answer.rows for answer in answers) + sum(adopted)
 
     def _spread_of(self, job: LogJob) -> Spread:
@@ -110,6 +114,8 @@ class Committing:
                 told = self._resources.listening.hear(step)
                 if step.intent.entries:
                     reach(BEFORE_DONE)
+                if self._rescales:
+                    reach(RESCALE_COMMITTED)
                 return told
             case Forget():
                 self.rows, self._rows_offered = self.rows + self._rows_offered, 0
@@ -129,3 +135,5 @@ class Committing:
                 self._known.shapes.found(fact.incarnation.table, fact.schema, self._known.ledger.upto)
         if learnt.ours and learnt.intent.entries:
             reach(INTENT_WRITTEN)
+            if self._rescales:
+                reach(RESCALE_DECIDED)

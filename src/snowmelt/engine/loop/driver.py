@@ -23,6 +23,7 @@ from snowmelt.engine.loop.log_lane import LogLane
 from snowmelt.engine.loop.planner import Planner
 from snowmelt.engine.loop.proposals import Proposals
 from snowmelt.engine.loop.resources import TURN_S, Resources
+from snowmelt.engine.maintenance.rescales import Rescales
 from snowmelt.engine.tasks.jobs import is_gone, raise_gone
 from snowmelt.errors import Fenced, Unavailable
 from snowmelt.model.numbers import BEGINNING, NO_EPOCH, EpochNumber, LogOffset
@@ -70,6 +71,7 @@ class DriverLoop:
     planner: Planner
     committing: Committing
     letting_go: LettingGo
+    rescales: Rescales
     era: int
     """Of the server that is captured."""
     _fence_due: float = 0.0
@@ -90,7 +92,9 @@ class DriverLoop:
             busy = True
         if not stopping:
             self.discovery.look()
-            self.planner.plan_if_due()
+            self.rescales.turn(at_rest=self.at_rest)
+            if not self.rescales.closed:
+                self.planner.plan_if_due()
             # While an epoch changes columns, no read begins: the lake may not have the columns of its rows yet. Nor while capture is
             # paused: the read would end far after the captured log, and keep all log in between from being released.
             if self.machines.commit.may_plan and not self.keeper.gauge.paused:

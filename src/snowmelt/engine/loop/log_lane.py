@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from snowmelt.commit.records import Staged
+from snowmelt.driving.entries import Rescaled
 from snowmelt.driving.sharing import divide
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.cleaning import Cleaner
@@ -35,6 +36,10 @@ class LogJob:
     plan: EpochPlan
     tasks: int
     answers: list[LogAnswer] = field(default_factory=list)
+    rescaled: Rescaled | None = None
+    """What the epoch does besides."""
+    identity: str = ""
+    """Of the intent that was offered of it. Empty: none was."""
 
 
 class LogLane:
@@ -78,13 +83,13 @@ class LogLane:
         job, self.staged = self.staged, None
         return job
 
-    def start(self, plan: EpochPlan) -> None:
+    def start(self, plan: EpochPlan, rescaled: Rescaled | None = None) -> LogJob:
         tasks = self._tasks_of(plan)
-        job = LogJob(plan, len(tasks))
+        job = LogJob(plan, len(tasks), rescaled=rescaled)
         if not tasks:
             # Nothing of the log is in it: an epoch of facts and chunks needs no tasks.
             self.staged = job
-            return
+            return job
         self.running = job
 
         def done(answers: list[LogAnswer]) -> None:
@@ -95,6 +100,7 @@ class LogLane:
             job.answers, self.running, self.staged, self.failed_at = answers, None, job, None
 
         self._jobs.submit(Lane.LOG, self._place, tasks, run_log, done, lambda error: self._failed(plan, error))
+        return job
 
     def _failed(self, plan: EpochPlan, error: SnowmeltError) -> None:
         self.running = None

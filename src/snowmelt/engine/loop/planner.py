@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterable
 
 from snowmelt.commit.coordinator import Coordinator
+from snowmelt.driving.entries import Rescaled
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.entries import Entries
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.loop.knowledge import Knowledge
-from snowmelt.engine.loop.log_lane import LogLane
+from snowmelt.engine.loop.log_lane import LogJob, LogLane
 from snowmelt.engine.loop.proposals import Proposals
 from snowmelt.errors import check
 from snowmelt.model.numbers import EpochNumber, LogOffset
@@ -65,6 +66,17 @@ class Planner:
             return
         self._planned_at = time.monotonic()
         self._lane.start(plan)
+
+    def plan_rescale(self, rescaled: Rescaled) -> LogJob | None:
+        """Plan an epoch that has nothing new of the log and gives a table another number of buckets. No epoch is under way. None: it
+        would change the table besides."""
+        check(self._lane.idle and self._machine.may_plan, "an epoch is planned beside another one", rescaled.target)
+        plan = self._plan(self._known.ledger.upto, ())
+        if any(fact.incarnation.table == rescaled.table for fact in plan.facts):
+            return None
+        for fact in plan.given_back:
+            self._known.ledger.tables.apply(fact)
+        return self._lane.start(plan, rescaled)
 
     def _is_due(self) -> bool:
         """Whether an epoch is due by the clock, or because of statements: each may need an epoch, and everything after it waits. After a

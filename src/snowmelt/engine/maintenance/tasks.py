@@ -1,4 +1,4 @@
-"""Tasks of maintenance: one rewrites files of one bucket, one searches a table's folders for orphans."""
+"""Tasks of maintenance: one rewrites files of one bucket, one by another number of buckets, one searches a table's folders for orphans."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 
 from snowmelt.commit.cleaning import CleaningView, may_be_named
 from snowmelt.commit.records import Staged, StagedFor, StagedName
-from snowmelt.engine.failpoints import ORPHANS_FOUND, ORPHANS_GOING, REWRITE_WRITTEN, reach
+from snowmelt.engine.failpoints import ORPHANS_FOUND, ORPHANS_GOING, RESCALE_WRITTEN, REWRITE_WRITTEN, reach
 from snowmelt.engine.tasks.context import TaskContext
-from snowmelt.maintenance.files import Rewrite
+from snowmelt.maintenance.files import Rewrite, TableFiles
 from snowmelt.model.moment import TimeMs
 
 _AT_ONCE: Final = 1000
@@ -31,6 +31,31 @@ def run_rewrites(place: TaskContext, task: RewriteTask) -> list[Staged]:
         prefix = StagedName(place.generation, StagedFor.REWRITE, task.job, uuid.uuid4().hex, "")
         staged.append(care.rewrite(work, str(prefix)))
         reach(REWRITE_WRITTEN)
+    return staged
+
+
+@dataclass(frozen=True, slots=True)
+class LookTask:
+    target: str
+
+
+def run_look(place: TaskContext, task: LookTask) -> TableFiles:
+    place.check()
+    return place.maintenance().files(task.target)
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleTask:
+    work: Rewrite
+    buckets: int
+    job: int
+
+
+def run_rescale(place: TaskContext, task: RescaleTask) -> Staged:
+    place.check()
+    prefix = StagedName(place.generation, StagedFor.REWRITE, task.job, uuid.uuid4().hex, "")
+    staged = place.maintenance().redistribute(task.work, task.buckets, str(prefix))
+    reach(RESCALE_WRITTEN)
     return staged
 
 

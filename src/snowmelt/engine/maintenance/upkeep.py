@@ -80,6 +80,8 @@ class Upkeep:
         self._ended: queue.SimpleQueue[tuple[LaneOutcome, str]] = queue.SimpleQueue()
         self._busy = self._broken = False
         self._due = 0.0
+        self._resting = ""
+        """A lake table that is left alone for now."""
         self._intent = ledger.open
         threading.Thread(target=self._work, name="snowmelt-maintenance", daemon=True).start()
         self._take_tables()
@@ -123,7 +125,7 @@ class Upkeep:
         """As the ledger has them now."""
         resting = (TablePhase.SET_ASIDE, TablePhase.GONE)
         found = ((table.target, self._rules(table.incarnation.table)) for table in self._ledger.tables if table.phase not in resting)
-        wanted = {target: rules for target, rules in found if rules is not None}
+        wanted = {target: rules for target, rules in found if rules is not None and target != self._resting}
         self._lane.keep(wanted)
         # The lane may still be at work on one that is gone.
         self._of_targets = {table.target: table.rules for table in self._lane} | wanted
@@ -134,6 +136,13 @@ class Upkeep:
         for target in targets:
             if target in self._of_targets and target not in self._lane:
                 self._lane.add(target, self._of_targets[target], now_ms=_now_ms())
+
+    def rest(self, target: str) -> None:
+        """Leave a lake table alone from now on; a round that is under way ends first. Empty: none. Twice is fine."""
+        if target != self._resting:
+            self._resting = target
+            with self._alone():
+                self._take_tables()
 
     # ---- turns
 

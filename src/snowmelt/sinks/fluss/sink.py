@@ -250,6 +250,9 @@ class FlussSink:
 
         return (self._repeated(ask),)
 
+    def rescale(self, target: str, buckets: int) -> Reshape | None:
+        raise InvalidConfig("a table of Fluss keeps its number of buckets", detail=target)
+
     def reshape(
         self,
         target: str,

@@ -22,6 +22,8 @@ from snowmelt.errors import RECOPY, InvalidConfig, SourceDrift, check
 from snowmelt.model.table import SYSTEM_COLUMNS
 
 _PAIMON: Final = frozenset({"_sequence_number", "_value_kind", "_level", "_row_id", "rowkind"})
+BUCKET: Final = "bucket"
+"""The option that has the number of buckets."""
 _PAIMON_KEY: Final = "_key_"
 _DIGITS: Final = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 _EXACT: Final = frozenset(
@@ -125,6 +127,24 @@ def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], r
         partition_keys=old.partition_keys,
         primary_keys=list(key),
         options=SchemaManager._apply_rename_columns_to_options(dict(old.options), dict(renamed)),
+        comment=old.comment,
+    )
+
+
+def rescaled(old: Any, buckets: int) -> Any:
+    """The schema after `old` with another number of buckets; None: it has that number."""
+    from pypaimon.schema.table_schema import TableSchema
+
+    if int(old.options[BUCKET]) == buckets:
+        return None
+    return TableSchema(
+        version=old.version,
+        id=old.id + 1,
+        fields=old.fields,
+        highest_field_id=old.highest_field_id,
+        partition_keys=old.partition_keys,
+        primary_keys=old.primary_keys,
+        options={**old.options, BUCKET: str(buckets)},
         comment=old.comment,
     )
 

@@ -34,6 +34,7 @@ from snowmelt.errors import BEGIN_ANEW, InvalidConfig, OutcomeUnknown, SourceDri
 from snowmelt.model.table import SYSTEM_COLUMNS
 from snowmelt.sinks.contract import SEQUENCE, ReadShare, TargetState, target_columns
 from snowmelt.sinks.paimon import shape as paimon_shape
+from snowmelt.sinks.paimon.buckets import buckets_before, check_alone
 from snowmelt.sinks.paimon.fitting import fitting, fitting_found
 from snowmelt.sinks.paimon.folders import TableFolder
 from snowmelt.sinks.paimon.markers import marker_of, newest_marked, properties_of, sequence_max_of
@@ -235,6 +236,19 @@ class PaimonSink:
                 return None
             return Reshape(int(old.id), int(new.id), JSON.to_json(new, indent=2).encode())
 
+    def rescale(self, target: str, buckets: int) -> Reshape | None:
+        """What has to change so that a table has this number of buckets; None: nothing. Touches nothing. The entry that does it empties
+        the table and brings all its rows as files of this number of buckets."""
+        table = fitting(self.table(target))
+        with our_errors(target):
+            from pypaimon.common.json_util import JSON
+
+            if not table.primary_keys:
+                raise InvalidConfig("a table without a key has no buckets", detail=target)
+            old = table.schema_manager.latest()
+            new = paimon_shape.rescaled(old, buckets)
+            return None if new is None else Reshape(int(old.id), int(new.id), JSON.to_json(new, indent=2).encode())
+
     def newest_commit(self, target: str) -> tuple[LastCommit | None, int]:
         """Our newest commit that the table has, and the greatest `_seq` it says; for the check at the start."""
         table = self.table(target)
@@ -294,7 +308,7 @@ class PaimonSink:
         sequence_field = not table.primary_keys or table.options.options.to_map().get("sequence.field") == SEQUENCE
         return View(
             uuid=identity,
-            buckets=bucket_count(table),
+            buckets=buckets_before(table, entry),
             schema=int(table.table_schema.id),
             sequence_field=sequence_field,
             snapshot=newest,
@@ -317,6 +331,7 @@ class PaimonSink:
                     sync_folders(table, ["snapshot"] if verdict.snapshot else [])
                     _change_schema(table, entry)
                     return verdict.snapshot
+                check_alone(table, latest, entry)
                 self._hold(table, entry)
                 if not table.primary_keys:
                     _number(messages, verdict.on + 1)

@@ -14,6 +14,7 @@ from snowmelt.sinks.paimon.maintenance.expiry import Histories, expire
 from snowmelt.sinks.paimon.maintenance.files import maintainable, table_files
 from snowmelt.sinks.paimon.maintenance.orphans import delete_files, find_orphans
 from snowmelt.sinks.paimon.maintenance.publishing import publish_rewrites
+from snowmelt.sinks.paimon.maintenance.rescaling import redistribute
 from snowmelt.sinks.paimon.maintenance.rewriting import rewrite
 from snowmelt.sinks.paimon.table import identity_of, latest_snapshot, open_catalog, our_errors
 from snowmelt.sinks.warehouse import Warehouse
@@ -35,6 +36,11 @@ class PaimonMaintenance:
         table = self._table(work.target)
         with our_errors(work.target):
             return rewrite(table, work, prefix)
+
+    def redistribute(self, work: Rewrite, buckets: int, prefix: str) -> Staged:
+        table = self._table(work.target)
+        with our_errors(work.target):
+            return redistribute(table, work, buckets, prefix)
 
     def publish(self, work: Sequence[Rewrite], staged: Sequence[Staged], *, generation: GenerationNumber) -> int | GivenUp:
         target = work[0].target

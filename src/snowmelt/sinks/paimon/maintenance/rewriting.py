@@ -30,7 +30,7 @@ def rewrite(table: Any, work: Rewrite, prefix: str) -> Staged:
     from pypaimon.write.commit_message import CommitMessage
     from pypaimon.write.commit_message_serializer import serialize_commit_message
 
-    entries = _inputs(maintainable(table), work)
+    entries = inputs_of_work(maintainable(table), work)
     layout = layout_of(table, work.schema)
     files = [entry.file for entry in entries]
     read = partial(read_file, layout, work.partition, work.bucket)
@@ -60,7 +60,7 @@ def rewrite(table: Any, work: Rewrite, prefix: str) -> Staged:
     return Staged(tuple(file.file_name for file in written), (staged,), sum(file.row_count for file in written))
 
 
-def _inputs(table: Any, work: Rewrite) -> list[Any]:
+def inputs_of_work(table: Any, work: Rewrite) -> list[Any]:
     # The snapshot that they were seen in may be expired. Files that are left are in later ones, too.
     seen = table.snapshot_manager().get_snapshot_by_id(work.snapshot) or latest_snapshot(table)
     found = None
