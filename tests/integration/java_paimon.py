@@ -35,8 +35,10 @@ class JavaPaimon:
         table = self._table(warehouse, target).copy(wanted)
         write, commit = table.newWrite("maintenance"), table.newCommit("maintenance")
         write.withIOManager(paimon.disk.IOManager.create(str(self._folder)))
-        for bucket in range(table.coreOptions().bucket()):
-            write.compact(paimon.data.BinaryRow.EMPTY_ROW, bucket, True)
+        parts = table.newScan().listPartitions() if table.partitionKeys() else [paimon.data.BinaryRow.EMPTY_ROW]
+        for part in parts:
+            for bucket in range(table.coreOptions().bucket()):
+                write.compact(part, bucket, True)
         commit.commit(write.prepareCommit())
         write.close()
         commit.close()

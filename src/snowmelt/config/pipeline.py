@@ -45,6 +45,7 @@ from snowmelt.sections.values import (
     one_of,
     whole_number,
 )
+from snowmelt.sinks.partitions import PartitionBy
 from snowmelt.sinks.warehouse import Warehouse, warehouse_of
 from snowmelt.store.objects import BucketAddress, check_options
 
@@ -181,6 +182,8 @@ class RouteConfig(Section):
     source: Pattern
     target: Text
     mode: Annotated[Mode, one_of(Mode)] = Mode.UPSERT
+    partition_by: Text | None = None
+    """A column, or its day, month or value (`sinks.partitions`)."""
     maintenance: MaintenanceRulesConfig | None = None
     """Keys that are not given are as of all tables."""
 
@@ -194,7 +197,8 @@ class RouteConfig(Section):
 
     def route(self, of_all: MaintenanceConfig) -> Route:
         rules = None if self.maintenance is None else laid_over(of_all, self.maintenance).rules()
-        return Route(self.source, self.target, self.mode, rules)
+        partition = None if self.partition_by is None else PartitionBy.read(self.partition_by)
+        return Route(self.source, self.target, self.mode, rules, partition)
 
 
 class ListenerType(StrEnum):
@@ -306,6 +310,9 @@ class PipelineConfig(Section):
         for number, route in enumerate(self.routes, 1):
             if self.sink.type is SinkType.FLUSS and route.mode is Mode.CHANGELOG:
                 text = f"routes[{number}].mode: {route.mode} does not go with the sink {self.sink.type}, whose tables hold rows as they are"
+                raise PydanticCustomError("config", "{text}", {"text": text})
+            if self.sink.type is SinkType.FLUSS and route.partition_by is not None:
+                text = f"routes[{number}].partition_by does not go with the sink {self.sink.type}, whose tables have no partitions"
                 raise PydanticCustomError("config", "{text}", {"text": text})
         names = [listener.name for listener in self.listeners]
         if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):

@@ -13,6 +13,7 @@ from snowmelt.maintenance.rules import MaintenanceRules
 from snowmelt.model.patterns import TablePredicate, match_tables
 from snowmelt.model.table import TableId
 from snowmelt.planning.tables import Table, TablePhase
+from snowmelt.sinks.contract import Partition
 
 SAME_NAME: Final = "{database}.{table}"
 
@@ -58,6 +59,8 @@ class Route:
     mode: Mode = Mode.UPSERT
     maintenance: MaintenanceRules | None = None
     """None: as of all tables."""
+    partition: Partition = None
+    """How each target of this route is divided."""
 
     def __post_init__(self) -> None:
         match_tables([self.source])
@@ -124,6 +127,9 @@ class Router:
 
     def maintenance(self, table: TableId) -> MaintenanceRules | None:
         return self._route(table).maintenance
+
+    def partition(self, table: TableId) -> Partition:
+        return self._route(table).partition
 
     def _route(self, table: TableId) -> Route:
         return next(route for matches, route in self._routes if matches(table))

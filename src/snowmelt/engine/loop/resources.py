@@ -79,6 +79,8 @@ class Resources:
         lake = open_lake(settings)
         if settings.sink.tags is not None and not lake.tags:
             raise InvalidConfig("this sink has no tags", hint="remove tags from its section")
+        if not lake.partitions and (divided := next((route for route in settings.routes if route.partition), None)):
+            raise InvalidConfig("this sink has no partitions", detail=divided.source, hint="remove partition_by from its route")
         if is_gone(spark):
             raise_gone()
         slots = slots_of(spark)

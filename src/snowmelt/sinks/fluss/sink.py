@@ -48,7 +48,7 @@ from snowmelt.fluss.tables import NoLeader, describe_table
 from snowmelt.fluss.tablets import Tablets
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.fluss import Bucket
-from snowmelt.sinks.contract import TargetState
+from snowmelt.sinks.contract import Columns, Partition, TargetState
 from snowmelt.sinks.fluss.links import Links, last_batch, table_path
 from snowmelt.sinks.fluss.shape import bare_type, columns_of, misfit
 from snowmelt.sinks.fluss.staging import BatchPiece, BucketCursor, Preface, StagedObject, StagedWork, object_folder, object_key
@@ -103,6 +103,7 @@ class FlussSink:
     """The tables of one cluster, as one pipeline sees them. To be opened in the process that uses it; one thread uses it."""
 
     empties: Final = False
+    partitions: Final = False
     """Fluss can't take all rows out of a table."""
     at_once: Final = 1
     tags: Final = False
@@ -163,10 +164,14 @@ class FlussSink:
 
         return self._repeated(ask)
 
-    def create(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
+    def create(
+        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: Columns = None, partition: Partition = None
+    ) -> None:
         """Create a table of a source's columns. One that is there is left as it is, if rows can be brought into it."""
         if not keys or system:
             raise InvalidConfig("a Fluss table can't hold a table's history", detail=target, hint="leave out mode: changelog")
+        if partition:
+            raise InvalidConfig("tables of Fluss are not divided into partitions", detail=target, hint="leave out partition_by")
         columns = columns_of(target, schema)
         path = table_path(target)
 
@@ -218,7 +223,9 @@ class FlussSink:
         info = self._described(target)
         return read_schema(info.schema, info.schema_json).arrow
 
-    def remake(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
+    def remake(
+        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: Columns = None, partition: Partition = None
+    ) -> None:
         """Readers of a table of Fluss keep its id, so no table is made anew under them."""
         raise InvalidConfig("a table of Fluss can't be made anew", detail=target, hint="give its source another target, with a new state")
 
