@@ -35,7 +35,7 @@ class JavaPaimon:
         table = self._table(warehouse, target).copy(wanted)
         write, commit = table.newWrite("maintenance"), table.newCommit("maintenance")
         write.withIOManager(paimon.disk.IOManager.create(str(self._folder)))
-        parts = table.newScan().listPartitions() if table.partitionKeys() else [paimon.data.BinaryRow.EMPTY_ROW]
+        parts = table.newSnapshotReader().partitions() if table.partitionKeys() else [paimon.data.BinaryRow.EMPTY_ROW]
         for part in parts:
             for bucket in range(table.coreOptions().bucket()):
                 write.compact(part, bucket, True)
