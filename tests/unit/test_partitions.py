@@ -14,9 +14,10 @@ from snowmelt.databases.contract.changes import DELETED, INSERTED, UPDATE_AFTER,
 from snowmelt.engine.tasks.rows import CHANGE_FIELDS, Sourced, change_rows, chunk_rows, truncate_row
 from snowmelt.errors import InvalidConfig, TableStuck
 from snowmelt.model.numbers import LogOffset
+from snowmelt.model.partition import Unit
 from snowmelt.model.table import DELETE, INSERT, KIND, TableId
 from snowmelt.sinks.contract import SEQUENCE
-from snowmelt.sinks.partitions import DEFAULT, PartitionBy, Unit
+from snowmelt.sinks.partitions import DEFAULT, PartitionBy
 
 DAY, MONTH, VALUE, ITSELF = map(PartitionBy.read, ("at:day", "at:month", "r:value", "r"))
 TIMES = [

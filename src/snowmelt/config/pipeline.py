@@ -64,13 +64,19 @@ class SinkType(StrEnum):
 
 _NEEDED: Final = {SinkType.PAIMON: "warehouse", SinkType.FLUSS: "bootstrap"}
 _ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness", "username", "password")
-_ONLY_PAIMON: Final = ("options", "tags", "warehouse")
+_ONLY_PAIMON: Final = ("options", "partition_done", "tags", "warehouse")
 
 
 class Tags(Section):
     """Names for snapshots of the lake tables, so that readers find them and expiry leaves them."""
 
     period: Annotated[Period, one_of(Period)]
+
+
+class PartitionDone(Section):
+    """A mark for each partition of a day or a month, once its table's watermark has passed its end."""
+
+    delay: Annotated[float, amount(SECONDS, "0s", "8760h", "1h or 30min")] = 0.0
 
 
 class SinkSection(Section):
@@ -89,6 +95,7 @@ class SinkSection(Section):
     """Whether a tiering service takes Fluss' tables on to the lake."""
     freshness: Annotated[float, amount(SECONDS, "1s", "24h", "10s or 3m")] | None = None
     tags: Tags | None = None
+    partition_done: PartitionDone | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> SinkSection:
@@ -339,6 +346,7 @@ class PipelineConfig(Section):
                 fluss=self.sink.fluss(),
                 buckets=self.sink.buckets,
                 tags=self.sink.tags.period if self.sink.tags else None,
+                done_delay_ms=round(self.sink.partition_done.delay * 1000) if self.sink.partition_done else None,
             ),
             listeners=tuple(listener.listener() for listener in self.listeners),
             pace=PaceSettings(

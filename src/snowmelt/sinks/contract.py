@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
+from snowmelt.model.moment import TimeMs
+from snowmelt.model.partition import Unit
 from snowmelt.sinks.partitions import PartitionBy
 
 Columns: TypeAlias = Any
@@ -134,6 +136,11 @@ class Sink(Protocol):
         """Give a snapshot a name, by which readers find it and which keeps it from expiry. Returns the snapshot that has the name: another
         one if the name was given before, which stays. `identity`: of the intent whose commit made it. `SourceDrift`: the table
         has no such snapshot, any more or at all. `InvalidConfig`: this sink has no tags."""
+        ...
+
+    def mark_done(self, target: str, unit: Unit, *, after_ms: TimeMs | None, upto_ms: TimeMs, now_ms: TimeMs) -> int:
+        """Mark the partitions of a target, which is divided by this unit of time, whose periods ended after one moment (None: all before,
+        too) and up to another. One that is marked stays as it is. Returns how many were marked. `InvalidConfig`: it is not divided so."""
         ...
 
     def let_go(self, kept: Container[str]) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, Self
 
 import numpy as np
@@ -26,22 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snowmelt.errors import InvalidConfig, check
+from snowmelt.model.partition import TIMED, Unit
 
 DEFAULT: Final = "__DEFAULT_PARTITION__"
 FOLDER_BYTES_MAX: Final = 255
 _ESCAPED: Final = r'["#%\'*/:=?\\{}\[\]^\x00-\x1f\x7f]'
 """Characters that take three bytes in a folder's name."""
 _DAY_US: Final = 86_400_000_000
-
-
-class Unit(StrEnum):
-    """What of a column tells the partition."""
-
-    DAY = "day"
-    MONTH = "month"
-    VALUE = "value"
-
-
 _FIELDS: Final = {Unit.DAY: "_day", Unit.MONTH: "_month", Unit.VALUE: "_partition"}
 
 
@@ -89,7 +79,7 @@ class PartitionBy:
         if self.unit is not None and any(name.lower() == self.field for name in schema.names):
             return f"it has a column {self.field}, which is the name of the column for partition_by: {self}"
         field = schema.field(self.column)
-        if self.unit in (Unit.DAY, Unit.MONTH):
+        if self.unit in TIMED:
             return "" if _is_dated(field.type) else f"partition_by: {self} needs a date, a datetime or a timestamp, not {field.type}"
         if not (pa.types.is_signed_integer(field.type) or pa.types.is_string(field.type)):
             return f"partition_by: {self} needs a column of integers or of text, not {field.type}; of dates take :day or :month"
@@ -116,7 +106,7 @@ class PartitionBy:
 
     def too_long(self, values: pa.Array) -> bool:
         """Whether a value has no folder."""
-        if self.unit in (Unit.DAY, Unit.MONTH) or not pa.types.is_string(values.type) or not len(values):
+        if self.unit in TIMED or not pa.types.is_string(values.type) or not len(values):
             return False
         one = pc.unique(values)
         sizes = pc.add(pc.binary_length(one), pc.multiply(pc.count_substring_regex(one, _ESCAPED), 2))

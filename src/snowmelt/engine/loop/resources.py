@@ -98,7 +98,7 @@ class Resources:
             lake=lake,
             threads=lake_threads,
             commits=TableCommits(lake, lake_threads, turn_s=TURN_S),
-            listening=Listening(settings.sink.tags, partial(open_lake, settings), notifier),
+            listening=Listening(settings.sink.tags, partial(open_lake, settings), notifier, done_delay_ms=settings.sink.done_delay_ms),
             spark=spark,
             # A thread for each job that may run at once, so that none waits for another: reads, the log, a sweep, maintenance.
             jobs=Jobs(spark, at_once=chunks_at_once + 2 + maintenance_slots, wake=awake.set),

@@ -48,7 +48,10 @@ from snowmelt.fluss.tables import NoLeader, describe_table
 from snowmelt.fluss.tablets import Tablets
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.fluss import Bucket
+from snowmelt.model.moment import TimeMs
+from snowmelt.model.partition import Unit
 from snowmelt.sinks.contract import Columns, Partition, TargetState
+from snowmelt.sinks.fluss.errors import RowsLost, drift, other_kind, rows_lost
 from snowmelt.sinks.fluss.links import Links, last_batch, table_path
 from snowmelt.sinks.fluss.shape import bare_type, columns_of, misfit
 from snowmelt.sinks.fluss.staging import BatchPiece, BucketCursor, Preface, StagedObject, StagedWork, object_folder, object_key
@@ -67,10 +70,6 @@ _AGAIN: Final = (
 )
 
 Answer = TypeVar("Answer")
-
-
-class RowsLost(SourceDrift):
-    """A log ends before rows that Fluss has taken. A bucket that just got a leader may say so for a moment, without having lost any."""
 
 
 @dataclass(slots=True)
@@ -483,18 +482,5 @@ class FlussSink:
     def tag(self, target: str, name: str, snapshot: int, identity: str) -> int:
         raise InvalidConfig("a table of Fluss has no tags", detail=target)
 
-
-def rows_lost(target: str, bucket: int, found: int, known: int, what: str = "changes", hint: str = "") -> RowsLost:
-    return RowsLost(
-        "a Fluss table lost rows",
-        detail=f"{target}, bucket {bucket} has {found:,} {what}, and Fluss had taken {known:,}",
-        hint=hint or "begin with a new state, and with another table for it; keep several replicas of tables",
-    )
-
-
-def other_kind(what: str, detail: str) -> InvalidConfig:
-    return InvalidConfig(f"a Fluss table has {what}", detail=detail, hint="name another table, or drop this one")
-
-
-def drift(fact: str, detail: str) -> SourceDrift:
-    return SourceDrift(fact, detail=detail, hint="begin with a new state, and with another table for it")
+    def mark_done(self, target: str, unit: Unit, *, after_ms: TimeMs | None, upto_ms: TimeMs, now_ms: TimeMs) -> int:
+        raise InvalidConfig("a table of Fluss has no partitions", detail=target)

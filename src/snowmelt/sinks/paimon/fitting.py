@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from snowmelt.errors import RECOPY, InvalidConfig, SourceDrift
+from snowmelt.model.partition import Unit
 from snowmelt.sinks.contract import SEQUENCE
 from snowmelt.sinks.paimon.table import bucket_count
-from snowmelt.sinks.partitions import PartitionBy, Unit
+from snowmelt.sinks.partitions import PartitionBy
 
 _SWITCHES: Final = ("deletion-vectors.enabled", "ignore-delete")
 """Options of a table with a key that hide rows from readers, or keep deletes from them."""

@@ -31,12 +31,15 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import EpochInLake, Files, LastCommit, View, check_start, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
 from snowmelt.errors import BEGIN_ANEW, InvalidConfig, OutcomeUnknown, SourceDrift, check
+from snowmelt.model.moment import TimeMs
+from snowmelt.model.partition import Unit
 from snowmelt.model.table import SYSTEM_COLUMNS
 from snowmelt.sinks.contract import SEQUENCE, Columns, Partition, ReadShare, TargetState, target_columns
 from snowmelt.sinks.paimon import shape as paimon_shape
 from snowmelt.sinks.paimon.fitting import fitting, fitting_found, partition_of, partition_options
 from snowmelt.sinks.paimon.folders import TableFolder
 from snowmelt.sinks.paimon.markers import marker_of, newest_marked, properties_of, sequence_max_of
+from snowmelt.sinks.paimon.marks import mark_done
 from snowmelt.sinks.paimon.references import referenced_files
 from snowmelt.sinks.paimon.table import (
     bucket_count,
@@ -375,6 +378,11 @@ class PaimonSink:
                     "a lake snapshot that was to be tagged is gone", detail=detail, hint="are snapshots kept for long enough?"
                 )
             return tag_snapshot(table, name, found)
+
+    def mark_done(self, target: str, unit: Unit, *, after_ms: TimeMs | None, upto_ms: TimeMs, now_ms: TimeMs) -> int:
+        table = self.table(target)
+        with our_errors(target):
+            return mark_done(table, unit, after_ms=after_ms, upto_ms=upto_ms, now_ms=now_ms)
 
     def let_go(self, kept: Container[str]) -> None:
         """Drop what this process holds in memory of tables that are not in `kept`."""
