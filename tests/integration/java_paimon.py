@@ -45,6 +45,23 @@ class JavaPaimon:
         newest: int = table.snapshotManager().latestSnapshotId()
         return newest
 
+    def success_file(self, path: Path) -> tuple[int, int]:
+        """When the mark of a partition was made, and when it was renewed, as Paimon's own action reads it."""
+        paimon = self._jvm.org.apache.paimon
+        place = paimon.fs.Path(str(path))
+        found = paimon.partition.actions.SuccessFileMarkDoneAction.safelyFromPath(paimon.fs.local.LocalFileIO(), place)
+        return found.creationTime(), found.modificationTime()
+
+    def success_text(self, made_ms: int, renewed_ms: int) -> str:
+        text: str = self._jvm.org.apache.paimon.partition.file.SuccessFile(made_ms, renewed_ms).toJson()
+        return text
+
+    def mark_done(self, warehouse: Path, target: str, partition: str) -> None:
+        """By Paimon's own action."""
+        table = self._table(warehouse, target)
+        paimon = self._jvm.org.apache.paimon
+        paimon.partition.actions.SuccessFileMarkDoneAction(table.fileIO(), table.location()).markDone(partition)
+
     def read(self, warehouse: Path, target: str, columns: Sequence[str]) -> list[list[Any]]:
         """All rows, as lists of values in the form that `fluss_bytes` takes. Each value costs calls, so this is for few rows."""
         table = self._table(warehouse, target)

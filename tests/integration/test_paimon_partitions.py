@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import pytest
 
 from snowmelt.commit.records import Staged, StagedFor, StagedName
 from snowmelt.errors import InvalidConfig, SourceDrift
+from snowmelt.model.partition import Unit, end_of
 from snowmelt.model.table import DELETE, INSERT, KIND
 from snowmelt.sinks.contract import SEQUENCE, target_columns
 from snowmelt.sinks.paimon.sink import PaimonSink
@@ -230,3 +232,49 @@ def test_a_partition_is_durable_before_its_snapshot(tmp_path: Path, monkeypatch:
     bring(lake, 1, [(1, "a/b", "x", 2)], VALUE)
     root = folder(lake, TARGET)
     assert {str(root), str(root / "_partition=a%2Fb")} <= synced
+
+
+@pytest.mark.parametrize(("unit", "first", "second"), [(Unit.DAY, "2026-11-17", "2026-11-18"), (Unit.MONTH, "2026-10", "2026-11")])
+def test_partitions_that_are_done_have_paimons_own_mark_once(tmp_path: Path, java: JavaPaimon, unit: Unit, first: str, second: str) -> None:
+    lake, partition = open_sink(tmp_path), PartitionBy("at", unit)
+    columns = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("at", pa.date32())])
+    lake.create(TARGET, columns, ["id"], buckets=1, partition=partition)
+    days = ["1969-12-31", "2026-10-31", "2026-11-17", "2026-11-18", "9999-12-31"]
+    told = pa.record_batch([pa.array(range(6)), pa.array([*map(datetime.date.fromisoformat, days), None])], names=columns.names)
+    arrays = [*told.columns, partition.values(told), pa.array([2] * 6), pa.array([INSERT] * 6, pa.int8())]
+    fields = [*columns, *partition.own, pa.field(SEQUENCE, pa.int64(), nullable=False), pa.field(KIND, pa.int8())]
+    writer = lake.writer(TARGET, str(StagedName(1, StagedFor.EPOCH, 1, "a1", "")), at_once=True)
+    writer.write(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+    entry = entry_of(lake, TARGET, writer.finish())
+    lake.commit(intent_of(1, entry), entry)
+
+    root, field = folder(lake, TARGET), partition.field
+
+    def marked() -> set[str]:
+        return {path.parent.name.removeprefix(f"{field}=") for path in root.glob("*/_SUCCESS")}
+
+    past, over, later = (end_of(unit, name) or 0 for name in (str(days[0])[: len(first)], first, second))
+    assert lake.mark_done(TARGET, unit, after_ms=past, upto_ms=over, now_ms=5) > 0
+    assert days[0][: len(first)] not in marked()
+    assert first in marked()
+    assert second not in marked()
+    count = lake.mark_done(TARGET, unit, after_ms=None, upto_ms=over, now_ms=6)
+    assert count == 1, "only what was not marked is"
+    assert days[0][: len(first)] in marked()
+    assert lake.mark_done(TARGET, unit, after_ms=over, upto_ms=later, now_ms=7) == 1
+    assert second in marked()
+    assert not {"9999-12-31", "9999-12", DEFAULT} & marked()
+    # Paimon's own action finds the mark, and may renew it; then it stays so.
+    mark = root / f"{field}={first}" / "_SUCCESS"
+    assert java.success_file(mark) == (5, 5)
+    assert mark.read_text() == java.success_text(5, 5)
+    java.mark_done(tmp_path, TARGET, f"{field}={first}")
+    renewed = java.success_file(mark)
+    assert renewed[0] == 5 < renewed[1]
+    assert lake.mark_done(TARGET, unit, after_ms=None, upto_ms=later, now_ms=8) == 0
+    assert java.success_file(mark) == renewed
+    # Nothing that cleans takes it for a file of its own, and readers don't see it.
+    assert not list(open_care(tmp_path).orphans(TARGET, before_ms=2**50, ours=lambda _: False))
+    assert len(java.read(tmp_path, TARGET, ["id"])) == 6
+    with pytest.raises(InvalidConfig, match="is not partitioned by"):
+        lake.mark_done(TARGET, Unit.MONTH if unit is Unit.DAY else Unit.DAY, after_ms=None, upto_ms=later, now_ms=9)

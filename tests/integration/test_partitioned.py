@@ -16,15 +16,17 @@ import pymysql
 import pytest
 from pymysql.constants import ER
 
+from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED, IN_TASKS, NAMES
 from snowmelt.errors import InvalidConfig
+from snowmelt.planning.facts import OUTSIDE
 from snowmelt.sinks.partitions import DEFAULT, PartitionBy
 from snowmelt.verify.compare import TableOutcome, verify
 from tests.integration import pipeline_process
 from tests.integration.killed import PipelineProcess
-from tests.integration.running import Running, folded, held_reads, history, lake_rows, settings, source_rows
+from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
 from tests.integration.server_log import execute
 from tests.kit.servers import Fresh, Server
 
@@ -153,6 +155,24 @@ def test_rows_that_move_while_they_are_copied_and_after_are_where_they_belong(fr
     compare(server, tmp_path)
 
 
+@contextmanager
+def held_chunks(table: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], threading.Event]]:
+    """Chunks of a table that were read are not heard of until the event is set; they are in the list."""
+    hear, held, released = Chunks.hear, [], threading.Event()
+
+    def heard(chunks: Chunks) -> None:
+        mine = [one for one in chunks._waiting if one.launch.incarnation.table.name == table and one.launch.ordinal != OUTSIDE]
+        held[:] = [] if released.is_set() else mine
+        chunks._waiting[:] = [one for one in chunks._waiting if one not in held]
+        hear(chunks)
+        chunks._waiting.extend(held)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Chunks, "hear", heard)
+        yield held, released
+        released.set()
+
+
 @pytest.mark.timeout(600)
 def test_a_row_that_moves_between_the_read_and_its_adoption_is_in_one_partition(
     fresh_mariadb: Fresh, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,9 +180,8 @@ def test_a_row_that_moves_between_the_read_and_its_adoption_is_in_one_partition(
     server = fresh_mariadb()
     fill(server)
     first, second = DAYS[:2]
-    with held_reads("orders", monkeypatch) as released, Running(spark, wanted(server, tmp_path)) as running:
-        chunks = running.driver.chunks
-        running.wait_for(lambda: sum(one.launch.incarnation.table.name == "orders" for one in chunks._waiting) > 1)
+    with held_chunks("orders", monkeypatch) as (held, released), Running(spark, wanted(server, tmp_path)) as running:
+        running.wait_for(lambda: len(held) > 1)
         execute(
             server,
             f"UPDATE shop.orders SET created = '{first}'",

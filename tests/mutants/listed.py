@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants import Mutant, commit, ground, heart, leases, maintenance, notices, recovery, release, truth, upkeep
+from tests.mutants import Mutant, commit, ground, heart, leases, maintenance, notices, partitions, recovery, release, truth, upkeep
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *release.MUTANTS,
@@ -17,4 +17,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *truth.MUTANTS,
     *ground.MUTANTS,
     *upkeep.MUTANTS,
+    *partitions.MUTANTS,
 )
