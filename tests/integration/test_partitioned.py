@@ -206,7 +206,8 @@ def test_a_row_that_moves_between_the_read_and_its_adoption_is_in_one_partition(
 TROUBLE = {
     "orders": ("ALTER TABLE shop.orders DROP COLUMN created", "which it does not have"),
     "places": ("ALTER TABLE shop.places MODIFY region VARCHAR(20) NULL", "can't be NULL"),
-    "notes": ("ALTER TABLE shop.notes MODIFY written DATETIME", "the type of the column that a lake table is partitioned by was changed"),
+    # Stored values change, so it is emptied and copied again, and its partitions are made of the new ones.
+    "notes": ("ALTER TABLE shop.notes MODIFY written DATETIME", ""),
     "journal": ("ALTER TABLE shop.journal CHANGE d day DATE", "which it does not have"),
     "kinds": ("ALTER TABLE shop.kinds MODIFY kind VARCHAR(300)", ""),
     "swapped": ("ALTER TABLE shop.swapped CHANGE kind old VARCHAR(9), CHANGE other kind VARCHAR(9)", "was dropped or renamed"),
@@ -243,7 +244,7 @@ def test_what_changes_the_column_of_the_partitions_sets_its_table_aside_and_a_ne
         execute(server, *(statement for statement, _ in TROUBLE.values()))
         running.settled()
         found = asides(running)
-        assert set(found) == set(TROUBLE) - {"kinds"}
+        assert set(found) == set(TROUBLE) - {"kinds", "notes"}
         for name, (_, why) in TROUBLE.items():
             assert why in found.get(name, "")
         execute(server, "UPDATE shop.kinds SET kind = REPEAT('x', 300) WHERE id = 7")
