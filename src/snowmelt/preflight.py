@@ -113,7 +113,7 @@ def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflig
         TableFinding("lake-name", Level.ERROR, f"{why.fact}: {why.detail}", why.hint, (table,)) for table, why in refused.items()
     ]
     named += lake_columns(looked.found.values()) if target is None else []
-    named += _undivided(looked.found.values(), source.database(), router)
+    named += undivided(looked.found.values(), source.database(), router)
     change_tables = {table for table in looked.found if not router.keyed(table)}
     findings = weigh(looked.findings + named, change_tables, instead, begun=begun)
     for route in router.idle(looked.found):
@@ -134,17 +134,11 @@ def lake_columns(tables: Iterable[TableShape]) -> list[Finding]:
     return [TableFinding("lake-column", Level.ERROR, why, remedy, tuple(found)) for why, found in sorted(wrong.items())]
 
 
-def _undivided(tables: Iterable[TableShape], source: Database, router: Router) -> list[Finding]:
+def undivided(tables: Iterable[TableShape], source: Database, router: Router) -> list[Finding]:
     """Tables that their route's partition_by does not fit."""
-    found: list[Finding] = []
-    for table in tables:
-        partition = router.partition(table.id)
-        if partition is None or source.why_foreign(table):
-            continue
-        if why := partition.why_not(source.schema_of(table), table.key if router.keyed(table.id) else ()):
-            remedy = "correct partition_by, give the table a route without it, or exclude the table"
-            found.append(TableFinding("partition", Level.ERROR, why, remedy, (table.id,)))
-    return found
+    remedy = "correct partition_by, give the table a route without it, or exclude the table"
+    found = ((table.id, router.undivided(table, source)) for table in tables)
+    return [TableFinding("partition", Level.ERROR, why, remedy, (name,)) for name, why in found if why]
 
 
 def weigh(findings: Iterable[Finding], change_tables: AbstractSet[TableId], instead: str, *, begun: bool) -> list[Finding]:

@@ -31,17 +31,11 @@ class Fitness:
             target = self.router.of(shape.id)
         except InvalidConfig as error:
             return str(error)
-        if why := self.settings.source.why_foreign(shape) or self._undivided(shape, keyed=target.keyed):
+        source = self.settings.source
+        if why := source.why_foreign(shape) or self.router.undivided(shape, source):
             return why
         remedy = "give it one" if self.settings.sink.fluss else f"give it one, or a route with mode: {Mode.CHANGELOG} and start again"
         return "" if shape.key or not target.keyed else f"it has no key by which its rows could be told apart; {remedy}"
-
-    def _undivided(self, shape: TableShape, *, keyed: bool) -> str:
-        """Why a table can't be divided into partitions, if it has to be."""
-        partition = self.router.partition(shape.id)
-        if partition is None:
-            return ""
-        return partition.why_not(self.settings.source.schema_of(shape), shape.key if keyed else ())
 
     def unfit(self, shapes: Sequence[TableShape]) -> dict[TableId, str]:
         """Of some tables those that can't be captured, or brought to any target, and why."""
