@@ -16,17 +16,19 @@ import pymysql
 import pytest
 from pymysql.constants import ER
 
+from snowmelt.commit.listener_state import read_marked
 from snowmelt.engine.driver.chunks import Chunks
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.failpoints import CHUNK_READ, FILES_STAGED, IN_TASKS, NAMES
 from snowmelt.errors import InvalidConfig
+from snowmelt.model.partition import Unit
 from snowmelt.planning.facts import OUTSIDE
 from snowmelt.sinks.partitions import DEFAULT, PartitionBy
 from snowmelt.verify.compare import TableOutcome, verify
 from tests.integration import pipeline_process
 from tests.integration.killed import PipelineProcess
-from tests.integration.running import Running, folded, history, lake_rows, settings, source_rows
+from tests.integration.running import Running, folded, history, lake_rows, run_tasks_here, settings, source_rows
 from tests.integration.server_log import execute
 from tests.kit.servers import Fresh, Server
 
@@ -303,3 +305,35 @@ def test_drivers_and_workers_that_die_leave_no_row_in_two_partitions(fresh_maria
     last.kill()
     compare(server, tmp_path)
     assert not {verdict.outcome for verdict in verify(wanted(server, tmp_path), spark, None, patience_s=120.0)} - {TableOutcome.VERIFIED}
+
+
+@pytest.mark.timeout(300)
+def test_days_that_are_over_are_marked_in_the_lake_and_those_to_come_are_not(
+    fresh_mariadb: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = fresh_mariadb()
+    execute(
+        server,
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.orders (id INT PRIMARY KEY, created DATETIME)",
+        "INSERT INTO shop.orders VALUES (1, '2020-02-29 23:00:00'), (2, '2999-01-01'), (3, NULL)",
+    )
+    run_tasks_here(monkeypatch)
+    described = settings(server, tmp_path, routes=ROUTES[:1], done_delay_ms=0)
+    root = tmp_path / "lake" / "ods.db" / "orders"
+
+    def marked() -> list[str]:
+        return sorted(path.parent.name for path in root.glob("*/_SUCCESS"))
+
+    with Running(None, described) as running:
+        running.settled()
+        execute(server, "INSERT INTO shop.orders VALUES (4, '2021-01-01')")
+        running.wait_for(lambda: "_day=2020-02-29" in marked())
+        running.settled()
+    # What was not marked before it ended, and what the next driver is owed, follows from the state alone.
+    with Running(None, described) as running:
+        execute(server, "INSERT INTO shop.orders VALUES (5, '2022-01-01')")
+        running.settled()
+        assert read_marked(running.driver.known.ledger.listeners).ends.keys() == {Unit.DAY}
+    assert set(marked()) <= {"_day=2020-02-29", "_day=2021-01-01"}
+    assert lake_rows(tmp_path, "ods.orders") == source_rows(server, "shop.orders")
