@@ -219,6 +219,19 @@ def test_the_column_of_the_partitions_stays_what_it_was(
     assert change is not None and b'"_partition"' in change.content if partition == VALUE else change is not None
 
 
+def test_a_table_that_is_emptied_may_have_another_column_of_that_name_if_its_partitions_are_in_ours(tmp_path: Path) -> None:
+    lake = make(tmp_path, VALUE)
+    other = pa.schema([WIDER[0], pa.field("p", pa.int64()), WIDER[2]])
+    swapped = {"p": "", "v": "p"}
+    assert lake.reshape(TARGET, other, ["id"], {}, emptied=True) is not None
+    assert lake.reshape(TARGET, COLUMNS, ["id"], swapped, emptied=True) is not None
+    with pytest.raises(SourceDrift, match="dropped or renamed"):
+        lake.reshape(TARGET, pa.schema([WIDER[0], WIDER[2]]), ["id"], {}, emptied=True)
+    lake.remake(TARGET, COLUMNS, ["id"], buckets=2, partition=PartitionBy.read("p"))
+    with pytest.raises(SourceDrift, match="type"):
+        lake.reshape(TARGET, other, ["id"], {}, emptied=True)
+
+
 def test_a_partition_is_durable_before_its_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = make(tmp_path, VALUE)
     synced: set[str] = set()

@@ -147,13 +147,14 @@ def reshaped(
 def _check_partition(
     target: str, partition: PartitionBy, old: Sequence[Any], wanted: Sequence[Any], renamed: Mapping[str, str], *, emptied: bool
 ) -> None:
-    """The column that tells the partition must stay what it was. Only one whose partitions are in a column of ours may have another type,
-    and only in a table that is empty by then."""
+    """The column that tells the partition must stay what it was. Only one whose partitions are in a column of ours may be another column of
+    that name, or have another type, and only in a table that is empty by then."""
+    anew = emptied and partition.unit is not None
     name = partition.column
     was, now = (next((field for field in fields if field.name == name), None) for fields in (old, wanted))
-    if was is None or now is None or name in renamed:
+    if was is None or now is None or (name in renamed and not anew):
         raise _drift("the column that a lake table is partitioned by was dropped or renamed", f"{target}.{name}")
-    if _text(was.type) != _text(now.type) and not (emptied and partition.unit):
+    if _text(was.type) != _text(now.type) and not anew:
         fact = "the type of the column that a lake table is partitioned by was changed"
         raise _drift(fact, f"{target}.{name}: from {_text(was.type)} to {_text(now.type)}")
 
