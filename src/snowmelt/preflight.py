@@ -117,6 +117,7 @@ def of_pipeline(config: PipelineConfig, *, adopt_state: bool = False) -> Preflig
         TableFinding("lake-name", Level.ERROR, f"{why.fact}: {why.detail}", why.hint, (table,)) for table, why in refused.items()
     ]
     named += lake_columns(looked.found.values()) if target is None else []
+    named += undivided(looked.found.values(), source.database(), router)
     change_tables = {table for table in looked.found if not router.keyed(table)}
     findings = weigh(looked.findings + named, change_tables, instead, begun=begun)
     for route in router.idle(looked.found):
@@ -136,6 +137,13 @@ def lake_columns(tables: Iterable[TableShape]) -> list[Finding]:
             wrong[why].append(table.id)
     remedy = "rename the column, or exclude the tables"
     return [TableFinding("lake-column", Level.ERROR, why, remedy, tuple(found)) for why, found in sorted(wrong.items())]
+
+
+def undivided(tables: Iterable[TableShape], source: Database, router: Router) -> list[Finding]:
+    """Tables that their route's partition_by does not fit."""
+    remedy = "correct partition_by, give the table a route without it, or exclude the table"
+    found = ((table.id, router.undivided(table, source)) for table in tables)
+    return [TableFinding("partition", Level.ERROR, why, remedy, (name,)) for name, why in found if why]
 
 
 def weigh(findings: Iterable[Finding], change_tables: AbstractSet[TableId], instead: str, *, begun: bool) -> list[Finding]:

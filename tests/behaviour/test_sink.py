@@ -16,8 +16,10 @@ from snowmelt.commit.records import Entry, Intent, Reshape, Staged, StagedFor, S
 from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.fluss.server import FlussServer
 from snowmelt.fluss.target import FlussTarget
+from snowmelt.model.partition import Unit
 from snowmelt.model.table import DELETE, INSERT, KIND, TableId
 from snowmelt.sinks.contract import SEQUENCE, Sink
+from snowmelt.sinks.partitions import PartitionBy
 from snowmelt.sinks.registry import open_reader, open_sink
 from tests.kit.fluss_servers import Tables
 
@@ -291,6 +293,22 @@ def test_a_sink_that_says_that_it_empties_does_so_in_one_entry_with_what_follows
     entry = replace(entry, empties=("shop.t",))
     sink.commit(replace(intent, entries=(entry,)), entry)
     assert kind.rows() == {3: "c"}
+
+
+def test_a_sink_that_says_that_it_has_partitions_divides_its_tables(kind: Kind) -> None:
+    sink, partition = kind.driver(), PartitionBy.read("name:value")
+    if not sink.partitions:
+        with pytest.raises(InvalidConfig, match="not divided"):
+            sink.create(kind.target, COLUMNS, KEY, buckets=2, partition=partition)
+        with pytest.raises(InvalidConfig, match="no partitions"):
+            sink.mark_done(kind.target, Unit.DAY, after_ms=None, upto_ms=1, now_ms=1)
+        return
+    sink.create(kind.target, COLUMNS, KEY, buckets=2, partition=partition)
+    assert sink.describe(kind.target).partition == partition
+    with pytest.raises(InvalidConfig, match="other partitions"):
+        sink.create(kind.target, COLUMNS, KEY, buckets=2)
+    with pytest.raises(InvalidConfig, match="is not partitioned by day"):
+        sink.mark_done(kind.target, Unit.DAY, after_ms=None, upto_ms=1, now_ms=1)
 
 
 def test_a_sink_that_says_that_it_tags_gives_a_name_once(kind: Kind) -> None:

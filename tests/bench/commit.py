@@ -190,7 +190,7 @@ class Pipeline:
         cleaner = Cleaner(nothing, nothing, every=1_000)
         holders = Holders(splitter=nothing, retries=nothing, discovery=nothing, proposals=nothing, upkeep=nothing)
         letting_go = LettingGo(cast(Any, resources), cast(Any, known), machines, nothing, nothing, nothing, cleaner, holders)
-        entries = Entries(sink, ledger, nothing, nothing, resources.threads)
+        entries = Entries(sink, ledger, nothing, nothing, resources.threads, lambda _: None)
         committing = Timed(cast(Any, resources), cast(Any, known), machines, entries, nothing, cleaner, nothing, letting_go)
         committing.steps = Steps()
         return Pipeline(sink, machines, committing, targets, names)

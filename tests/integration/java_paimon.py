@@ -35,13 +35,32 @@ class JavaPaimon:
         table = self._table(warehouse, target).copy(wanted)
         write, commit = table.newWrite("maintenance"), table.newCommit("maintenance")
         write.withIOManager(paimon.disk.IOManager.create(str(self._folder)))
-        for bucket in range(table.coreOptions().bucket()):
-            write.compact(paimon.data.BinaryRow.EMPTY_ROW, bucket, True)
+        parts = table.newSnapshotReader().partitions() if table.partitionKeys() else [paimon.data.BinaryRow.EMPTY_ROW]
+        for part in parts:
+            for bucket in range(table.coreOptions().bucket()):
+                write.compact(part, bucket, True)
         commit.commit(write.prepareCommit())
         write.close()
         commit.close()
         newest: int = table.snapshotManager().latestSnapshotId()
         return newest
+
+    def success_file(self, path: Path) -> tuple[int, int]:
+        """When the mark of a partition was made, and when it was renewed, as Paimon's own action reads it."""
+        paimon = self._jvm.org.apache.paimon
+        place = paimon.fs.Path(str(path))
+        found = paimon.partition.actions.SuccessFileMarkDoneAction.safelyFromPath(paimon.fs.local.LocalFileIO(), place)
+        return found.creationTime(), found.modificationTime()
+
+    def success_text(self, made_ms: int, renewed_ms: int) -> str:
+        text: str = self._jvm.org.apache.paimon.partition.file.SuccessFile(made_ms, renewed_ms).toJson()
+        return text
+
+    def mark_done(self, warehouse: Path, target: str, partition: str) -> None:
+        """By Paimon's own action."""
+        table = self._table(warehouse, target)
+        paimon = self._jvm.org.apache.paimon
+        paimon.partition.actions.SuccessFileMarkDoneAction(table.fileIO(), table.location()).markDone(partition)
 
     def read(self, warehouse: Path, target: str, columns: Sequence[str]) -> list[list[Any]]:
         """All rows, as lists of values in the form that `fluss_bytes` takes. Each value costs calls, so this is for few rows."""

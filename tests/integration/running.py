@@ -32,7 +32,7 @@ from snowmelt.sinks.paimon.sink import PaimonSink
 from tests.kit.servers import Server
 
 WAIT_S_MAX = 240
-SYSTEM = ("_seq", "_op", "_position", "_ts", "_ordinal")
+SYSTEM = ("_seq", "_op", "_position", "_ts", "_ordinal", "_day", "_month", "_partition")
 
 
 def settings(server: Server, folder: Path, *, routes: Sequence[Route] = (), refuse_cascades: bool = True, **more: Any) -> Settings:

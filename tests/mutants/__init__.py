@@ -6,7 +6,8 @@ that are named with it, and expects one of them to fail. So a guard that no test
 
 A mutant's id begins with a letter: M is the pure core of seeds 000, 001 and 004, P the engine around it, R recovery with filtering
 (seed 003), L the book of leases, T tiering rounds and what is around them (seed 002), G the reading of MySQL and MariaDB,
-U the upkeep of lake tables.
+U the upkeep of lake tables,
+D their division into partitions.
 """
 
 from __future__ import annotations

@@ -769,7 +769,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         seed="004",
         statement="a tag that fails slowly keeps the tags after it from their turn for ever",
         file="engine/loop/listening.py",
-        old="self._failed.index(tag.target) if tag.target in self._failed else -1",
+        old="self._failed.index(one.target) if one.target in self._failed else -1",
         new="0",
         tests=("unit/test_listeners.py::TestMaking::test_one_that_fails_slowly_does_not_keep_the_others_from_theirs",),
     ),

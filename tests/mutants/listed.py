@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants import Mutant, commit, ground, heart, leases, maintenance, notices, recovery, release, rescale, runs, truth, upkeep
+from tests.mutants import (
+    Mutant,
+    commit,
+    ground,
+    heart,
+    leases,
+    maintenance,
+    notices,
+    partitions,
+    recovery,
+    release,
+    rescale,
+    runs,
+    truth,
+    upkeep,
+)
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *release.MUTANTS,
@@ -19,4 +34,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *upkeep.MUTANTS,
     *runs.MUTANTS,
     *rescale.MUTANTS,
+    *partitions.MUTANTS,
 )

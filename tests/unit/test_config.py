@@ -41,12 +41,14 @@ from snowmelt.fluss.target import FlussTarget, Login
 from snowmelt.maintenance.compaction import CompactionRules
 from snowmelt.maintenance.expiry import ExpiryRules
 from snowmelt.maintenance.rules import MaintenanceRules
+from snowmelt.model.partition import Unit
 from snowmelt.model.patterns import match_tables
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import Incarnation
 from snowmelt.planning.tables import Table, TablePhase
 from snowmelt.relay.limits import Limits
 from snowmelt.sections.document import FILE_BYTES_MAX, Section
+from snowmelt.sinks.partitions import PartitionBy
 from snowmelt.sinks.warehouse import Warehouse
 from snowmelt.store.objects import BucketAddress
 from tests.kit.sources import mysql_of
@@ -94,8 +96,9 @@ sink:
     s3.secret-key: file:s3-secret
   buckets: 4
   tags: {period: day}
+  partition_done: {delay: 90min}
 routes:
-  - {source: shop.orders, target: ods.orders}
+  - {source: shop.orders, target: ods.orders, partition_by: "created_at:day"}
   - source: shop.*
     target: ods.{database}_{table}
 listeners:
@@ -149,6 +152,7 @@ def test_all_but_the_necessary_keys_have_defaults(tmp_path: Path) -> None:
     assert (settings.pace.rows_per_chunk, settings.pace.chunks_at_once) == (defaults.pace.rows_per_chunk, defaults.pace.chunks_at_once)
     assert (settings.sink.buckets, mysql_of(settings).types, mysql_of(settings).server_id) == (defaults.sink.buckets, MySql().types, None)
     assert (settings.exclude, settings.routes, settings.target, settings.sink.tags) == ((), (), SAME_NAME, None)
+    assert settings.sink.done_delay_ms is None
     assert (settings.log.capture, settings.log.limits) == (defaults.log.capture, defaults.log.limits)
 
 
@@ -174,13 +178,17 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
     }
     assert (settings.sink.warehouse, settings.sink.buckets) == (Warehouse("s3://lake/ods", tuple(reached.items())), 4)
     assert settings.sink.tags is Period.DAY
+    assert settings.sink.done_delay_ms == 5_400_000
     assert config.spark == {
         "spark.master": "spark://spark.example.com:7077",
         "spark.executor.memory": "2g",
         "spark.authenticate.secret": Secret("${SPARK_SECRET}"),
     }
     assert (config.master(None), config.master("local[2]")) == ("spark://spark.example.com:7077", "local[2]")
-    assert settings.routes == (Route("shop.orders", "ods.orders"), Route("shop.*", "ods.{database}_{table}"))
+    assert settings.routes == (
+        Route("shop.orders", "ods.orders", partition=PartitionBy("created_at", Unit.DAY)),
+        Route("shop.*", "ods.{database}_{table}"),
+    )
     assert (settings.name, settings.state, settings.pace.interval_s) == ("shop-to-lake", Path("/state/shop"), 0.5)
     assert (settings.pace.rows_per_chunk, settings.pace.chunks_at_once, settings.pace.epoch_bytes) == (50_000, 8, 64 << 20)
     assert settings.log.capture == CaptureLimits(disk_bytes_max=1 << 40)
@@ -347,6 +355,22 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
             "  type: fluss\n  bootstrap: a:1\n  tags: {period: day}",
             "sink: tags does not go with the type fluss",
         ),
+        (
+            "  type: paimon\n  warehouse: lake",
+            "  type: fluss\n  bootstrap: a:1\n  partition_done: {delay: 1h}",
+            "sink: partition_done does not go with the type fluss",
+        ),
+        (
+            "  warehouse: lake",
+            "  warehouse: lake\n  partition_done: {delay: soon}",
+            "pipeline.yaml:9: sink.partition_done.delay: found 'soon'",
+        ),
+        (
+            "sink:\n  type: paimon\n  warehouse: lake\n",
+            "routes:\n- {source: a.b, target: c.d, partition_by: region}\nsink:\n  type: fluss\n  bootstrap: a:1\n",
+            "routes[1].partition_by does not go with the sink fluss, whose tables have no partitions",
+        ),
+        ("sink:", "routes:\n- {source: a.b, target: c.d, partition_by: 'at:week'}\nsink:", "partition_by can't be read: 'at:week'"),
         ("type: paimon\n  warehouse: lake", "type: fluss\n  bootstrap: a:1\n  username: a", "sink: a login to Fluss lacks its password"),
         (
             "type: paimon\n  warehouse: lake",
@@ -415,7 +439,11 @@ def test_a_description_can_neither_be_changed_nor_shows_a_secret(tmp_path: Path,
         ("sink:", "routes: nowhere\nsink:", "pipeline.yaml:6: routes: found text that is not repeated here; allowed is a list"),
         ("sink:", "routes:\n  - shop\nsink:", "pipeline.yaml:7: routes[1]: found text that is not repeated here; allowed is a mapping of"),
         ("sink:", "routes:\n- {source: a.b}\nsink:", "pipeline.yaml:7: routes[1].target is missing"),
-        ("sink:", "routes:\n- {source: a.b, sink-table: c.d}\nsink:", "routes[1].sink-table: no such key; known are source, target, mode"),
+        (
+            "sink:",
+            "routes:\n- {source: a.b, sink-table: c.d}\nsink:",
+            "routes[1].sink-table: no such key; known are source, target, mode, partition_by",
+        ),
         ("sink:", "routes:\n- {source: a.b, target: orders}\nsink:", "yaml:7: routes[1]: a target must be database.table: 'orders'"),
         ("sink:", 'routes:\n- {source: a.b, target: "o.{schema}"}\nsink:', "routes[1]: a target must be database.table: 'o.{schema}'"),
         ("sink:\n", "sink: paimon\nwhy:\n", "pipeline.yaml:6: sink: found text that is not repeated here; allowed is a mapping of type"),

@@ -16,7 +16,7 @@ from snowmelt.commit.notices import Notices
 from snowmelt.commit.records import Committed, Entry, Intent
 from snowmelt.engine.loop.listening import Listening
 from snowmelt.engine.notices.notifier import Notifier
-from snowmelt.errors import Corrupt, Unavailable, present
+from snowmelt.errors import Corrupt, Unavailable
 from snowmelt.model.table import TableId
 from snowmelt.planning.facts import OUTSIDE, Adopted, Found, Gone, Incarnation
 from tests.kit.waiting import until
@@ -211,7 +211,7 @@ class TestMaking:
         every = {target: reached(NOON - 1, NOON) for target in (first, second, third)}
         for number in range(1, 4):
             machine.hear(RunListeners(EMPTY, "", every))
-            present(machine._thread, "a thread makes tags").join()
+            machine.tags.join()
             assert len(lake.tried) == number
         assert lake.tried == [first, second, third]
         assert [tag[0] for tag in lake.tags] == [third]
@@ -219,7 +219,7 @@ class TestMaking:
         every.pop(third)
         for _ in range(3):
             machine.hear(RunListeners(EMPTY, "", every))
-            present(machine._thread, "a thread makes tags").join()
+            machine.tags.join()
         assert lake.tried == [first, second, first], "what failed longest ago comes first"
 
     def test_one_that_hangs_stops_no_commit_and_is_owed(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -121,8 +121,11 @@ def test_a_planted_guard_that_the_engine_does_not_ask_is_caught(loops: str, miss
             "Listening: Any = print\n",
             {
                 "Listening.hear",
+                "done_partitions.decide_marked",
+                "done_partitions.decide_marks",
                 "listeners.decide_tags",
                 "listening.remind",
+                "marks.mark_done",
                 "notices.decide_notices",
                 "PaimonSink.tag",
                 "table.tag_snapshot",

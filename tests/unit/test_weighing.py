@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from snowmelt.databases.contract.findings import NO_KEY, Finding, Level, TableFinding
+from snowmelt.databases.mysql.database import MySql
 from snowmelt.databases.mysql.types.columns import MySqlColumn, MySqlTable
+from snowmelt.engine.driver.routes import Mode, Route, Router
 from snowmelt.model.table import TableId
-from snowmelt.preflight import lake_columns, weigh
+from snowmelt.preflight import lake_columns, undivided, weigh
+from snowmelt.sinks.partitions import PartitionBy
 
 KEYLESS, LOGGED, ORDERS = (TableId("shop", name) for name in ("keyless", "logged", "orders"))
 KEYLESS_TABLES = TableFinding(NO_KEY, Level.WARNING, "tables without a key can only be appended to", "add one", (KEYLESS, LOGGED))
@@ -54,3 +57,29 @@ def test_columns_that_paimon_reserves_are_told_before_the_first_start() -> None:
         ("lake-column", ["b"]),
     ]
     assert all(finding.level is Level.ERROR for finding in found)
+
+
+def test_tables_that_their_route_can_not_divide_are_told_before_the_first_start() -> None:
+    def table(name: str, *columns: MySqlColumn) -> MySqlTable:
+        return MySqlTable(id=TableId("shop", name), columns=(MySqlColumn(name="id", base="int", nullable=False), *columns), key=("id",))
+
+    made = MySqlColumn(name="made", base="datetime", nullable=False)
+    text = MySqlColumn(name="made", base="varchar", length=9, charset="utf8mb4", nullable=False)
+    odd = MySqlColumn(name="odd", base="unheard_of")
+    tables = [table("day", made), table("text", text), table("none"), table("odd", made, odd), table("itself", made), table("log", text)]
+    routes = [
+        Route("shop.itself", "ods.itself", partition=PartitionBy.read("made")),
+        Route("shop.log", "ods.log", Mode.CHANGELOG, partition=PartitionBy.read("made")),
+        Route("shop.*", "ods.{table}", partition=PartitionBy.read("made:day")),
+    ]
+    router = Router(routes, default="{database}.{table}", ignore_case=False)
+    found = {finding.tables[0].name: finding for finding in undivided(tables, MySql(), router)}
+    assert {finding.level for finding in found.values()} == {Level.ERROR}
+    assert {name: finding.fact for name, finding in found.items()} == {
+        "text": "partition_by: made:day needs a date, a datetime or a timestamp, not string",
+        "none": "partition_by names the column made, which it does not have",
+        "odd": "columns of type unheard_of are not supported: odd (hint: exclude the table)",
+        "itself": "partition_by: made needs a column of integers or of text, not timestamp[us]; of dates take :day or :month",
+        "log": "in mode changelog rows may lack their values: partition_by needs made:value",
+    }
+    assert undivided(tables, MySql(), Router([], default="{database}.{table}", ignore_case=False)) == []

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
+from snowmelt.commit.done_partitions import Marked
 from snowmelt.commit.listeners import Tagged
 from snowmelt.commit.notices import ListenerProgress, Notices
 from snowmelt.errors import Corrupt
 from snowmelt.model.moment import TIME_MS_MAX
 from snowmelt.model.numbers import EpochNumber
+from snowmelt.model.partition import TIMED, Unit
+
+_WRONG: Final = (ValueError, TypeError, KeyError, AttributeError)
 
 
-def write_state(tagged: Tagged, notices: Notices | None = None) -> str:
+def write_state(tagged: Tagged, notices: Notices | None = None, marked: Marked | None = None) -> str:
     found: dict[str, Any] = {"tags": tagged} if tagged else {}
+    if marked is not None and marked.ends:
+        found["partitions"] = [dict(marked.ends), dict(marked.exceptions)]
     if notices is not None and notices.told:
         told = {name: [one.epoch, one.why] for name, one in notices.told.items()}
         found["notices"] = {"epoch": notices.epoch, "identity": notices.identity, "told": told}
@@ -23,12 +29,32 @@ def write_state(tagged: Tagged, notices: Notices | None = None) -> str:
 def read_state(text: str) -> tuple[Tagged, Notices]:
     """The state in `done` or in a summary."""
     try:
-        found = json.loads(text) if text else {"tags": {}}
-        if not found or not found.keys() <= {"tags", "notices"}:
-            raise ValueError
+        found = _read(text)
         return _tagged(found.get("tags", {})), _notices(found.get("notices"))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise Corrupt("the state of the listeners can't be read", detail=f"{len(text)} characters", hint="is the state whole?") from None
+    except _WRONG:
+        raise _corrupt(text) from None
+
+
+def read_marked(text: str) -> Marked:
+    """Of the same state: which partitions are marked."""
+    try:
+        ends, exceptions = _read(text).get("partitions", ({}, {}))
+        if not ends.keys() <= set(TIMED):
+            raise ValueError
+        return Marked({Unit(unit): end for unit, end in _tagged(ends).items()}, _tagged(exceptions))
+    except _WRONG:
+        raise _corrupt(text) from None
+
+
+def _read(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text) if text else {"tags": {}}
+    if not found or not found.keys() <= {"tags", "notices", "partitions"}:
+        raise ValueError
+    return found
+
+
+def _corrupt(text: str) -> Corrupt:
+    return Corrupt("the state of the listeners can't be read", detail=f"{len(text)} characters", hint="is the state whole?")
 
 
 def _tagged(found: Any) -> Tagged:

@@ -45,6 +45,7 @@ from snowmelt.sections.values import (
     one_of,
     whole_number,
 )
+from snowmelt.sinks.partitions import PartitionBy
 from snowmelt.sinks.warehouse import Warehouse, warehouse_of
 from snowmelt.store.objects import BucketAddress, check_options
 
@@ -63,13 +64,19 @@ class SinkType(StrEnum):
 
 _NEEDED: Final = {SinkType.PAIMON: "warehouse", SinkType.FLUSS: "bootstrap"}
 _ONLY_FLUSS: Final = ("bootstrap", "tiered", "freshness", "username", "password")
-_ONLY_PAIMON: Final = ("options", "tags", "warehouse")
+_ONLY_PAIMON: Final = ("options", "partition_done", "tags", "warehouse")
 
 
 class Tags(Section):
     """Names for snapshots of the lake tables, so that readers find them and expiry leaves them."""
 
     period: Annotated[Period, one_of(Period)]
+
+
+class PartitionDone(Section):
+    """A mark for each partition of a day or a month, once its table's watermark has passed its end."""
+
+    delay: Annotated[float, amount(SECONDS, "0s", "8760h", "1h or 30min")] = 0.0
 
 
 class SinkSection(Section):
@@ -88,6 +95,7 @@ class SinkSection(Section):
     """Whether a tiering service takes Fluss' tables on to the lake."""
     freshness: Annotated[float, amount(SECONDS, "1s", "24h", "10s or 3m")] | None = None
     tags: Tags | None = None
+    partition_done: PartitionDone | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> SinkSection:
@@ -181,6 +189,8 @@ class RouteConfig(Section):
     source: Pattern
     target: Text
     mode: Annotated[Mode, one_of(Mode)] = Mode.UPSERT
+    partition_by: Text | None = None
+    """A column, or its day, month or value (`sinks.partitions`)."""
     maintenance: MaintenanceRulesConfig | None = None
     """Keys that are not given are as of all tables."""
 
@@ -194,7 +204,8 @@ class RouteConfig(Section):
 
     def route(self, of_all: MaintenanceConfig) -> Route:
         rules = None if self.maintenance is None else laid_over(of_all, self.maintenance).rules()
-        return Route(self.source, self.target, self.mode, rules)
+        partition = None if self.partition_by is None else PartitionBy.read(self.partition_by)
+        return Route(self.source, self.target, self.mode, rules, partition)
 
 
 class ListenerType(StrEnum):
@@ -307,6 +318,9 @@ class PipelineConfig(Section):
             if self.sink.type is SinkType.FLUSS and route.mode is Mode.CHANGELOG:
                 text = f"routes[{number}].mode: {route.mode} does not go with the sink {self.sink.type}, whose tables hold rows as they are"
                 raise PydanticCustomError("config", "{text}", {"text": text})
+            if self.sink.type is SinkType.FLUSS and route.partition_by is not None:
+                text = f"routes[{number}].partition_by does not go with the sink {self.sink.type}, whose tables have no partitions"
+                raise PydanticCustomError("config", "{text}", {"text": text})
         names = [listener.name for listener in self.listeners]
         if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
             raise PydanticCustomError("config", "{text}", {"text": f"listeners: two have the name {twice}"})
@@ -332,6 +346,7 @@ class PipelineConfig(Section):
                 fluss=self.sink.fluss(),
                 buckets=self.sink.buckets,
                 tags=self.sink.tags.period if self.sink.tags else None,
+                done_delay_ms=round(self.sink.partition_done.delay * 1000) if self.sink.partition_done else None,
             ),
             listeners=tuple(listener.listener() for listener in self.listeners),
             pace=PaceSettings(

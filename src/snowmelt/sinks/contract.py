@@ -2,19 +2,27 @@
 
 A *sink* is where a pipeline's tables are; a *target* is one table in it. What a row is, what an intent says and which driver may act is the
 same for all sinks. They differ in how an entry reaches its table exactly once (`sinks.paimon`, `sinks.fluss`), and they state what they
-can do (`Sink.empties`, `Sink.tags`, `Sink.at_once`). `sinks.registry` opens them; nothing else names one of them.
+can do (`Sink.empties`, `Sink.tags`, `Sink.partitions`, `Sink.at_once`). `sinks.registry` opens them; nothing else names one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
+from snowmelt.model.moment import TimeMs
+from snowmelt.model.partition import Unit
+from snowmelt.sinks.partitions import PartitionBy
+
+Columns: TypeAlias = Any
+"""`pa.Schema | None`: columns of ours in a target, besides those of the source; None: none."""
+Partition: TypeAlias = PartitionBy | None
+"""How a target is divided; None: not at all."""
 
 SEQUENCE: Final = "_seq"
 """The column that orders the rows of a key, in every target."""
@@ -34,6 +42,8 @@ class TargetState:
     schema: int
     progress: int
     """How far the target has come: its newest snapshot, or the size of its logs. 0: nothing was ever committed."""
+    partition: Partition = None
+    """How it is divided. That stays as it was made."""
 
 
 class SinkWriter(Protocol):
@@ -64,6 +74,11 @@ class Sink(Protocol):
         ...
 
     @property
+    def partitions(self) -> bool:
+        """Whether a target can be divided (`PartitionBy`)."""
+        ...
+
+    @property
     def at_once(self) -> int:
         """How many threads may call its methods at the same time, each for another target: no more than that helps. 1: only one thread
         may use it."""
@@ -71,11 +86,16 @@ class Sink(Protocol):
 
     def exists(self, target: str) -> bool: ...
 
-    def create(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
-        """One that is there is left as it is, if rows of these columns can be brought into it."""
+    def create(
+        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: Columns = None, partition: Partition = None
+    ) -> None:
+        """One that is there is left as it is, if rows of these columns can be brought into it, and it is divided so. `keys`: the source's.
+        The column of a partition that the source lacks stands after the source's columns."""
         ...
 
-    def remake(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
+    def remake(
+        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: Columns = None, partition: Partition = None
+    ) -> None:
         """Make one of this pipeline's tables anew, without its rows and with another identity. Not atomic: what the caller relies on
         until then must not be this table. `InvalidConfig`: that can't be, and nothing was touched."""
         ...
@@ -95,7 +115,7 @@ class Sink(Protocol):
     def reshape(
         self, target: str, schema: pa.Schema, key: Sequence[str], renamed: Mapping[str, str] = ..., *, emptied: bool = False
     ) -> Reshape | None:
-        """What has to change so that a table has a source's columns. Touches nothing. `SourceDrift`: that can't be."""
+        """What has to change so that a table has a source's columns. Touches nothing. `key`: the source's. `SourceDrift`: that can't be."""
         ...
 
     def rescale(self, target: str, buckets: int) -> Reshape | None:
@@ -121,6 +141,11 @@ class Sink(Protocol):
         """Give a snapshot a name, by which readers find it and which keeps it from expiry. Returns the snapshot that has the name: another
         one if the name was given before, which stays. `identity`: of the intent whose commit made it. `SourceDrift`: the table
         has no such snapshot, any more or at all. `InvalidConfig`: this sink has no tags."""
+        ...
+
+    def mark_done(self, target: str, unit: Unit, *, after_ms: TimeMs | None, upto_ms: TimeMs, now_ms: TimeMs) -> int:
+        """Mark the partitions of a target, which is divided by this unit of time, whose periods ended after one moment (None: all before,
+        too) and up to another. One that is marked stays as it is. Returns how many were marked. `InvalidConfig`: it is not divided so."""
         ...
 
     def let_go(self, kept: Container[str]) -> None:

@@ -267,7 +267,7 @@ def check_lake(resources: Resources, ledger: Ledger, catalogue: Catalogue, fitne
         try:
             if lake.exists(target):
                 lake.check_start(target, ledger)
-                _tell_of_buckets(resources, target, needed)
+                _check_made(resources, target, needed, fitness.router)
             elif target in needed:
                 where = settings.sink.fluss.bootstrap if settings.sink.fluss else settings.sink.warehouse
                 hint = f"is that the right place? if the table was dropped, {BEGIN_ANEW}"
@@ -283,17 +283,26 @@ def check_lake(resources: Resources, ledger: Ledger, catalogue: Catalogue, fitne
         asides.add(name, name.stuck(broken.fact, detail=broken.detail, hint=RECOPY))
 
 
-def _tell_of_buckets(resources: Resources, target: str, needed: Mapping[str, Table]) -> None:
-    """Warn about a table whose number of buckets differs from the settings: `snowmelt rescale` alone changes it."""
+def _check_made(resources: Resources, target: str, needed: Mapping[str, Table], router: Router) -> None:
+    """Compare a table with the settings. Partitions are fixed when it is made: others are an error, as tasks write rows as the settings
+    say. Another number of buckets is a warning: `snowmelt rescale` alone changes it."""
     settings = resources.settings
-    if target in needed and needed[target].keyed and settings.sink.fluss is None:
-        try:
-            has = resources.lake.describe(target).buckets
-        except SourceDrift as error:
-            raise needed[target].incarnation.table.stuck(error.fact, detail=error.detail, hint=error.hint) from error
-        if has != settings.sink.buckets:
-            extra = {"target": target, "has": has, "buckets": settings.sink.buckets}
-            log.warning("a lake table keeps its number of buckets until `snowmelt rescale` changes it", extra=extra)
+    if target not in needed or settings.sink.fluss is not None:
+        return
+    name = needed[target].incarnation.table
+    try:
+        state = resources.lake.describe(target)
+    except SourceDrift as error:
+        raise name.stuck(error.fact, detail=error.detail, hint=error.hint) from error
+    if state.partition != (partition := router.partition(name)):
+        raise InvalidConfig(
+            f"{name} is partitioned in another way than before",
+            detail=f"{target}: by {state.partition or 'nothing'} so far, {partition or 'nothing'} now",
+            hint="keep its partition_by, or begin anew with another state",
+        )
+    if needed[target].keyed and state.buckets != settings.sink.buckets:
+        extra = {"target": target, "has": state.buckets, "buckets": settings.sink.buckets}
+        log.warning("a lake table keeps its number of buckets until `snowmelt rescale` changes it", extra=extra)
 
 
 # ---- putting it together
@@ -303,7 +312,15 @@ def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -
     """Put the parts of a driver together. Capture starts here."""
     resources, before, source, asides = shell.resources, shell.before, shell.source, shell.asides
     place = _place(shell)
-    known = Knowledge(machines.generation, machines.ledger, machines.relay, _shapes(shell, machines), source.catalogue.ended)
+    router = before.fitness.router
+    known = Knowledge(
+        generation=machines.generation,
+        ledger=machines.ledger,
+        relay=machines.relay,
+        shapes=_shapes(shell, machines),
+        began=source.catalogue.ended,
+        partition=router.partition,
+    )
     keeper = _keeper(shell, known)
     ending.callback(keeper.stop)
     cleaner = Cleaner(resources.jobs, place, every=resources.settings.pace.sweep_every)
@@ -325,7 +342,7 @@ def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -
     ending.callback(chunks.close)
     discovery = Discovery(source.catalogue, known.ledger, known.relay, known.shapes, source.read, before.fitness.unfit)
     proposals = Proposals(resources, known, before.fitness, asides, discovery, splitter, before.captured)
-    entries = Entries(resources.lake, known.ledger, known.shapes, resources.settings.source, resources.threads)
+    entries = Entries(resources.lake, known.ledger, known.shapes, resources.settings.source, resources.threads, router.partition)
     lane = LogLane(known, resources.jobs, place, chunks, cleaner, asides, tasks=resources.log_tasks)
     upkeep = _upkeep(shell, known, cleaner, place)
     ending.callback(upkeep.close)

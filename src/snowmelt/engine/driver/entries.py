@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.records import Reshape
@@ -12,19 +12,30 @@ from snowmelt.engine.driver.shapes import Shapes
 from snowmelt.engine.loop.lake_threads import LakeThreads
 from snowmelt.engine.tasks.rows import lake_schema
 from snowmelt.errors import RECOPY, Corrupt, SourceDrift, TableStuck
+from snowmelt.model.table import TableId
 from snowmelt.planning.epochs import EpochPlan
-from snowmelt.sinks.contract import Sink
+from snowmelt.sinks.contract import Partition, Sink
 
 
 class Entries:
     """Of one driver; used by the thread that owns the machines."""
 
-    def __init__(self, lake: Sink, ledger: Ledger, shapes: Shapes, source: Database, threads: LakeThreads) -> None:
+    def __init__(
+        self,
+        lake: Sink,
+        ledger: Ledger,
+        shapes: Shapes,
+        source: Database,
+        threads: LakeThreads,
+        partition: Callable[[TableId], Partition],
+    ) -> None:
+        """`partition`: how the target of a table is divided."""
         self._lake = lake
         self._threads = threads
         self._ledger = ledger
         self._shapes = shapes
         self._source = source
+        self._partition = partition
 
     def unfit(self, plan: EpochPlan) -> list[TableStuck]:
         """An error for each table that the plan changes in a way that the lake can't take."""
@@ -72,9 +83,12 @@ class Entries:
         if one.schema is None:
             return None
         shape = self._shapes.of(one.schema)
-        columns = lake_schema(shape.table, self._source, keyed=one.keyed)
+        key = shape.table.key if one.keyed else ()
+        columns, partition = lake_schema(shape.table, self._source, keyed=one.keyed), self._partition(one.table)
         try:
-            return self._lake.reshape(target, columns, shape.table.key if one.keyed else (), dict(shape.renamed), emptied=one.anew)
+            if partition is not None and (why := partition.why_not(self._source.schema_of(shape.table), key)):
+                raise SourceDrift("a table can't be divided into partitions any more", detail=f"{target}: {why}", hint=RECOPY)
+            return self._lake.reshape(target, columns, key, dict(shape.renamed), emptied=one.anew)
         except (SourceDrift, Corrupt) as error:
             statement = f"; the statement was {shape.statement}" if shape.statement else ""
             raise one.table.stuck(error.fact, detail=f"{error.detail}{statement}", hint=error.hint) from error

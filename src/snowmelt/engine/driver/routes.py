@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from snowmelt.databases.contract.tables import SourceTables, TableShape
 from snowmelt.errors import InvalidConfig
 from snowmelt.maintenance.rules import MaintenanceRules
 from snowmelt.model.patterns import TablePredicate, match_tables
 from snowmelt.model.table import TableId
 from snowmelt.planning.tables import Table, TablePhase
+from snowmelt.sinks.contract import Partition
 
 SAME_NAME: Final = "{database}.{table}"
 
@@ -58,6 +60,8 @@ class Route:
     mode: Mode = Mode.UPSERT
     maintenance: MaintenanceRules | None = None
     """None: as of all tables."""
+    partition: Partition = None
+    """How each target of this route is divided."""
 
     def __post_init__(self) -> None:
         match_tables([self.source])
@@ -124,6 +128,20 @@ class Router:
 
     def maintenance(self, table: TableId) -> MaintenanceRules | None:
         return self._route(table).maintenance
+
+    def partition(self, table: TableId) -> Partition:
+        return self._route(table).partition
+
+    def undivided(self, shape: TableShape, source: SourceTables) -> str:
+        """Why a table's route can't divide its target into partitions; empty: it can, or need not."""
+        partition = self.partition(shape.id)
+        if partition is None:
+            return ""
+        try:
+            return partition.why_not(source.schema_of(shape), shape.key if self.keyed(shape.id) else ())
+        except InvalidConfig as error:
+            # It has a column of a type that is not supported.
+            return str(error)
 
     def _route(self, table: TableId) -> Route:
         return next(route for matches, route in self._routes if matches(table))

@@ -30,6 +30,8 @@ class SinkSettings:
     """Of each lake table that is created."""
     tags: Period | None = None
     """One snapshot of each lake table gets a tag in each such period."""
+    done_delay_ms: int | None = None
+    """How long after the end of its day or month a partition is marked as done; None: no partition is marked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from snowmelt.engine.loop.log_lane import LogJob
 from snowmelt.engine.loop.resources import Resources
 from snowmelt.engine.maintenance.upkeep import Spread
 from snowmelt.errors import TableStuck
+from snowmelt.model.partition import TIMED, Unit
 from snowmelt.planning.facts import Adopted, Found
 from snowmelt.store.generations import newest_generation
 
@@ -94,6 +95,13 @@ class Committing:
                 spread[target].update(self._chunks.staged(fact.nonce).places)
         return spread
 
+    def _timed(self) -> dict[str, Unit]:
+        """The lake tables that are divided by time, if their partitions are marked."""
+        if not self._resources.listening.marks_partitions:
+            return {}
+        divided = ((table.target, self._known.partition(table.incarnation.table)) for table in self._known.ledger.tables)
+        return {target: partition.unit for target, partition in divided if partition is not None and partition.unit in TIMED}
+
     def step(self) -> bool:
         """Do the machine's next step. False: it has none."""
         return perform(committing.step(self._machines, self._cleaner.leftovers), self.act)
@@ -111,7 +119,7 @@ class Committing:
             case CommitEntries(intent, works):
                 return self._resources.commits.go_on(intent, works)
             case TellListeners(step):
-                told = self._resources.listening.hear(step)
+                told = self._resources.listening.hear(step, self._timed())
                 if step.intent.entries:
                     reach(BEFORE_DONE)
                 if self._rescales:

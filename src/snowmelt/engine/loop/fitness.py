@@ -31,7 +31,8 @@ class Fitness:
             target = self.router.of(shape.id)
         except InvalidConfig as error:
             return str(error)
-        if why := self.settings.source.why_foreign(shape):
+        source = self.settings.source
+        if why := source.why_foreign(shape) or self.router.undivided(shape, source):
             return why
         remedy = "give it one" if self.settings.sink.fluss else f"give it one, or a route with mode: {Mode.CHANGELOG} and start again"
         return "" if shape.key or not target.keyed else f"it has no key by which its rows could be told apart; {remedy}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from snowmelt.commit.ledger import Ledger
@@ -12,9 +13,10 @@ from snowmelt.model.numbers import GenerationNumber
 from snowmelt.model.position import Position
 from snowmelt.model.table import TableId
 from snowmelt.relay.retention import Relay
+from snowmelt.sinks.contract import Partition
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
     """Of one driver; used by the thread that owns the machines."""
 
@@ -25,12 +27,15 @@ class Knowledge:
     began: Position
     """The end of the server's log when the driver started."""
 
+    partition: Callable[[TableId], Partition]
+    """How a table's target is divided, by the routes."""
+
     def sourced(self, name: TableId) -> Sourced:
         """A table of the ledger as tasks see it."""
         table = self.ledger.tables.get(name)
         if table is None:
             raise InvariantBroken("a table is asked for that the ledger lacks", detail=str(name))
-        return Sourced(self.shapes.of(table.schema).table, table.target, table.keyed)
+        return Sourced(self.shapes.of(table.schema).table, table.target, table.keyed, self.partition(name))
 
     def has(self, position: Position) -> bool:
         """Whether the lake has the log up to a position."""

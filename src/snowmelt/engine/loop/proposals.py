@@ -118,9 +118,14 @@ class Proposals:
                 f"two tables would go to {target.name}", detail=f"{taken[target.name]} and {name}", hint="give each a route of its own"
             )
         schema = lake_schema(shape, settings.source, keyed=target.keyed)
+        partition = self._fitness.router.partition(name)
         if not lake.exists(target.name):
             key, system = (shape.key, None) if target.keyed else ((), CHANGE_FIELDS)
-            lake.create(target.name, schema, key, buckets=settings.sink.buckets, system=system)
+            lake.create(target.name, schema, key, buckets=settings.sink.buckets, system=system, partition=partition)
+        elif (has := lake.describe(target.name).partition) != partition:
+            detail = f"{target.name}: by {has or 'nothing'}, not {partition or 'nothing'}"
+            hint = "give the table another target, or drop this one"
+            raise InvalidConfig("a lake table is partitioned in another way", detail=detail, hint=hint)
         elif target.name not in ledger.last_commits and lake.describe(target.name).progress:
             raise InvalidConfig(
                 "a lake table holds rows that this pipeline did not bring",
@@ -159,10 +164,12 @@ class Proposals:
         set aside yet is set aside first. False: not yet."""
         name, target, lake = table.incarnation.table, table.target, self._resources.lake
         key, system = (shape.key, None) if table.keyed else ((), CHANGE_FIELDS)
+        partition = self._fitness.router.partition(name)
         if lake.exists(target):
             with contextlib.suppress(SourceDrift):
                 lake.reshape(target, schema, key, emptied=table.keyed)
-                return True
+                if lake.describe(target).partition == partition:
+                    return True
         if table.phase is not TablePhase.SET_ASIDE:
             self._asides.add(name, name.stuck("its lake table is made anew, as it was asked for"))
             return False
@@ -171,5 +178,5 @@ class Proposals:
         generation = self._known.generation
         if newest_generation(self._resources.state.store, generation) > generation:
             raise Fenced("a newer driver runs this pipeline", detail=f"this is generation {generation}")
-        lake.remake(target, schema, key, buckets=self._resources.settings.sink.buckets, system=system)
+        lake.remake(target, schema, key, buckets=self._resources.settings.sink.buckets, system=system, partition=partition)
         return True

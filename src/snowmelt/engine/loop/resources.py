@@ -79,6 +79,8 @@ class Resources:
         lake = open_lake(settings)
         if settings.sink.tags is not None and not lake.tags:
             raise InvalidConfig("this sink has no tags", hint="remove tags from its section")
+        if not lake.partitions and (divided := next((route for route in settings.routes if route.partition), None)):
+            raise InvalidConfig("this sink has no partitions", detail=divided.source, hint="remove partition_by from its route")
         if is_gone(spark):
             raise_gone()
         slots = slots_of(spark)
@@ -96,7 +98,7 @@ class Resources:
             lake=lake,
             threads=lake_threads,
             commits=TableCommits(lake, lake_threads, turn_s=TURN_S),
-            listening=Listening(settings.sink.tags, partial(open_lake, settings), notifier),
+            listening=Listening(settings.sink.tags, partial(open_lake, settings), notifier, done_delay_ms=settings.sink.done_delay_ms),
             spark=spark,
             # A thread for each job that may run at once, so that none waits for another: reads, the log, a sweep, maintenance.
             jobs=Jobs(spark, at_once=chunks_at_once + 2 + maintenance_slots, wake=awake.set),

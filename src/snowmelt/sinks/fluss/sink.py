@@ -48,7 +48,10 @@ from snowmelt.fluss.tables import NoLeader, describe_table
 from snowmelt.fluss.tablets import Tablets
 from snowmelt.fluss.target import FlussTarget
 from snowmelt.model.fluss import Bucket
-from snowmelt.sinks.contract import TargetState
+from snowmelt.model.moment import TimeMs
+from snowmelt.model.partition import Unit
+from snowmelt.sinks.contract import Columns, Partition, TargetState
+from snowmelt.sinks.fluss.errors import RowsLost, drift, other_kind, rows_lost
 from snowmelt.sinks.fluss.links import Links, last_batch, table_path
 from snowmelt.sinks.fluss.shape import bare_type, columns_of, misfit
 from snowmelt.sinks.fluss.staging import BatchPiece, BucketCursor, Preface, StagedObject, StagedWork, object_folder, object_key
@@ -67,10 +70,6 @@ _AGAIN: Final = (
 )
 
 Answer = TypeVar("Answer")
-
-
-class RowsLost(SourceDrift):
-    """A log ends before rows that Fluss has taken. A bucket that just got a leader may say so for a moment, without having lost any."""
 
 
 @dataclass(slots=True)
@@ -103,6 +102,7 @@ class FlussSink:
     """The tables of one cluster, as one pipeline sees them. To be opened in the process that uses it; one thread uses it."""
 
     empties: Final = False
+    partitions: Final = False
     """Fluss can't take all rows out of a table."""
     at_once: Final = 1
     tags: Final = False
@@ -163,10 +163,14 @@ class FlussSink:
 
         return self._repeated(ask)
 
-    def create(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
+    def create(
+        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: Columns = None, partition: Partition = None
+    ) -> None:
         """Create a table of a source's columns. One that is there is left as it is, if rows can be brought into it."""
         if not keys or system:
             raise InvalidConfig("a Fluss table can't hold a table's history", detail=target, hint="leave out mode: changelog")
+        if partition:
+            raise InvalidConfig("tables of Fluss are not divided into partitions", detail=target, hint="leave out partition_by")
         columns = columns_of(target, schema)
         path = table_path(target)
 
@@ -218,7 +222,9 @@ class FlussSink:
         info = self._described(target)
         return read_schema(info.schema, info.schema_json).arrow
 
-    def remake(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
+    def remake(
+        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: Columns = None, partition: Partition = None
+    ) -> None:
         """Readers of a table of Fluss keep its id, so no table is made anew under them."""
         raise InvalidConfig("a table of Fluss can't be made anew", detail=target, hint="give its source another target, with a new state")
 
@@ -479,18 +485,5 @@ class FlussSink:
     def tag(self, target: str, name: str, snapshot: int, identity: str) -> int:
         raise InvalidConfig("a table of Fluss has no tags", detail=target)
 
-
-def rows_lost(target: str, bucket: int, found: int, known: int, what: str = "changes", hint: str = "") -> RowsLost:
-    return RowsLost(
-        "a Fluss table lost rows",
-        detail=f"{target}, bucket {bucket} has {found:,} {what}, and Fluss had taken {known:,}",
-        hint=hint or "begin with a new state, and with another table for it; keep several replicas of tables",
-    )
-
-
-def other_kind(what: str, detail: str) -> InvalidConfig:
-    return InvalidConfig(f"a Fluss table has {what}", detail=detail, hint="name another table, or drop this one")
-
-
-def drift(fact: str, detail: str) -> SourceDrift:
-    return SourceDrift(fact, detail=detail, hint="begin with a new state, and with another table for it")
+    def mark_done(self, target: str, unit: Unit, *, after_ms: TimeMs | None, upto_ms: TimeMs, now_ms: TimeMs) -> int:
+        raise InvalidConfig("a table of Fluss has no partitions", detail=target)

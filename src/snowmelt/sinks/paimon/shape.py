@@ -8,6 +8,8 @@ Laws:
 - Columns of the key change their names alone. A row's bucket is a hash of the key's bytes, which are others in another type.
 - The order is part of the shape: the native writer takes columns by place, and wants all of them.
 - Our own columns stand after those of the source, and stay.
+- The column that partitions are of stays as it is, also where the table has a column of ours for them: rows that are there keep the
+  partition that they have.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import pyarrow as pa
 
 from snowmelt.errors import RECOPY, InvalidConfig, SourceDrift, check
 from snowmelt.model.table import SYSTEM_COLUMNS
+from snowmelt.sinks.partitions import PartitionBy
 
 _PAIMON: Final = frozenset({"_sequence_number", "_value_kind", "_level", "_row_id", "rowkind"})
 BUCKET: Final = "bucket"
@@ -77,14 +80,26 @@ def difference(fields: Sequence[Any], wanted: Sequence[Any]) -> str:
     return ""
 
 
-def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], renamed: Mapping[str, str], *, emptied: bool) -> Any:
+def reshaped(
+    target: str,
+    old: Any,
+    wanted: Sequence[Any],
+    key: Sequence[str],
+    renamed: Mapping[str, str],
+    *,
+    emptied: bool,
+    partition: PartitionBy | None = None,
+) -> Any:
     """The schema after `old` in which the source's columns are those `wanted`; None: it is as it has to be."""
     from pypaimon.schema.data_types import AtomicInteger, DataField, DataTypeParser, reassign_field_id
     from pypaimon.schema.schema_manager import SchemaManager
     from pypaimon.schema.table_schema import TableSchema
 
     names = [field.name for field in wanted]
-    check(set(key) <= set(names), "a key has columns that are not there", target)
+    ours = SYSTEM_COLUMNS.union(partition.own.names if partition else ())
+    if partition is not None:
+        _check_partition(target, partition, old.fields, wanted, renamed, emptied=emptied)
+    check(set(key) <= ours.union(names), "a key has columns that are not there", target)
     if [renamed.get(name, name) for name in old.primary_keys] != list(key):
         raise _drift("the key of a table was changed", f"{target}: from {_listed(old.primary_keys)} to {_listed(key)}")
     if wrong := wrong_name(names):
@@ -92,7 +107,7 @@ def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], r
             "a column can't be brought to the lake", detail=f"{target}: {wrong}", hint=f"rename it in the source; then {RECOPY}"
         )
 
-    source = [field for field in old.fields if field.name not in SYSTEM_COLUMNS]
+    source = [field for field in old.fields if field.name not in ours]
     before = {field.name: field for field in source if field.name not in renamed}
     # After the others: a column may get the name of one that was dropped.
     before |= {renamed[field.name]: field for field in source if field.name in renamed}
@@ -116,7 +131,7 @@ def reshaped(target: str, old: Any, wanted: Sequence[Any], key: Sequence[str], r
                 else "a column's type was changed to one that old files can't be read in"
             )
             raise _drift(fact, f"{target}.{want.name}: from {_text(was.type)} to {_text(want.type)}")
-    fields += [field for field in old.fields if field.name in SYSTEM_COLUMNS]
+    fields += [field for field in old.fields if field.name in ours]
     if fields == old.fields:
         return None
     return TableSchema(
@@ -147,6 +162,21 @@ def rescaled(old: Any, buckets: int) -> Any:
         options={**old.options, BUCKET: str(buckets)},
         comment=old.comment,
     )
+
+
+def _check_partition(
+    target: str, partition: PartitionBy, old: Sequence[Any], wanted: Sequence[Any], renamed: Mapping[str, str], *, emptied: bool
+) -> None:
+    """The column that tells the partition must stay what it was. Only one whose partitions are in a column of ours may be another column of
+    that name, or have another type, and only in a table that is empty by then."""
+    anew = emptied and partition.unit is not None
+    name = partition.column
+    was, now = (next((field for field in fields if field.name == name), None) for fields in (old, wanted))
+    if was is None or now is None or (name in renamed and not anew):
+        raise _drift("the column that a lake table is partitioned by was dropped or renamed", f"{target}.{name}")
+    if _text(was.type) != _text(now.type) and not anew:
+        fact = "the type of the column that a lake table is partitioned by was changed"
+        raise _drift(fact, f"{target}.{name}: from {_text(was.type)} to {_text(now.type)}")
 
 
 def widens(was: Any, wanted: Any) -> bool:

@@ -31,13 +31,16 @@ from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.publish import EpochInLake, Files, LastCommit, View, check_start, judge, judge_schema
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
 from snowmelt.errors import BEGIN_ANEW, InvalidConfig, OutcomeUnknown, SourceDrift, check
+from snowmelt.model.moment import TimeMs
+from snowmelt.model.partition import Unit
 from snowmelt.model.table import SYSTEM_COLUMNS
-from snowmelt.sinks.contract import SEQUENCE, ReadShare, TargetState, target_columns
+from snowmelt.sinks.contract import SEQUENCE, Columns, Partition, ReadShare, TargetState, target_columns
 from snowmelt.sinks.paimon import shape as paimon_shape
 from snowmelt.sinks.paimon.buckets import buckets_before, check_alone
-from snowmelt.sinks.paimon.fitting import fitting, fitting_found
+from snowmelt.sinks.paimon.fitting import fitting, fitting_found, partition_of, partition_options
 from snowmelt.sinks.paimon.folders import TableFolder
 from snowmelt.sinks.paimon.markers import marker_of, newest_marked, properties_of, sequence_max_of
+from snowmelt.sinks.paimon.marks import mark_done
 from snowmelt.sinks.paimon.references import referenced_files
 from snowmelt.sinks.paimon.runs import RunWriter, fits
 from snowmelt.sinks.paimon.table import (
@@ -61,6 +64,7 @@ from snowmelt.sinks.paimon.table import (
     tagged_snapshot,
 )
 from snowmelt.sinks.paimon.writer import PaimonWriter
+from snowmelt.sinks.partitions import key_in
 from snowmelt.sinks.warehouse import Warehouse
 
 _SCHEMA: Final = re.compile(r"schema-([0-9]+)")
@@ -79,6 +83,7 @@ class PaimonSink:
 
     empties: Final = True
     tags: Final = True
+    partitions: Final = True
     at_once: Final = 32
     """On a disk, syncs of many tables share one write of the file system's journal; in a bucket, requests of many tables are on their way
     together. More threads than this wait for one another's turn in the interpreter."""
@@ -111,7 +116,8 @@ class PaimonSink:
         *,
         buckets: int,
         options: Mapping[str, str] | None = None,
-        system: pa.Schema | None = None,
+        system: Columns = None,
+        partition: Partition = None,
     ) -> None:
         """Create a table of a source's columns, of `system` columns of ours, and `_seq` as the last. Durable on return.
 
@@ -122,26 +128,33 @@ class PaimonSink:
 
         ours = pa.schema([*(system or ()), pa.field(SEQUENCE, pa.int64(), nullable=False)])
         check(SYSTEM_COLUMNS.issuperset(ours.names), "a system column has a name that is not ours", target)
+        keys = key_in(partition, keys)
         if wrong := paimon_shape.wrong_name(schema.names):
             raise InvalidConfig("a column can't be brought to the lake", detail=f"{target}: {wrong}", hint="rename it or exclude it")
-        fields = pa.schema([*target_columns(schema, keys), *ours])
+        fields = pa.schema([*target_columns(schema, keys), *(partition.own if partition else ()), *ours])
         columns = paimon_shape.columns(target, fields)
-        wanted = {**_OPTIONS, "bucket": str(buckets), **(options or {})}
+        wanted = {**_OPTIONS, "bucket": str(buckets), **partition_options(partition), **(options or {})}
+        divided = [partition.field] if partition else []
         if keys:
             wanted["sequence.field"] = SEQUENCE
         else:
             wanted["bucket"] = "-1"
         with our_errors(target):
             self._catalog.create_database(target.partition(".")[0], True)
-            self._catalog.create_table(target, Schema.from_pyarrow_schema(fields, primary_keys=list(keys), options=wanted), True)
+            made = Schema.from_pyarrow_schema(fields, partition_keys=divided, primary_keys=list(keys), options=wanted)
+            self._catalog.create_table(target, made, True)
             table = fitting_found(self.table(target))
             sync_table(table)
+        if (has := partition_of(table)) != partition:
+            raise _other("other partitions", f"{target}: {has or 'none'}, not {partition or 'none'}")
         if list(table.primary_keys) != list(keys):
             raise _other("another key", f"{target}: {table.primary_keys}, not {list(keys)}")
         if difference := paimon_shape.difference(table.fields, columns):
             raise _other("other columns", f"{target}: {difference}")
 
-    def remake(self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: pa.Schema | None = None) -> None:
+    def remake(
+        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: Columns = None, partition: Partition = None
+    ) -> None:
         """Drop a table of this pipeline and create it as told, with another identity. Not atomic: who asks for it holds on to that until
         the new one is there. `InvalidConfig`: it can't be created so, or holds what this pipeline did not bring; nothing was touched."""
         if wrong := paimon_shape.wrong_name(schema.names):
@@ -153,7 +166,7 @@ class PaimonSink:
                 raise InvalidConfig("a lake table holds rows that this pipeline did not bring", detail=target, hint=hint)
             with our_errors(target):
                 self._catalog.drop_table(target, True)
-        self.create(target, schema, keys, buckets=buckets, system=system)
+        self.create(target, schema, keys, buckets=buckets, system=system, partition=partition)
 
     def table(self, target: str) -> Any:
         with our_errors(target):
@@ -199,7 +212,7 @@ class PaimonSink:
         table = fitting(self.table(target))
         with our_errors(target):
             newest = max(snapshot_numbers(table), default=0)
-            return TargetState(identity_of(table), bucket_count(table), int(table.table_schema.id), newest)
+            return TargetState(identity_of(table), bucket_count(table), int(table.table_schema.id), newest, partition_of(table))
 
     def newest(self, target: str) -> int:
         """Its newest snapshot, 0 if it has none; of a table of any kind."""
@@ -226,12 +239,14 @@ class PaimonSink:
         with our_errors(target):
             from pypaimon.common.json_util import JSON
 
+            partition = partition_of(table)
+            key = key_in(partition, key)
             try:
                 wanted = paimon_shape.columns(target, target_columns(schema, key))
             except InvalidConfig as error:
                 raise SourceDrift(error.fact, detail=error.detail, hint=error.hint) from error
             old = table.schema_manager.latest()
-            new = paimon_shape.reshaped(target, old, wanted, key, renamed, emptied=emptied)
+            new = paimon_shape.reshaped(target, old, wanted, key, renamed, emptied=emptied, partition=partition)
             if new is None:
                 return None
             return Reshape(int(old.id), int(new.id), JSON.to_json(new, indent=2).encode())
@@ -382,6 +397,11 @@ class PaimonSink:
                 )
             return tag_snapshot(table, name, found)
 
+    def mark_done(self, target: str, unit: Unit, *, after_ms: TimeMs | None, upto_ms: TimeMs, now_ms: TimeMs) -> int:
+        table = self.table(target)
+        with our_errors(target):
+            return mark_done(table, unit, after_ms=after_ms, upto_ms=upto_ms, now_ms=now_ms)
+
     def let_go(self, kept: Container[str]) -> None:
         """Drop what this process holds in memory of tables that are not in `kept`."""
         for known in (self._held, self._folders):
@@ -485,6 +505,10 @@ def _where(table: Any, entry: Entry, messages: Iterable[Any], *, whole: bool) ->
     return Files.STAGED if all(table.file_io.exists(path) for path in paths) else Files.MISSING
 
 
-def _folders(table: Any) -> list[str]:
-    """The folders of a table that hold data files: its buckets."""
-    return [f"{table.table_path}/{name}" for name in names_in(table, str(table.table_path)) if name.startswith("bucket-")]
+def _folders(table: Any) -> Iterator[str]:
+    """The folders of a table that hold data files: its buckets, each in its partition's folder if there are partitions."""
+    above = [str(table.table_path)]
+    if table.partition_keys:
+        above = [f"{folder}/{name}" for folder in above for name in names_in(table, folder) if "=" in name]
+    for folder in above:
+        yield from (f"{folder}/{name}" for name in names_in(table, folder) if name.startswith("bucket-"))
