@@ -466,6 +466,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "integration/test_paimon_dropping.py::"
             "test_a_driver_that_slept_while_it_dropped_a_table_leaves_the_one_that_was_made_meanwhile",
         ),
+        lane=Lane.SHELL,
     ),
     Mutant(
         id="R52",
