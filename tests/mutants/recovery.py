@@ -463,8 +463,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="    if found != identity:\n",
         new="    if False:\n",
         tests=(
-            "integration/test_paimon_dropping.py::"
-            "test_a_driver_that_slept_while_it_dropped_a_table_leaves_the_one_that_was_made_meanwhile",
+            "integration/test_paimon_dropping.py::test_a_driver_that_slept_while_it_dropped_a_table_leaves_the_one_that_was_made_meanwhile",
         ),
         lane=Lane.SHELL,
     ),
@@ -476,8 +475,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="    return kept | keyless\n",
         new="    return kept\n",
         tests=(
-            "unit/test_engine_filter.py::"
-            "test_a_row_without_its_key_is_kept_by_any_table_that_keeps_rows_so_that_the_table_is_set_aside",
+            "unit/test_engine_filter.py::test_a_row_without_its_key_is_kept_by_any_table_that_keeps_rows_so_that_the_table_is_set_aside",
         ),
     ),
 )
