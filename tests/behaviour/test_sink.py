@@ -275,7 +275,7 @@ def test_a_target_is_made_anew_without_its_rows_or_is_left_as_it_is(kind: Kind) 
     kind.bring(sink, 1, (1, "a"))
     before = sink.describe(kind.target)
     try:
-        sink.remake(kind.target, WIDER, KEY, buckets=2)
+        sink.remake(kind.target, WIDER, KEY, buckets=2, identity=sink.identity(kind.target))
     except InvalidConfig:
         assert sink.describe(kind.target) == before
         assert kind.rows() == {1: "a"}

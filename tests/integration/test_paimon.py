@@ -690,7 +690,7 @@ def test_an_epoch_is_told_though_others_compacted_its_files_and_expired_all_that
 def test_a_table_that_was_made_anew_is_held_from_its_first_epoch_on(lake: PaimonSink) -> None:
     """What this process has held of the one before is no hold on it."""
     bring(lake, 1, KEYED, LOW)
-    lake.remake(KEYED, SCHEMA, ["id"], buckets=2)
+    lake.remake(KEYED, SCHEMA, ["id"], buckets=2, identity=lake.identity(KEYED))
     bring(lake, 2, KEYED, LOW)
     assert [json.loads(path.read_text()) for path in (folder(lake, KEYED) / "consumer").iterdir()] == [{"nextSnapshot": 1}]
 

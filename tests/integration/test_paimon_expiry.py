@@ -302,7 +302,7 @@ def test_an_expiry_takes_nothing_of_a_table_that_was_made_anew_meanwhile(
     numbers = [facts.number for facts in history.snapshots][:-1]
 
     def remake() -> None:
-        lake.remake(KEYED, SCHEMA, ["id"], buckets=2)
+        lake.remake(KEYED, SCHEMA, ["id"], buckets=2, identity=lake.identity(KEYED))
         for epoch in (9, 10, 11):
             bring(lake, epoch, KEYED, (epoch, "new", 2 * epoch))
         _let_go(lake, KEYED)

@@ -256,7 +256,7 @@ def test_javas_compaction_wins_where_it_came_first(tmp_path: Path, lake: PaimonS
 def test_a_table_that_was_made_anew_gets_no_files_of_the_old(lake: PaimonSink, care: PaimonMaintenance) -> None:
     bring(lake, 1, KEYED, (1, "x", 2))
     work, staged = _staged(care)
-    lake.remake(KEYED, SCHEMA, ["id"], buckets=2)
+    lake.remake(KEYED, SCHEMA, ["id"], buckets=2, identity=lake.identity(KEYED))
     bring(lake, 1, KEYED, (1, "y", 2))
     assert _given_up(care, lake, work, staged) == "the table is another one"
 
@@ -282,7 +282,7 @@ def test_a_table_that_was_made_anew_gets_no_snapshot_of_a_process_that_slept(
     with Process(late) if of == "a rewrite" else Committer(tmp_path, [intent_of(3, entry)], stop_before_publish) as zombie:
         zombie.go()
         zombie.await_stop()
-        lake.remake(KEYED, SCHEMA, ["id"], buckets=2)
+        lake.remake(KEYED, SCHEMA, ["id"], buckets=2, identity=lake.identity(KEYED))
         for epoch in (4, 5):
             bring(lake, epoch, KEYED, (1, "new", 2 * epoch))
         zombie.signal(signal.SIGCONT)

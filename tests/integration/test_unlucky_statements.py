@@ -13,7 +13,7 @@ from snowmelt.engine.log import handover
 from snowmelt.model.table import TableId
 from snowmelt.store.contract import Store
 from snowmelt.store.generations import Generation
-from tests.integration.running import Running, lake_rows, settings, source_rows
+from tests.integration.running import Running, held_reads, lake_rows, run_tasks_here, settings, source_rows
 from tests.kit.servers import Server
 
 
@@ -239,3 +239,20 @@ def test_a_table_without_a_key_that_is_made_later_is_left_out_until_it_has_one(s
         )
         running.settled()
     stage.compare("s", "scratch")
+
+
+@pytest.mark.timeout(300)
+def test_rows_without_their_key_set_aside_a_table_that_is_read_and_nothing_else(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image of a session with binlog_row_image = MINIMAL lacks the key of the row as it is after the update."""
+    run_tasks_here(monkeypatch)
+    stage.execute("CREATE TABLE {}.t (id INT NOT NULL PRIMARY KEY, v INT)", "INSERT INTO {}.t VALUES (1, 1), (2, 2)")
+    with stage.run() as running, held_reads("t", monkeypatch) as released:
+        running.wait_for(lambda: running.pipeline.progress.phases.get(f"{stage.name}.s") == "released")
+        stage.execute("SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE {}.t SET v = v + 1", "INSERT INTO {}.s VALUES (2)")
+        upto = running.pipeline.progress.captured
+        running.wait_for(lambda: running.pipeline.progress.done_upto > upto)
+        released.set()
+        running.wait_for(lambda: running.pipeline.progress.aside)
+        assert "partial rows" in running.pipeline.progress.aside[f"{stage.name}.t"]
+        running.wait_for(running.pipeline.caught_up)
+    stage.compare("s")

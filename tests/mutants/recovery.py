@@ -446,4 +446,36 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=("integration/test_recovery.py::test_what_a_recovery_committed_is_recovered_by_other_numbers_of_tasks",),
         lane=Lane.SHELL,
     ),
+    Mutant(
+        id="R50",
+        seed="004",
+        statement="a driver reads the generation before the identity of the lake table that it then drops",
+        file="engine/loop/proposals.py",
+        old="        identity = lake.identity(target)\n        self._look_for_a_newer_driver()\n",
+        new="        self._look_for_a_newer_driver()\n        identity = lake.identity(target)\n",
+        tests=("unit/test_proposals.py::test_the_table_that_goes_is_the_one_that_was_there_before_the_generation_was_read",),
+    ),
+    Mutant(
+        id="R51",
+        seed="004",
+        statement="a driver drops whatever lake table it finds under the name",
+        file="sinks/paimon/dropping.py",
+        old="    if found != identity:\n",
+        new="    if False:\n",
+        tests=(
+            "integration/test_paimon_dropping.py::test_a_driver_that_slept_while_it_dropped_a_table_leaves_the_one_that_was_made_meanwhile",
+        ),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
+        id="R52",
+        seed="001",
+        statement="a row without its key belongs to no chunk and is dropped",
+        file="engine/tasks/log.py",
+        old="    return kept | keyless\n",
+        new="    return kept\n",
+        tests=(
+            "unit/test_engine_filter.py::test_a_row_without_its_key_is_kept_by_any_table_that_keeps_rows_so_that_the_table_is_set_aside",
+        ),
+    ),
 )

@@ -78,7 +78,7 @@ def test_columns_are_judged_as_single_changes_are(
 ) -> None:
     keys, offsets = np.array([key for key, _ in changes], np.int64), np.array([offset for _, offset in changes], np.int64)
     rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(offsets)], names=["id", "_position"])
-    item: Any = SimpleNamespace(table=SimpleNamespace(key=("id",)), rows=rows, transactions=())
+    item: Any = SimpleNamespace(table=SimpleNamespace(key=("id",)), rows=rows, transactions=(), partial="")
     mark = PositionMark(Position(1, 4), locked)
     task: Any = SimpleNamespace(marks={"n": mark}, committed=[SimpleNamespace(offset=offset) for offset in of_xa])
 
@@ -94,6 +94,22 @@ def test_columns_are_judged_as_single_changes_are(
         covered = lambda one, offset=offset, surely=surely: surely and offset <= one.reading.high  # noqa: E731
         expected.append(emits(rule, offset=offset, adopted=adopted, adopting=adopting, keyed=keyed, covered=covered))
     assert _emitted(SOURCE, task, rule, item, offsets, keyed=keyed).tolist() == expected
+
+
+@settings(deadline=None, max_examples=100)
+@given(rules(), st.lists(st.tuples(st.none() | st.integers(0, 12), st.integers(1, 30)), min_size=1, max_size=12))
+def test_a_row_without_its_key_is_kept_by_any_table_that_keeps_rows_so_that_the_table_is_set_aside(
+    rule: Rule, changes: list[tuple[int | None, int]]
+) -> None:
+    offsets = np.array([offset for _, offset in changes], np.int64)
+    rows = pa.RecordBatch.from_arrays([pa.array([key for key, _ in changes], pa.int64()), pa.array(offsets)], names=["id", "_position"])
+    item: Any = SimpleNamespace(table=SimpleNamespace(key=("id",)), rows=rows, transactions=(), partial="its image lacks columns")
+    kept = _emitted(SOURCE, SimpleNamespace(marks={}, committed=[]), rule, item, offsets, keyed=True)  # type: ignore[arg-type]
+    keeps = rule.emits_all or rule.outside or rule.adopted or rule.adopting
+    for (key, offset), row in zip(changes, kept.tolist(), strict=True):
+        if key is None:
+            assert row or not keeps or offset <= rule.low
+            assert not row or offset > rule.low
 
 
 @settings(deadline=None, max_examples=100)

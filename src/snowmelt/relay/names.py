@@ -1,4 +1,4 @@
-"""Names of transactions of two phases: `branch,format`. A name without a comma is a branch alone.
+"""Names of transactions of two phases: `branch,format`, where the format is a number. Any other name is a branch alone.
 
 Laws, as MySQL 5.7 behaves:
 - A server never has two prepared transactions of one branch.
@@ -29,5 +29,5 @@ def ended_by(name: str, prepared: Iterable[str]) -> str | None:
 
 
 def _parted(name: str) -> tuple[str, int]:
-    branch, comma, number = name.rpartition(",")
-    return (branch, int(number)) if comma else (name, -1)
+    branch, _, number = name.rpartition(",")
+    return (branch, int(number)) if number.isascii() and number.isdigit() and branch else (name, -1)

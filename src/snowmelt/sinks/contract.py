@@ -93,11 +93,24 @@ class Sink(Protocol):
         The column of a partition that the source lacks stands after the source's columns."""
         ...
 
+    def identity(self, target: str) -> str:
+        """That of the target as it is now, empty if there is none. `InvalidConfig`: it is damaged, and can't be told from others."""
+        ...
+
     def remake(
-        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: Columns = None, partition: Partition = None
+        self,
+        target: str,
+        schema: pa.Schema,
+        keys: Sequence[str],
+        *,
+        buckets: int,
+        identity: str,
+        system: Columns = None,
+        partition: Partition = None,
     ) -> None:
         """Make one of this pipeline's tables anew, without its rows and with another identity. Not atomic: what the caller relies on
-        until then must not be this table. `InvalidConfig`: that can't be, and nothing was touched."""
+        until then must not be this table. `InvalidConfig`: that can't be, and nothing was touched. `SourceDrift`: the target is not the
+        table of this `identity` any more, and was left as it is, however long this call took."""
         ...
 
     def columns(self, target: str) -> pa.Schema:

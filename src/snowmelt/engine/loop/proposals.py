@@ -175,8 +175,18 @@ class Proposals:
             return False
         if self._known.ledger.open is not None:
             return False
+        # First the identity, then the generation: a table that a newer driver makes has another one, however long we sleep from here on.
+        identity = lake.identity(target)
+        self._look_for_a_newer_driver()
+        try:
+            buckets = self._resources.settings.sink.buckets
+            lake.remake(target, schema, key, buckets=buckets, system=system, partition=partition, identity=identity)
+        except SourceDrift:
+            self._look_for_a_newer_driver()
+            return False
+        return True
+
+    def _look_for_a_newer_driver(self) -> None:
         generation = self._known.generation
         if newest_generation(self._resources.state.store, generation) > generation:
             raise Fenced("a newer driver runs this pipeline", detail=f"this is generation {generation}")
-        lake.remake(target, schema, key, buckets=self._resources.settings.sink.buckets, system=system, partition=partition)
-        return True

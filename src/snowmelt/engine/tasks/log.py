@@ -217,6 +217,10 @@ def _emitted(source: Database, task: LogTask, rule: Rule, item: Changes, offsets
         if rule.emits_all:
             adopted[:] = True
     kept: Mask = later & adopted
+    keyless: Mask = np.full(len(offsets), False)
+    if item.partial and (rule.emits_all or rule.outside or rule.adopted or rule.adopting):
+        # No chunk can be named that has such a row. It is kept, and sets its table aside.
+        keyless = (offsets > rule.low) & _lacks_key(item)
     for adopting in rule.adopting:
         extent = rule.extent or adopting.reading.extent
         if adopting.span is None:
@@ -233,7 +237,15 @@ def _emitted(source: Database, task: LogTask, rule: Rule, item: Changes, offsets
             mark, two_phase = task.marks[adopting.reading.nonce], np.array([decided.offset for decided in task.committed], np.int64)
             covered = source.covered(mark, item, offsets, high=adopting.reading.high, two_phase=two_phase)
             kept[mine] = ((offsets > adopting.visible) & ~covered)[mine]
-    return kept
+    return kept | keyless
+
+
+def _lacks_key(item: Changes) -> Mask:
+    """The rows whose images lack a column of the key."""
+    lacks = np.full(item.rows.num_rows, False)
+    for name in item.table.key:
+        lacks |= np.asarray(item.rows.column(name).is_null().to_numpy(zero_copy_only=False), np.bool_)
+    return lacks
 
 
 def _mine(source: Database, task: LogTask, item: Changes, numbers: Longs, *, keyed: bool) -> Mask:

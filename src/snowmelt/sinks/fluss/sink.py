@@ -222,8 +222,19 @@ class FlussSink:
         info = self._described(target)
         return read_schema(info.schema, info.schema_json).arrow
 
+    def identity(self, target: str) -> str:
+        return self.describe(target).identity if self.exists(target) else ""
+
     def remake(
-        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: Columns = None, partition: Partition = None
+        self,
+        target: str,
+        schema: pa.Schema,
+        keys: Sequence[str],
+        *,
+        buckets: int,
+        identity: str,
+        system: Columns = None,
+        partition: Partition = None,
     ) -> None:
         """Readers of a table of Fluss keep its id, so no table is made anew under them."""
         raise InvalidConfig("a table of Fluss can't be made anew", detail=target, hint="give its source another target, with a new state")

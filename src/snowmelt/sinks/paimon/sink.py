@@ -37,6 +37,7 @@ from snowmelt.model.table import SYSTEM_COLUMNS
 from snowmelt.sinks.contract import SEQUENCE, Columns, Partition, ReadShare, TargetState, target_columns
 from snowmelt.sinks.paimon import shape as paimon_shape
 from snowmelt.sinks.paimon.buckets import buckets_before, check_alone
+from snowmelt.sinks.paimon.dropping import drop_this
 from snowmelt.sinks.paimon.fitting import fitting, fitting_found, partition_of, partition_options
 from snowmelt.sinks.paimon.folders import TableFolder
 from snowmelt.sinks.paimon.markers import marker_of, newest_marked, properties_of, sequence_max_of
@@ -152,11 +153,31 @@ class PaimonSink:
         if difference := paimon_shape.difference(table.fields, columns):
             raise _other("other columns", f"{target}: {difference}")
 
+    def identity(self, target: str) -> str:
+        """That of a table of any kind, empty if there is none. `InvalidConfig`: the table is damaged."""
+        if not self.exists(target):
+            return ""
+        table = self.table(target)
+        with our_errors(target):
+            try:
+                return identity_of(table)
+            except SourceDrift as error:
+                raise InvalidConfig(error.fact, detail=target, hint="drop the lake table") from error
+
     def remake(
-        self, target: str, schema: pa.Schema, keys: Sequence[str], *, buckets: int, system: Columns = None, partition: Partition = None
+        self,
+        target: str,
+        schema: pa.Schema,
+        keys: Sequence[str],
+        *,
+        buckets: int,
+        identity: str,
+        system: Columns = None,
+        partition: Partition = None,
     ) -> None:
         """Drop a table of this pipeline and create it as told, with another identity. Not atomic: who asks for it holds on to that until
-        the new one is there. `InvalidConfig`: it can't be created so, or holds what this pipeline did not bring; nothing was touched."""
+        the new one is there. `InvalidConfig`: it can't be created so, or holds what this pipeline did not bring; nothing was touched.
+        `SourceDrift`: the table is not the one with this identity, and was not touched."""
         if wrong := paimon_shape.wrong_name(schema.names):
             raise InvalidConfig("a column can't be brought to the lake", detail=f"{target}: {wrong}", hint="rename it in the source")
         paimon_shape.columns(target, schema)
@@ -164,8 +185,9 @@ class PaimonSink:
             if self.newest(target) and self.newest_commit(target)[0] is None:
                 hint = "drop it, or give its source another target"
                 raise InvalidConfig("a lake table holds rows that this pipeline did not bring", detail=target, hint=hint)
+            table = self.table(target)
             with our_errors(target):
-                self._catalog.drop_table(target, True)
+                drop_this(table, identity)
         self.create(target, schema, keys, buckets=buckets, system=system, partition=partition)
 
     def table(self, target: str) -> Any:

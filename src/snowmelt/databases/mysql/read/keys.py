@@ -32,10 +32,13 @@ def unpack_bound(raw: bytes) -> Bound:
 
 
 def keys_of(table: MySqlTable, rows: pa.RecordBatch) -> IntegerKeys | None:
-    """The keys as integers, if the key is one integer; None otherwise. An unsigned BIGINT is taken by its bits."""
+    """The keys as integers, if the key is one integer; None otherwise. An unsigned BIGINT is taken by its bits. One that the log left out
+    of a partial row is 0."""
     if len(table.key) != 1:
         return None
     column = rows.column(table.key[0])
     if pa.types.is_decimal(column.type):
         column = pc.cast(column, pa.int64(), safe=False)
-    return IntegerKeys(column.to_numpy().astype(np.int64)) if pa.types.is_integer(column.type) else None
+    if not pa.types.is_integer(column.type):
+        return None
+    return IntegerKeys(pc.fill_null(column, 0).to_numpy().astype(np.int64))
