@@ -113,7 +113,7 @@ def test_a_driver_that_dies_between_snapshot_and_schema_leaves_a_table_that_all_
         def die(*_: object) -> None:
             raise Unavailable("the driver is dead")
 
-        patched.setattr("snowmelt.sinks.paimon.sink._change_schema", die)
+        patched.setattr("snowmelt.sinks.paimon.sink.change_schema", die)
         with pytest.raises(Unavailable, match="dead"):
             lake.commit(intent_of(4, entry), entry)
     assert (lake.describe(KEYED).buckets, counts_of(lake)) == (OLD, {2 * OLD})

@@ -21,6 +21,7 @@ NOT_SEEN: Final[dict[str, str]] = {
     "M143": "a second guard: `publishing.misplaced` gives such a rewrite up",
     "M144": "what begins too early is given up at its publish; that it was in vain costs time, of which the world has none",
     "M145": "a second guard: `publishing.misplaced` gives a rewrite up whose inputs an epoch has emptied",
+    "M151": "a second guard: a publish gives up where an output is gone, and too little comes between that look and the create",
     "M148": "the next look comes later; that the bucket has more runs until then costs reads, of which the world has no count",
     "M149": "more tasks run at once, which costs slots, of which the world has no count",
     "M150": "the pipeline catches up more slowly, which costs time, of which the world has none",

@@ -615,7 +615,4 @@ BUGS = {
         ),
         hint=206,
     ),
-    "cleaning: a rewrite of an older driver goes while that can publish it": Bug(
-        patches=((letting_go, "of_table", lambda standing, ledger, target: replace(standing, table_generation=standing.generation)),)
-    ),
 }

@@ -18,8 +18,6 @@ Laws:
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -28,16 +26,16 @@ import pyarrow as pa
 
 from snowmelt import budgets
 from snowmelt.commit.ledger import Ledger
-from snowmelt.commit.publish import EpochInLake, Files, LastCommit, View, check_start, judge, judge_schema
+from snowmelt.commit.publish import EpochInLake, LastCommit, View, check_start, judge
 from snowmelt.commit.records import Entry, Intent, Reshape, Staged
-from snowmelt.errors import BEGIN_ANEW, InvalidConfig, OutcomeUnknown, SourceDrift, check
+from snowmelt.errors import BEGIN_ANEW, InvalidConfig, SourceDrift, check
 from snowmelt.model.moment import TimeMs
 from snowmelt.model.partition import Unit
 from snowmelt.model.table import SYSTEM_COLUMNS
 from snowmelt.sinks.contract import SEQUENCE, Columns, Partition, ReadShare, TargetState, target_columns
 from snowmelt.sinks.paimon import shape as paimon_shape
-from snowmelt.sinks.paimon.buckets import buckets_before, check_alone
 from snowmelt.sinks.paimon.dropping import drop_this
+from snowmelt.sinks.paimon.entry import buckets_before, change_schema, check_alone, check_shape, messages_in, number_files, where
 from snowmelt.sinks.paimon.fitting import fitting, fitting_found, partition_of, partition_options
 from snowmelt.sinks.paimon.folders import TableFolder
 from snowmelt.sinks.paimon.markers import marker_of, newest_marked, properties_of, sequence_max_of
@@ -53,7 +51,6 @@ from snowmelt.sinks.paimon.table import (
     latest_snapshot,
     messages_of,
     names_in,
-    numbers_in,
     open_catalog,
     our_errors,
     publish,
@@ -68,13 +65,10 @@ from snowmelt.sinks.paimon.writer import PaimonWriter
 from snowmelt.sinks.partitions import key_in
 from snowmelt.sinks.warehouse import Warehouse
 
-_SCHEMA: Final = re.compile(r"schema-([0-9]+)")
 _BUFFER: Final = "write.parquet-buffer-size"
 """How much the native writer holds of a bucket. When a batch brings it there, all that it holds goes into a file."""
 _OPTIONS: Final = MappingProxyType({_BUFFER: "64mb"})
 """Of new tables: `docs/decisions/0009`."""
-_FILES_MAX: Final = 2**20
-"""More than an entry brings."""
 _HOLD_EVERY: Final = 10
 """How many snapshots a table gets before those that others may not expire are named anew."""
 
@@ -319,7 +313,7 @@ class PaimonSink:
         """The table at its newest snapshot, as `judge` wants to see it."""
         table = self.table(entry.target)
         with our_errors(entry.target):
-            return self._view(table, latest_snapshot(table), entry, _messages(table, entry))
+            return self._view(table, latest_snapshot(table), entry, messages_in(table, entry))
 
     def _view(self, table: Any, latest: Any, entry: Entry, messages: Sequence[Any]) -> View:
         manager = table.snapshot_manager()
@@ -341,7 +335,7 @@ class PaimonSink:
             marker = marker_of(snapshot) if snapshot is not None else None
             if marker is not None:
                 break
-        files = _where(table, entry, messages, whole=whole)
+        files = where(table, entry, messages, whole=whole)
         sequence_field = not table.primary_keys or table.options.options.to_map().get("sequence.field") == SEQUENCE
         return View(
             uuid=identity,
@@ -357,21 +351,21 @@ class PaimonSink:
     def commit(self, intent: Intent, entry: Entry, watermark_ms: int | None = None) -> int:
         """Bring an entry into its table, once, also if other drivers try the same. Returns the snapshot that has it, durable. The snapshot
         gets the watermark, or none: compactions by others carry it on."""
-        _check_shape(entry)
+        check_shape(entry)
         for _ in budgets.PAIMON_COMMIT.tries():
             table = self.table(entry.target)
             with our_errors(entry.target):
-                latest, messages = latest_snapshot(table), _messages(table, entry)
+                latest, messages = latest_snapshot(table), messages_in(table, entry)
                 verdict = judge(intent, entry, self._view(table, latest, entry, messages))
                 if isinstance(verdict, EpochInLake):
                     # Who published it may have died before it came to this. A change of schema may stand in a table without any.
                     sync_folders(table, ["snapshot"] if verdict.snapshot else [])
-                    _change_schema(table, entry)
+                    change_schema(table, entry)
                     return verdict.snapshot
                 check_alone(table, latest, entry)
                 self._hold(table, entry)
                 if not table.primary_keys:
-                    _number(messages, verdict.on + 1)
+                    number_files(messages, verdict.on + 1)
                 if publish(
                     table,
                     latest,
@@ -383,7 +377,7 @@ class PaimonSink:
                     watermark_ms=watermark_ms,
                     folder=self._folder(table, entry),
                 ):
-                    _change_schema(table, entry)
+                    change_schema(table, entry)
                     return verdict.on + 1
         raise crowded(entry.target)
 
@@ -477,54 +471,8 @@ def _reading(table: Any, target: str, snapshot: int, names: Sequence[str] | None
     return table.new_read_builder().with_projection(list(names or held))
 
 
-def _check_shape(entry: Entry) -> None:
-    """An intent that changes a schema says to what: a driver that rolls it forward knows nothing else."""
-    check((entry.new_schema is None) == (not entry.shape), "an intent changes a schema and does not say to what", entry.target)
-    if entry.new_schema is not None:
-        check(json.loads(entry.shape)["id"] == entry.new_schema, "an intent changes a schema to another than it says", entry.target)
-
-
-def _change_schema(table: Any, entry: Entry) -> None:
-    """The last act of an entry, once, also if other drivers do the same. Durable on return."""
-    if entry.new_schema is None:
-        return
-    store = store_of(table)
-    for _ in budgets.PAIMON_COMMIT.tries():
-        newest = max(numbers_in(table, f"{table.table_path}/schema", _SCHEMA))
-        if not judge_schema(entry, newest, store.read(f"schema/schema-{newest}")):
-            return
-        # Whatever becomes of it, the next look tells: of a lost reply too, and of a number that another writer took first.
-        with contextlib.suppress(OutcomeUnknown):
-            store.put_if_absent(f"schema/schema-{entry.new_schema}", entry.shape)
-    raise crowded(entry.target)
-
-
 def _other(what: str, detail: str) -> InvalidConfig:
     return InvalidConfig(f"a lake table has {what}", detail=detail, hint="name another lake table, or drop this one")
-
-
-def _messages(table: Any, entry: Entry) -> list[Any]:
-    """An entry's messages, read. They are what is published, its files are what is asked about: both must be the same."""
-    messages = messages_of(table, entry.messages)
-    told = [file.file_name for message in messages for file in message.new_files]
-    check(tuple(told) == entry.files, "an intent's messages name other files than the intent", entry.target)
-    return messages
-
-
-def _number(messages: Iterable[Any], snapshot: int) -> None:
-    """Rows without a key are in the order of their files' sequence numbers, wherever a compaction puts the files."""
-    for place, file in enumerate(file for message in messages for file in message.new_files):
-        file.min_sequence_number = file.max_sequence_number = snapshot * _FILES_MAX + place
-
-
-def _where(table: Any, entry: Entry, messages: Iterable[Any], *, whole: bool) -> Files:
-    """Where an entry's files are. Manifests are read only where snapshots do not tell; then a reference to one proves it."""
-    if not entry.files:
-        return Files.STAGED
-    if not whole and not referenced_files(table).isdisjoint(entry.files):
-        return Files.REFERENCED
-    paths = (file_path(table, message.partition, message.bucket, file.file_name) for message in messages for file in message.new_files)
-    return Files.STAGED if all(table.file_io.exists(path) for path in paths) else Files.MISSING
 
 
 def _folders(table: Any) -> Iterator[str]:
