@@ -477,14 +477,14 @@ def test_an_expiry_beside_another_finds_nothing_to_do(lake: PaimonSink, care: Pa
     _bring(lake, care, range(1, 9))
     _let_go(lake, KEYED)
     numbers = _numbers(care, KEYED)
-    real = paimon_expiry._how_many
+    real = paimon_expiry.count_removable
 
     def other_first(*args: Any) -> int:
-        monkeypatch.setattr(paimon_expiry, "_how_many", real)
+        monkeypatch.setattr(paimon_expiry, "count_removable", real)
         expire_seen(open_care(str(folder(lake, KEYED).parent.parent)), KEYED, numbers[:-1])
         return int(real(*args))
 
-    monkeypatch.setattr(paimon_expiry, "_how_many", other_first)
+    monkeypatch.setattr(paimon_expiry, "count_removable", other_first)
     rows = read(lake, KEYED)
     expire_seen(care, KEYED, numbers[:-2])
     assert _numbers(care, KEYED) == numbers[-1:]

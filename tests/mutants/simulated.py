@@ -8,7 +8,7 @@ from typing import Final
 from tests.mutants import Mutant
 
 SEEDS: Final = 10_000
-MOVED: Final = ("commit/", "driving/", "model/sequence.py", "planning/", "relay/retention.py", "relay/takeover.py")
+MOVED: Final = ("commit/", "driving/", "maintenance/", "model/sequence.py", "planning/", "relay/retention.py", "relay/takeover.py")
 """What of the source the simulated world moves, below `src/snowmelt`."""
 
 NOT_SEEN: Final[dict[str, str]] = {
@@ -16,8 +16,17 @@ NOT_SEEN: Final[dict[str, str]] = {
     "H11": "the epochs are shorter, and each is right; that there are more of them costs time, of which the world has none",
     "H12": "the epochs are shorter, and each is right; that there are more of them costs time, of which the world has none",
     "H13": "the epochs are shorter, and each is right; that there are more of them costs time, of which the world has none",
-    "M151": "drivers of the simulated world rewrite no files, so no staged file waits for a rewrite",
-    "M152": "drivers of the simulated world rewrite no files, so no staged file waits for a rewrite",
+    "M142": "newer runs are rewritten later, which costs reads, of which the world has no count",
+    "M143": "a second guard: `publishing.misplaced` gives such a rewrite up",
+    "M144": "what begins too early is given up at its publish; that it was in vain costs time, of which the world has none",
+    "M145": "a second guard: `publishing.misplaced` gives a rewrite up whose inputs an epoch has emptied",
+    "M151": "a second guard: a publish gives up where an output is gone, and too little comes between that look and the create",
+    "M148": "the next look comes later; that the bucket has more runs until then costs reads, of which the world has no count",
+    "M149": "more tasks run at once, which costs slots, of which the world has no count",
+    "M150": "the pipeline catches up more slowly, which costs time, of which the world has none",
+    "U7": "a second guard: `compaction.plan_merge` gives the output a level that no other run has",
+    "U9": "a second guard: `expiry.plan_expiry` chooses no snapshot that is our newest",
+    "U10": "nobody reads what a consumer holds; drivers find what they ask for in our newest snapshot, which stays",
 }
 """Mutants of it that change nothing in the simulated world, by their ids, and why not. Their own tests hold them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,7 @@ from snowmelt.commit.coordinator import Coordinator, Stage
 from snowmelt.commit.ledger import Ledger
 from snowmelt.commit.listeners import Reached
 from snowmelt.commit.notices import ListenerProgress, Notice
+from snowmelt.commit.publish import LastCommit
 from snowmelt.commit.records import Entry, Intent, StagedFor, StagedName
 from snowmelt.driving import boot, committing, entries, letting_go, listening, loading, sharing
 from snowmelt.driving.committing import CommitEntries, TellListeners, WinIntent
@@ -24,6 +25,10 @@ from snowmelt.driving.sharing import LogShare
 from snowmelt.driving.steps import NewestGeneration, Request
 from snowmelt.driving.steps import Steps as Moved
 from snowmelt.errors import Fenced, OutcomeUnknown, Unavailable
+from snowmelt.maintenance import compaction, expiry, publishing
+from snowmelt.maintenance.expiry import GoingFiles
+from snowmelt.maintenance.files import TableHistory
+from snowmelt.maintenance.publishing import RewritePast
 from snowmelt.model import sequence
 from snowmelt.model.position import Position
 from snowmelt.planning import epochs as planning
@@ -34,9 +39,10 @@ from snowmelt.relay import retention
 from snowmelt.relay.retention import Prepared, Relay
 from snowmelt.relay.takeover import Waiting
 from tests.kit.emitting import emits
-from tests.sim import lanes, tasks
+from tests.sim import lanes, tasks, upkeep
 from tests.sim.database import Change
 from tests.sim.driver import Driver
+from tests.sim.lake import Row
 from tests.sim.noticing import HOOK, Caller
 from tests.sim.store import Steps, move
 from tests.sim.tasks import Job
@@ -397,9 +403,38 @@ def rewritten(function: Callable[..., Any], old: str, new: str) -> Callable[...,
     return names[function.__name__]  # type: ignore[no-any-return]
 
 
-def planted(owner: Any, name: str, old: str, new: str, *, user: Any = None) -> Bug:
+def planted(owner: Any, name: str, old: str, new: str, *, user: Any = None, hint: int = 0) -> Bug:
     """`user`: the module that imports the function by its name, where that is not its own."""
-    return Bug(rewrites=((user or owner, name, getattr(owner, name), old, new),))
+    return Bug(rewrites=((user or owner, name, getattr(owner, name), old, new),), hint=hint)
+
+
+def later_wins(row: Row, other: Row) -> bool:
+    return True
+
+
+def carries_nothing(marker: LastCommit | None) -> None:
+    return None
+
+
+def nobody_fences(past: RewritePast, files: Iterable[str], generation: int) -> str:
+    return ""
+
+
+def forgets_what_was_lifted(going: GoingFiles, number: int, *, brought: Set[str], removed: Mapping[str, int]) -> None:
+    COMMITS(going, number, brought=frozenset(), removed=removed)
+
+
+COMMITS = GoingFiles.commit
+
+
+def marked_goes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An expiry that takes no snapshot for one of ours."""
+
+    def asked(history: TableHistory, *others: Any, **more: Any) -> Any:
+        snapshots = tuple(replace(facts, epoch=None) for facts in history.snapshots)
+        return function(replace(history, snapshots=snapshots), *others, **more)
+
+    return asked
 
 
 @dataclass(frozen=True)
@@ -543,5 +578,41 @@ BUGS = {
     ),
     "cleaning: data of segments that are held goes": planted(
         letting_go, "sweep_log", "min(held[0].number, done) if held else 0", "held[-1].number + 1 if held else 0"
+    ),
+    # Of maintenance (`snowmelt.maintenance`).
+    "compaction: _seq is ignored": Bug(patches=((upkeep, "wins", later_wins),), hint=179),
+    "compaction: a delete is dropped while an older run may have its row": planted(
+        compaction, "_merge", "drops_deletes=taken == len(runs)", "drops_deletes=True", hint=9
+    ),
+    "compaction: our marker is lost": Bug(patches=((upkeep, "carried", carries_nothing),)),
+    "compaction: published over a TRUNCATE": planted(
+        publishing, "misplaced", "    if not inputs <= {file.name for file in there}:", "    if False:", hint=14
+    ),
+    "compaction: published by a zombie after a takeover": Bug(patches=((publishing, "fenced", nobody_fences),), hint=92),
+    "compaction: a lost reply is taken for a give-up": planted(
+        publishing, "look_back", "elif note.rewrite == rewrite:", "elif False:", hint=87
+    ),
+    "compaction: the output has the level of files with the same keys": Bug(
+        rewrites=(
+            (compaction, "_merge", compaction._merge, "runs[taken].level - 1", "runs[taken].level"),
+            (publishing, "misplaced", publishing.misplaced, "if any(_overlap(file, other)", "if False and any(_overlap(file, other)"),
+        ),
+        hint=9,
+    ),
+    "expiry: files of a tag go": Bug(patches=((GoingFiles, "tags_to_ask", lambda going, tags: set()),)),
+    "expiry: our newest snapshot goes": Bug(
+        patches=(
+            (expiry, "plan_expiry", marked_goes(expiry.plan_expiry)),
+            (expiry, "count_removable", marked_goes(expiry.count_removable)),
+        ),
+        hint=74,
+    ),
+    "expiry: files go that a later snapshot has on another level": Bug(patches=((GoingFiles, "commit", forgets_what_was_lifted),), hint=15),
+    "cleaning: an orphan may be named by an open intent": Bug(patches=((upkeep, "may_be_named", lambda name, view: False),), hint=7),
+    "cleaning: what waits to be published is not asked for": Bug(
+        rewrites=(
+            (letting_go, "stand", letting_go.stand, "rewrites=asked.rewrites", "rewrites=type(asked.rewrites)(asked.rewrites.newest)"),
+        ),
+        hint=206,
     ),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from snowmelt.commit import publish
+from snowmelt.commit.cleaning import NO_REWRITES
 from snowmelt.commit.listeners import Period
 from snowmelt.commit.publish import LastCommit
 from snowmelt.commit.records import Reshape, Staged
@@ -42,6 +43,7 @@ from tests.sim.metadata import Metadata
 from tests.sim.noticing import HOOK, Caller
 from tests.sim.store import Steps, move
 from tests.sim.tasks import Job, aside
+from tests.sim.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -54,6 +56,7 @@ class Driver(Commits):
         self.paused_until = 0
         self.metadata = Metadata(world)
         self.caller = Caller(self)
+        self.upkeep = None if world.care is None else Upkeep(self, world.care)
 
     # ---- what steps ask for
 
@@ -106,7 +109,8 @@ class Driver(Commits):
                 return (yield from world.tags.make(owed, self.ledger.epoch))
             case AskUnderWay():
                 jobs = [self.job if self.busy else None, self.staged]
-                return UnderWay([job.plan.low for job in jobs if job is not None], self.jobs)
+                rewrites = NO_REWRITES if self.upkeep is None else self.upkeep.lane.under_way
+                return UnderWay([job.plan.low for job in jobs if job is not None], self.jobs, rewrites)
             case DropAside(numbers):
                 for number in numbers:
                     yield from store.delete_data(aside(number))
@@ -130,8 +134,12 @@ class Driver(Commits):
                         yield from store.delete_data(name)
             case Learn(intent):
                 self.metadata.check_learnt(self.ledger, intent, self.generation)
+                if self.upkeep is not None:
+                    self.upkeep.opened(intent)
             case Forget():
                 self.metadata.check_done(self.ledger)
+                if self.upkeep is not None:
+                    self.upkeep.done()
             case MakeHead():
                 return None
             case _:
@@ -155,12 +163,11 @@ class Driver(Commits):
         yield
         shape = f"shape {work.schema}".encode()
         change = None if work.schema is None or lake.shape == shape else Reshape(lake.schema, lake.schema + 1, shape)
-        return TargetNow(uuid=lake.uuid, buckets=1, schema=lake.schema, base=lake.newest, preface=(), change=change)
+        return TargetNow(uuid=lake.uuid, buckets=lake.buckets, schema=lake.schema, base=lake.newest, preface=(), change=change)
 
     def discard(self, target: str, names: Any) -> Steps[None]:
         yield
-        for name in names:
-            self.world.lakes[target].storage.pop(name, None)
+        self.world.lakes[target].delete(names)
 
     # ---- beginning
 
@@ -178,6 +185,9 @@ class Driver(Commits):
         world.spawn(self, self.capture(), "capture")
         world.spawn(self, self.plan(), "plan")
         world.spawn(self, self.commit(), "commit")
+        if self.upkeep is not None:
+            self.upkeep.begin()
+            world.spawn(self, self.upkeep.run(), "upkeep")
 
     def tidy(self) -> Steps[None]:
         """What capture does before it starts."""

@@ -1,14 +1,16 @@
 """A model lake with Paimon's semantics as they were measured: a snapshot is published by an exclusive create; of a key the greatest
 `_seq` wins; a tie between files is undefined; compaction forgets deletes; expiry hides who committed what and removes files; others
-commit too."""
+commit too. Files are in buckets and levels, and a snapshot says which it brought and which it removed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
 from snowmelt.commit.publish import Files, LastCommit, View
+from snowmelt.maintenance.files import BucketFiles, DataFile, SnapshotFacts, TableFiles, TableHistory
+from snowmelt.maintenance.publishing import PlacedFile, SnapshotNote
 
 Key = tuple[str, int]
 """The source table and the key in it."""
@@ -33,6 +35,8 @@ class Part:
 
     name: str
     rows: tuple[Row, ...]
+    level: int = 0
+    """0: of a commit, or of an append-only table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,11 @@ class Snapshot:
     ours: bool
     marker: tuple[int, str] | None
     parts: tuple[Part, ...]
+    time_ms: int = 0
+    rewrite: str = ""
+    """Which rewrite of ours it is."""
+    brought: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -48,12 +57,16 @@ class LakeTable:
     name: str
     keyed: bool
     rng: Random
+    now: Callable[[], int] = lambda: 0
     uuid: str = "u"
+    buckets: int = 1
     schema: int = 0
     shape: bytes = b"shape 0"
     """What that schema is, as the intent said."""
     storage: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     """Every file that exists, staged or referenced."""
+    written: dict[str, int] = field(default_factory=dict)
+    """When, by file."""
     snapshots: dict[int, Snapshot] = field(default_factory=lambda: {0: Snapshot(0, False, None, ())})
     newest: int = 0
     tags: dict[str, Snapshot] = field(default_factory=dict)
@@ -77,7 +90,7 @@ class LakeTable:
             where = Files.STAGED if all(name in self.storage for name in files) else Files.MISSING
         return View(
             uuid=self.uuid,
-            buckets=1,
+            buckets=self.buckets,
             schema=self.schema,
             sequence_field=True,
             snapshot=self.newest,
@@ -97,10 +110,49 @@ class LakeTable:
         double = {part.name for part in parts}.intersection(files)
         if double and self.keyed:
             raise Violation(f"{self.name}: a file is committed twice: {sorted(double)}")
-        self.newest += 1
         added = tuple(Part(name, self.storage[name]) for name in files)
-        self.snapshots[self.newest] = Snapshot(self.newest, True, marker, parts + added)
+        self.add(True, marker, parts + added)
         return True
+
+    def add(self, ours: bool, marker: tuple[int, str] | None, parts: tuple[Part, ...], rewrite: str = "") -> None:
+        """The next snapshot."""
+        before = {(part.name, part.level) for part in self.snapshots[self.newest].parts}
+        after = {(part.name, part.level) for part in parts}
+        self.newest += 1
+        self.snapshots[self.newest] = Snapshot(
+            self.newest,
+            ours,
+            marker,
+            parts,
+            self.now(),
+            rewrite,
+            frozenset(name for name, _ in after - before),
+            frozenset(name for name, _ in before - after),
+        )
+
+    def write(self, name: str, rows: tuple[Row, ...]) -> None:
+        """A file that nothing refers to yet."""
+        self.storage[name], self.written[name] = rows, self.now()
+
+    def stage(self, name: str, rows: tuple[Row, ...]) -> list[str]:
+        """Write rows as a file of each bucket that has some."""
+        if self.buckets == 1 or not self.keyed:
+            self.write(name, rows)
+            return [name]
+        staged = []
+        for bucket in range(self.buckets):
+            if kept := tuple(row for row in rows if row.key[1] % self.buckets == bucket):
+                self.write(f"{name}.{bucket}", kept)
+                staged.append(f"{name}.{bucket}")
+        return staged
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Absent ones are fine."""
+        doomed = [name for name in names if name in self.storage]
+        if doomed and (needed := self.referenced().intersection(doomed)):
+            raise Violation(f"{self.name}: files are deleted that a snapshot or a tag refers to: {sorted(needed)}")
+        for name in doomed:
+            del self.storage[name]
 
     def tag(self, name: str, number: int, identity: str) -> bool:
         """Give a snapshot a name, which keeps its files. False: there is none of that number and identity."""
@@ -120,15 +172,14 @@ class LakeTable:
     # ---- what others do
 
     def compact(self, ours: bool, name: str) -> None:
-        """Merge all files into one. Deletes are forgotten; of an append-only table the rows are."""
+        """Merge all files of each bucket into one. Deletes are forgotten; of an append-only table the rows are."""
         newest = self.snapshots[self.newest]
         if len(newest.parts) < 2:
             return
         rows = tuple(self.merged().values()) if self.keyed else tuple(row for part in newest.parts for row in part.rows)
-        self.storage[name] = rows
-        marker = self.newest_commit() if ours else None
-        self.newest += 1
-        self.snapshots[self.newest] = Snapshot(self.newest, False, marker, (Part(name, rows),))
+        level = 5 if self.keyed else 0
+        parts = tuple(Part(one, self.storage[one], level) for one in self.stage(name, rows))
+        self.add(False, self.newest_commit() if ours else None, parts)
 
     def newest_commit(self) -> tuple[int, str] | None:
         """What our own maintenance copies forward."""
@@ -153,6 +204,41 @@ class LakeTable:
         gone = {part.name for number in dropped for part in self.snapshots.pop(number).parts}
         for name in gone - self.referenced():
             self.storage.pop(name, None)
+
+    # ---- what our own maintenance asks
+
+    def bucket_of(self, rows: tuple[Row, ...]) -> int:
+        """Of a file with these rows."""
+        return rows[0].key[1] % self.buckets if self.keyed and rows else 0
+
+    def files(self) -> TableFiles:
+        buckets: dict[int, list[DataFile]] = {}
+        for part in self.snapshots[self.newest].parts:
+            deletes = sum(row.value is None for row in part.rows)
+            # What was merged before counts as large, so that merges of some runs come up in small tables.
+            size = len(part.rows) * (10 if part.level else 1)
+            file = DataFile(name=part.name, level=part.level, size_bytes=size, rows=len(part.rows), deletes=deletes, created_ms=0)
+            buckets.setdefault(self.bucket_of(part.rows), []).append(file)
+        found = (BucketFiles(partition=(), bucket=bucket, files=tuple(files)) for bucket, files in buckets.items())
+        return TableFiles(snapshot=self.newest, identity=self.uuid, schema=self.schema, keyed=self.keyed, buckets=tuple(found))
+
+    def history(self) -> TableHistory:
+        facts = (
+            SnapshotFacts(number=number, time_ms=one.time_ms, epoch=one.marker[0] if one.marker is not None else None)
+            for number, one in sorted(self.snapshots.items())
+            if number
+        )
+        return TableHistory(identity=self.uuid, snapshots=tuple(facts), held_from=self.held_from)
+
+    def notes(self) -> Iterator[tuple[int, SnapshotNote | None]]:
+        for number in range(self.newest, 0, -1):
+            one = self.snapshots.get(number)
+            marker = LastCommit(*one.marker, number) if one is not None and one.marker is not None else None
+            yield number, None if one is None else SnapshotNote(one.rewrite, marker)
+
+    def placed(self, part: Part) -> PlacedFile:
+        keys = sorted(row.key for row in part.rows)
+        return PlacedFile(part.name, part.level, keys[0] if keys else (), keys[-1] if keys else ())
 
     # ---- reading
 

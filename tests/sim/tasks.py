@@ -95,8 +95,7 @@ class Tasks:
                 target = world.target_of(table)
                 name = str(StagedName(self.generation, StagedFor.CHUNK, launch.job, nonce, target))
                 kept = tuple(Row((str(table), key), sequence.of_chunk(launch.visible), value, f"r{nonce}") for key, value in rows.items())
-                world.lakes[target].storage[name] = kept
-                files = (name,)
+                files = tuple(world.lakes[target].stage(name, kept))
         yield
         if rng.random() < 0.1:
             # It is slow to answer.
@@ -143,8 +142,8 @@ class Tasks:
             for target, kept in rows.items():
                 lake = world.lakes[target]
                 name = str(StagedName(self.generation, StagedFor.EPOCH, plan.epoch, nonce, target))
-                lake.storage[name] = tuple({row.key: row for row in kept}.values()) if lake.keyed else tuple(kept)
-                files.append(StagedFile(target, name, share.after))
+                staged = lake.stage(name, tuple({row.key: row for row in kept}.values()) if lake.keyed else tuple(kept))
+                files += [StagedFile(target, one, share.after) for one in staged]
                 yield
             if run + 1 < runs:
                 if rng.random() < 0.5:

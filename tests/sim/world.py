@@ -31,6 +31,7 @@ from snowmelt.planning.facts import OUTSIDE, Adopted, Found, Gone, KeyEnds, Rebo
 from snowmelt.planning.tables import TablePhase
 from snowmelt.relay.retention import Effect, Relay, SegmentRecord
 from tests.sim.attempts import Attempts
+from tests.sim.care import Care
 from tests.sim.database import STEP_MS, Database, Read, Transaction, rows_of
 from tests.sim.driver import Driver
 from tests.sim.foreign import Foreign
@@ -179,7 +180,8 @@ class World:
         self.db.keeps_locks = chance.random() < 0.6
         self.db.begin()
         self.db.renames = self.shared is None
-        self.lakes = {name: LakeTable(name, name != "c", rng) for name in sorted({self.targets[table] for table in self.profile.tables})}
+        names = sorted({self.targets[table] for table in self.profile.tables})
+        self.lakes = {name: LakeTable(name, name != "c", rng, lambda: self.time_ms) for name in names}
         self.actors: list[Actor] = []
         self.drivers: list[Driver] = []
         # Of a chance of its own, so that each seed's other dangers stay what they are.
@@ -208,6 +210,9 @@ class World:
             self.profile = replace(self.profile, epoch_bytes=1, trim=0.9, running_max=6, show=0.2, **rare)
         self.attempts = Attempts.some(self)
         self.foreign = Foreign.some(self)
+        self.care = Care.some(self)
+        if self.care is not None and self.ripe is None and self.shared is None:
+            self.ripe = self.care.wants_ripe()
         self.nonces = 0
         self.reads: dict[str, Read] = {}
         self.segment_numbers: dict[str, int] = {}
@@ -382,6 +387,9 @@ class World:
 
     def maintain(self) -> None:
         lake = self.rng.choice(list(self.lakes.values()))
+        if self.care is not None:
+            self.care.others(lake)
+            return
         ours = not self.profile.foreign_expiry or self.rng.random() < 0.5
         lake.compact(ours, f"compact-{self.nonce()}")
         if self.rng.random() < 0.5:
@@ -391,7 +399,8 @@ class World:
         """Clean, in tasks, which may be late and outlive the driver. Out of spite older drivers go on just then, and this one does not."""
         for lake in self.lakes.values():
             if self.full is not None or self.rng.random() < 0.3:
-                self.spawn(None, move(letting_go.sweep(lake.name, standing), driver.act_in_lake), "sweep")
+                view = letting_go.of_table(standing, driver.ledger, lake.name)
+                self.spawn(None, move(letting_go.sweep(lake.name, view), driver.act_in_lake), "sweep")
         if driver.generation == self.generation and len(self.drivers) > 1 and self.rng.random() < 5 * self.profile.spite:
             for other in self.drivers:
                 other.paused_until = self.clock + self.rng.choice(PAUSES[:2]) if other is driver else 0
@@ -426,6 +435,8 @@ class World:
             while self.db.hidden:
                 self.db.show()
             self.come_to_rest()
+        if self.care is not None:
+            self.care.hostile = False
         if not self.stopped:
             self.check_end()
             if self.foreign is not None:
@@ -690,10 +701,13 @@ class World:
 
     def check_order(self, entry: Entry) -> None:
         """Files of chunks come first, then those of the log in its order."""
-        stored = self.lakes[entry.target].storage
-        files = [(StagedName.parse(name).waits_for is not StagedFor.CHUNK, stored.get(name, ())) for name in entry.files]
-        firsts = [(log, min((row.sequence for row in rows), default=0) if log else 0) for log, rows in files]
-        if firsts != sorted(firsts):
+        lake = self.lakes[entry.target]
+        of_buckets: dict[int, list[tuple[bool, int]]] = {}
+        for name in entry.files:
+            log, rows = StagedName.parse(name).waits_for is not StagedFor.CHUNK, lake.storage.get(name, ())
+            first = min((row.sequence for row in rows), default=0) if log else 0
+            of_buckets.setdefault(lake.bucket_of(rows), []).append((log, first))
+        if any(firsts != sorted(firsts) for firsts in of_buckets.values()):
             raise Violation(f"{entry.target}: files are not in the order of the log: {entry.files}")
 
     def check_read(self, fact: Adopted, intent: Intent) -> None:
@@ -841,8 +855,11 @@ class World:
             assert newest.machines is not None
             standing = finish(move(letting_go.stand(newest.machines), newest.act))
             for target in self.lakes:
-                finish(move(letting_go.sweep(target, standing), newest.act_in_lake))
+                view = letting_go.of_table(standing, newest.ledger, target)
+                finish(move(letting_go.sweep(target, view), newest.act_in_lake))
             self.check_leftovers(newest)
+            if self.care is not None:
+                self.care.check_end(newest)
             self.end_calls(newest)
         self.hook.check_end()
         self.tags.check_end()
@@ -882,6 +899,11 @@ class World:
             # What a driver staged may be named by an intent of it as long as no newer driver has won one.
             over = [name for name in lake.storage if name.startswith("sm-") and name not in lake.referenced()]
             own = {driver.generation}.difference({driver.ledger.generation})
+            if self.care is not None:
+                rewrites = {name for name in over if StagedName.parse(name).waits_for is StagedFor.REWRITE}
+                if left := [name for name in rewrites if self.care.is_left_over(lake, StagedName.parse(name), driver)]:
+                    raise Violation(f"{lake.name}: files of rewrites are left over: {left}")
+                over = [name for name in over if name not in rewrites]
             wrote = {name: StagedName.parse(name).generation for name in over}
             staged = [name for name in over if wrote[name] < driver.ledger.generation or wrote[name] in own]
             if staged:

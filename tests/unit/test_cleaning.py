@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from snowmelt.commit.cleaning import CleaningView, Leftovers, RewritesUnderWay, deletable, sweep_due
+import pytest
+
+from snowmelt.commit.cleaning import CleaningView, Leftovers, RewritesUnderWay, deletable, may_be_named, sweep_due
 from snowmelt.commit.records import Entry, Intent, Staged, StagedFor, StagedName, generation_of
 
 STANDING = CleaningView(generation=5, epoch=7, intent_generation=5, named=frozenset(), jobs=20, under_way=frozenset({18, 20}))
@@ -169,3 +171,18 @@ class TestSweeps:
     def test_after_a_job_that_failed_the_next_comes_sooner_but_not_for_each_of_them(self) -> None:
         assert not sweep_due(100_999, last=100_000, every=1_000, failed=True)
         assert sweep_due(101_000, last=100_000, every=1_000, failed=True)
+
+
+VIEW = CleaningView(
+    generation=5, epoch=7, intent_generation=5, jobs=3, under_way={2}, named={"sm-5-e7-won-f"}, rewrites=RewritesUnderWay(3, {2})
+)
+
+
+@pytest.mark.parametrize("name", ["sm-5-e8-next-f", "sm-5-e7-won-f", "sm-5-c2-read-f", "sm-5-r2-merge-f", "sm-4-r1-older-f"])
+def test_what_an_intent_or_a_rewrite_may_still_bring_is_no_orphan(name: str) -> None:
+    assert may_be_named(name, VIEW)
+
+
+@pytest.mark.parametrize("name", ["sm-5-e7-lost-f", "sm-5-c3-back-f", "sm-5-r3-over-f", "sm-4-c9-dead-f", "data-1.parquet", "manifest-1"])
+def test_what_nothing_can_bring_any_more_may_be_one(name: str) -> None:
+    assert not may_be_named(name, VIEW)

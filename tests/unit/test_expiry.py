@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from snowmelt.errors import InvariantBroken
-from snowmelt.maintenance.expiry import ExpiryRules, plan_expiry
+from snowmelt.maintenance.expiry import ExpiryRules, GoingFiles, count_removable, plan_expiry
 from snowmelt.maintenance.files import SnapshotFacts, TableHistory
 from snowmelt.model.numbers import EpochNumber
 
@@ -78,3 +78,54 @@ def test_one_expiry_has_a_limit() -> None:
 def test_rules_that_contradict_themselves_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvariantBroken, match="rules of expiry"):
         ExpiryRules(**wrong)
+
+
+class TestRightBefore:
+    """What the plan said is judged again, with the history as it is now."""
+
+    def test_the_oldest_that_were_asked_for_go(self) -> None:
+        assert count_removable(history([9, 8, 7, 6]), (1, 2)) == 2
+        assert count_removable(history([9, 8, 7, 6]), (2,)) == 0
+        assert count_removable(history([9, 8, 7, 6]), (1, 3)) == 1
+
+    def test_the_newest_stays_and_so_does_the_newest_that_names_an_epoch(self) -> None:
+        assert count_removable(history([9, 8, 7], marked=0), (1, 2, 3)) == 2
+        assert count_removable(history([9, 8, 7, 6], marked=2), (1, 2, 3)) == 1
+        assert count_removable(history([]), ()) == 0
+
+    def test_what_has_got_a_holder_meanwhile_stays(self) -> None:
+        assert count_removable(history([9, 8, 7, 6], held_from=2), (1, 2, 3)) == 1
+
+
+class TestFilesThatGo:
+    def test_what_the_removed_snapshots_alone_had_is_what_was_removed_in_them_or_in_the_first_that_stays(self) -> None:
+        going = GoingFiles()
+        going.commit(2, brought={"c"}, removed={"a": 5})
+        going.commit(3, brought=set(), removed={"b": 7})
+        assert list(going) == ["a", "b"]
+        assert (len(going), going.size_bytes) == (2, 12)
+
+    def test_a_file_that_is_lifted_to_another_level_stays(self) -> None:
+        going = GoingFiles()
+        going.commit(2, brought={"a"}, removed={"a": 5, "b": 1})
+        assert list(going) == ["b"]
+
+    def test_a_file_that_comes_back_stays(self) -> None:
+        going = GoingFiles()
+        going.commit(2, brought=set(), removed={"a": 5})
+        going.commit(3, brought={"a"}, removed={})
+        assert list(going) == []
+
+    def test_what_no_later_snapshot_has_goes_and_what_is_kept_does_not(self) -> None:
+        going = GoingFiles()
+        going.drop(2, {"log-a": 3, "log-b": 4})
+        going.keep(["log-a", "unknown"])
+        assert (list(going), going.size_bytes) == (["log-b"], 4)
+
+    def test_of_the_tags_the_nearest_before_a_removal_is_asked(self) -> None:
+        going = GoingFiles()
+        going.commit(5, brought=set(), removed={"a": 1})
+        going.commit(9, brought=set(), removed={"b": 1})
+        assert going.tags_to_ask([2, 4, 5, 7, 9, 12]) == {4, 7}
+        assert going.tags_to_ask([9]) == set()
+        assert GoingFiles().tags_to_ask([1]) == set()

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from snowmelt.commit.records import Staged
+from snowmelt.commit.records import Entry, Intent, Staged
 from snowmelt.errors import InvariantBroken
 from snowmelt.maintenance.compaction import CompactionRules, PlannedRewrite
 from snowmelt.maintenance.expiry import ExpiryRules
-from snowmelt.maintenance.files import Rewrite
-from snowmelt.maintenance.lane import EXPIRE_EVERY, LANE, URGENT, LaneState, LaneTrigger, MaintenanceLane
+from snowmelt.maintenance.files import BucketFiles, DataFile, Rewrite, TableFiles
+from snowmelt.maintenance.lane import EXPIRE_EVERY, LANE, URGENT, LaneState, LaneTrigger, MaintenanceLane, disturbed_by, touched_by
 from snowmelt.maintenance.lane_steps import (
     DeleteOrphans,
     DiscardFiles,
@@ -28,6 +28,7 @@ from snowmelt.maintenance.lane_steps import (
     RewritesGivenUp,
     RewritesPublished,
     SnapshotsExpired,
+    see_files,
 )
 from snowmelt.maintenance.rules import MaintenanceRules
 
@@ -433,3 +434,32 @@ def test_every_round_can_end() -> None:
         reach |= {state for (state, _), to in LANE.items() if to in reach}
     assert reach == set(LaneState)
     assert {trigger for _, trigger in LANE} == set(LaneTrigger)
+
+
+ENTRY = Entry(target=A, uuid="u", buckets=1, schema=0, new_schema=None, base=0, empties=(), files=("f",))
+
+
+def intent(*entries: Entry) -> Intent:
+    return Intent(epoch=1, generation=1, nonce="n", after=0, upto=1, time_ms=None, facts=(), entries=entries, sequence_max=1, segment=1)
+
+
+def test_an_epoch_that_empties_or_reshapes_a_table_disturbs_it() -> None:
+    empties = replace(ENTRY, target="empties", empties=("db.t",))
+    reshapes = replace(ENTRY, target="reshapes", new_schema=1)
+    assert disturbed_by(intent(ENTRY, empties, reshapes)) == ["empties", "reshapes"]
+
+
+def test_what_an_epoch_brings_to_a_bucket_is_known_of_our_own_alone() -> None:
+    empties = replace(ENTRY, target="empties", empties=("db.t",))
+    assert touched_by(intent(ENTRY, empties), {A: {"0": 2}, "empties": {"0": 1}}) == {A: {"0": 2}, "empties": None}
+    assert touched_by(intent(ENTRY), {}) == {A: {}}
+    assert touched_by(intent(ENTRY), None) == {A: None}
+
+
+def test_a_look_counts_runs_and_plans() -> None:
+    files = tuple(DataFile(name=f"f{at}", level=0, size_bytes=5, rows=1, deletes=0, created_ms=0) for at in range(3))
+    table = TableFiles(snapshot=4, identity="u", schema=0, keyed=True, buckets=(BucketFiles(partition=(), bucket=0, files=files),))
+    found = see_files(A, table, CompactionRules(runs_max=3))
+    assert (found.runs, found.files, found.size_bytes, len(found.works)) == ({"0": 3}, 3, 15, 1)
+    assert see_files(A, table, CompactionRules(runs_max=4)).works == ()
+    assert len(see_files(A, table, CompactionRules(runs_max=4), full=True).works) == 1

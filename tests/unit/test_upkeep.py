@@ -8,7 +8,6 @@ import pytest
 
 from snowmelt.commit.cleaning import CleaningView, RewritesUnderWay
 from snowmelt.commit.ledger import Ledger
-from snowmelt.engine.maintenance.tasks import may_be_named
 from snowmelt.engine.maintenance.upkeep import Upkeep, attempt
 from snowmelt.errors import Corrupt, InvalidConfig
 from snowmelt.maintenance.lane_steps import FilesDiscarded, LaneStepFailed, LookAtFiles
@@ -63,13 +62,3 @@ def test_a_bug_in_the_lane_ends_maintenance_alone(caplog: pytest.LogCaptureFixtu
 VIEW = CleaningView(
     generation=5, epoch=7, intent_generation=5, jobs=3, under_way={2}, named={"sm-5-e7-won-f"}, rewrites=RewritesUnderWay(3, {2})
 )
-
-
-@pytest.mark.parametrize("name", ["sm-5-e8-next-f", "sm-5-e7-won-f", "sm-5-c2-read-f", "sm-5-r2-merge-f", "sm-4-r1-older-f"])
-def test_what_an_intent_or_a_rewrite_may_still_bring_is_no_orphan(name: str) -> None:
-    assert may_be_named(name, VIEW)
-
-
-@pytest.mark.parametrize("name", ["sm-5-e7-lost-f", "sm-5-c3-back-f", "sm-5-r3-over-f", "sm-4-c9-dead-f", "data-1.parquet", "manifest-1"])
-def test_what_nothing_can_bring_any_more_may_be_one(name: str) -> None:
-    assert not may_be_named(name, VIEW)

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from snowmelt.commit.records import Intent, Staged, StagedFor, StagedName
+from snowmelt.errors import Corrupt
 from snowmelt.model.numbers import NO_GENERATION, EpochNumber, GenerationNumber
 
 
@@ -82,6 +83,14 @@ def deletable(name: StagedName, standing: CleaningView) -> bool:
     if mine:
         return name.number <= standing.jobs and name.number not in standing.under_way
     return name.generation < standing.intent_generation
+
+
+def may_be_named(name: str, view: CleaningView) -> bool:
+    """Whether any file of a table is a staged one of ours that an intent or a rewrite may still bring."""
+    try:
+        return not deletable(StagedName.parse(name), view)
+    except Corrupt:
+        return False
 
 
 class Leftovers:

@@ -26,7 +26,7 @@ from typing import Final, assert_never
 
 from snowmelt import budgets
 from snowmelt.commit.cleaning import RewritesUnderWay
-from snowmelt.commit.records import Staged
+from snowmelt.commit.records import Intent, Staged
 from snowmelt.errors import InvariantBroken, check
 from snowmelt.maintenance.compaction import PlannedRewrite
 from snowmelt.maintenance.lane_steps import (
@@ -409,6 +409,17 @@ class MaintenanceLane:
             del self._wakes[target]
             self._ready[target] = None
         self._next_wake_ms = min(self._wakes.values(), default=None)
+
+
+def disturbed_by(intent: Intent) -> list[str]:
+    """The tables that an epoch empties, or whose columns it changes."""
+    return [entry.target for entry in intent.entries if entry.empties or entry.new_schema is not None]
+
+
+def touched_by(intent: Intent, spread: Mapping[str, Mapping[str, int]] | None) -> dict[str, Mapping[str, int] | None]:
+    """How many files of an epoch are in each bucket, by lake table; None: not known, or the table was emptied. `spread`: as far as this
+    driver's tasks said it; None: another driver planned the epoch."""
+    return {entry.target: None if spread is None or entry.empties else spread.get(entry.target, {}) for entry in intent.entries}
 
 
 def _with(runs: Mapping[str, int] | None, added: Mapping[str, int] | None) -> dict[str, int] | None:

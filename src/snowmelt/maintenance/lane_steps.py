@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from snowmelt.commit.records import Staged
-from snowmelt.maintenance.compaction import PlannedRewrite
+from snowmelt.maintenance.compaction import CompactionRules, PlannedRewrite, count_runs, place_of, plan_rewrites
+from snowmelt.maintenance.files import TableFiles
 
 # ---- what is to be done
 
@@ -72,6 +73,18 @@ class FilesSeen:
     works: tuple[PlannedRewrite, ...]
     files: int
     size_bytes: int
+
+
+def see_files(target: str, files: TableFiles, rules: CompactionRules, *, full: bool = False) -> FilesSeen:
+    """What a look has found. `full`: all of a bucket is merged, whatever the rules say."""
+    every = [file for bucket in files.buckets for file in bucket.files]
+    return FilesSeen(
+        target=target,
+        runs={place_of(bucket): count_runs(bucket, rules, keyed=files.keyed) for bucket in files.buckets},
+        works=plan_rewrites(target, files, rules, full=full),
+        files=len(every),
+        size_bytes=sum(file.size_bytes for file in every),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import assert_never
 
 from snowmelt.engine.failpoints import REWRITE_PUBLISHED, REWRITE_STAGED, SNAPSHOTS_CHOSEN, SNAPSHOTS_EXPIRED, reach
-from snowmelt.maintenance.compaction import count_runs, place_of, plan_rewrites
 from snowmelt.maintenance.expiry import plan_expiry
 from snowmelt.maintenance.lane_steps import (
     DiscardFiles,
@@ -21,6 +20,7 @@ from snowmelt.maintenance.lane_steps import (
     RewritesGivenUp,
     RewritesPublished,
     SnapshotsExpired,
+    see_files,
 )
 from snowmelt.maintenance.rules import MaintenanceRules
 from snowmelt.model.numbers import GenerationNumber
@@ -74,15 +74,7 @@ class Caretaker:
                 assert_never(never)
 
     def _look(self, target: str) -> FilesSeen:
-        files, rules = self.care.files(target), self._rules(target).compaction
-        every = [file for bucket in files.buckets for file in bucket.files]
-        return FilesSeen(
-            target=target,
-            runs={place_of(bucket): count_runs(bucket, rules, keyed=files.keyed) for bucket in files.buckets},
-            works=plan_rewrites(target, files, rules, full=self._full),
-            files=len(every),
-            size_bytes=sum(file.size_bytes for file in every),
-        )
+        return see_files(target, self.care.files(target), self._rules(target).compaction, full=self._full)
 
     def _publish(self, step: PublishRewrites) -> RewritesPublished | RewritesGivenUp:
         reach(REWRITE_STAGED)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from snowmelt.commit.cleaning import CleaningView, deletable
+from snowmelt.commit.cleaning import CleaningView, may_be_named
 from snowmelt.commit.records import Staged, StagedFor, StagedName
 from snowmelt.engine.failpoints import REWRITE_WRITTEN, reach
 from snowmelt.engine.tasks.context import TaskContext
-from snowmelt.errors import Corrupt
 from snowmelt.maintenance.files import Rewrite
 from snowmelt.model.moment import TimeMs
 
@@ -41,11 +40,3 @@ def run_search(place: TaskContext, task: OrphanTask) -> int:
     place.check()
     care = place.maintenance()
     return care.delete(task.target, care.orphans(task.target, before_ms=task.before_ms, ours=lambda name: may_be_named(name, task.view)))
-
-
-def may_be_named(name: str, view: CleaningView) -> bool:
-    """Whether a file is a staged one of ours that an intent or a rewrite may still bring."""
-    try:
-        return not deletable(StagedName.parse(name), view)
-    except Corrupt:
-        return False

@@ -25,7 +25,7 @@ from snowmelt.engine.maintenance.tasks import OrphanTask, RewriteTask, run_rewri
 from snowmelt.engine.tasks.context import TaskContext
 from snowmelt.engine.tasks.jobs import Jobs, Lane
 from snowmelt.errors import InvariantBroken, SnowmeltError
-from snowmelt.maintenance.lane import Figures, MaintenanceLane
+from snowmelt.maintenance.lane import Figures, MaintenanceLane, disturbed_by, touched_by
 from snowmelt.maintenance.lane_steps import (
     DeleteOrphans,
     FilesRewritten,
@@ -102,14 +102,14 @@ class Upkeep:
         """An epoch is decided."""
         self._intent = intent
         with self._alone():
-            self._lane.opened([entry.target for entry in intent.entries if entry.empties or entry.new_schema is not None])
+            self._lane.opened(disturbed_by(intent))
 
     def done(self, spread: Spread | None) -> None:
         """The open epoch is in the lake. None: another driver planned it."""
         intent, self._intent = self._intent, None
         if intent is None:
             return
-        touched = {entry.target: None if spread is None or entry.empties else spread.get(entry.target, {}) for entry in intent.entries}
+        touched = touched_by(intent, spread)
         with self._alone():
             self._lane.done(touched, now_ms=_now_ms())
             if any(isinstance(fact, Found | Reborn | Gone | SetAside) for fact in intent.facts):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from snowmelt.commit.publish import LastCommit
 from snowmelt.commit.records import Intent
 from snowmelt.errors import Corrupt
-from snowmelt.model.numbers import EpochNumber, GenerationNumber
+from snowmelt.model.numbers import EpochNumber
 from snowmelt.sinks.paimon.table import snapshot_numbers
 
 _EPOCH, _IDENTITY, _SEQUENCE_MAX = "snowmelt.epoch", "snowmelt.identity", "snowmelt.sequence-max"
@@ -39,13 +39,6 @@ def marker_of(snapshot: Any) -> LastCommit | None:
 
 def sequence_max_of(snapshot: Any) -> int:
     return int((snapshot.properties or {}).get(_SEQUENCE_MAX, "0"))
-
-
-def generation_of(marker: LastCommit) -> GenerationNumber:
-    try:
-        return GenerationNumber(int(marker.identity.partition("-")[0]))
-    except ValueError as error:
-        raise Corrupt("a snapshot's properties can't be read", detail=f"snapshot {marker.snapshot}") from error
 
 
 def newest_marked(table: Any) -> Any:

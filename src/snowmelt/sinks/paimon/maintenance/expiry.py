@@ -1,9 +1,8 @@
 """Snapshots of a table that go, and what only they named.
 
 Laws:
-- A file is in a stretch of snapshots: one brings it and a later one removes it. So what the removed snapshots alone had is what was removed
-  in them, or in the first that stays. It is found in the manifests of these commits and not by a look at all files.
-- A tag has a file of that stretch only if the nearest tag before the removal has it. A branch has what it began with.
+- Files that only they had are found in the manifests of their commits and not by a look at all files (`maintenance.expiry.GoingFiles`).
+- A branch has what it began with.
 - The hint, then the snapshots, then data files, manifests, lists. So whatever stops it, a snapshot that is there has all that it names.
 - Tags are read once the snapshots are gone: none can be made of them any more.
 - Snapshots are judged and go in one table: one of the same name that was made later has other snapshots under their numbers.
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from snowmelt.errors import InvalidConfig
+from snowmelt.maintenance.expiry import GoingFiles, count_removable
 from snowmelt.maintenance.files import SnapshotFacts, TableHistory
 from snowmelt.model.moment import TimeMs
 from snowmelt.sinks.maintenance import Expired
@@ -84,14 +84,13 @@ def _consumers(table: Any) -> list[int]:
 class _Going:
     """What goes with some snapshots."""
 
-    data: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Data and changelog files by path: their sizes, and which snapshot removed them."""
+    data: GoingFiles = field(default_factory=GoingFiles)
+    """Data and changelog files."""
     manifests: dict[str, int] = field(default_factory=dict)
     lists: dict[str, int] = field(default_factory=dict)
 
     def keep(self, data: set[str], manifests: Sequence[str], lists: Sequence[str]) -> None:
-        for path in data:
-            self.data.pop(path, None)
+        self.data.keep(data)
         for name in manifests:
             self.manifests.pop(name, None)
         for name in lists:
@@ -106,7 +105,7 @@ def expire(table: Any, identity: str, histories: Histories, numbers: Sequence[in
         return nothing
     history = histories.read(table, identity)
     there = [facts.number for facts in history.snapshots]
-    count = _how_many(history, numbers)
+    count = count_removable(history, numbers)
     if not count:
         return nothing
     manager = table.snapshot_manager()
@@ -125,8 +124,8 @@ def expire(table: Any, identity: str, histories: Histories, numbers: Sequence[in
     _keep_tagged(table, going, there[count])
     remove_files(table, going.data)
     remove_files(table, [f"manifest/{name}" for name in (*going.manifests, *going.lists)])
-    sizes = [size for size, _ in going.data.values()], going.manifests.values(), going.lists.values()
-    return Expired(snapshots=count, files=sum(len(part) for part in sizes), size_bytes=sum(map(sum, sizes)))
+    metadata = [*going.manifests.values(), *going.lists.values()]
+    return Expired(snapshots=count, files=len(going.data) + len(metadata), size_bytes=going.data.size_bytes + sum(metadata))
 
 
 def check_coupled(table: Any) -> None:
@@ -138,40 +137,24 @@ def check_coupled(table: Any) -> None:
         raise InvalidConfig("a lake table keeps changelogs for longer than snapshots", detail=detail, hint=hint)
 
 
-def _how_many(history: TableHistory, numbers: Sequence[int]) -> int:
-    """How many of the snapshots that are there go: from the oldest on, those asked for, up to the first that must stay."""
-    snapshots, asked = history.snapshots, frozenset(numbers)
-    marked = max((facts.number for facts in snapshots if facts.epoch is not None), default=None)
-    count = 0
-    for facts in snapshots[:-1]:
-        held = history.held_from is not None and facts.number >= history.held_from
-        if facts.number not in asked or facts.number == marked or held:
-            break
-        count += 1
-    return count
-
-
 def _going(table: Any, gone: Sequence[Any], first: Any) -> _Going:
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
     lists = ManifestListManager(table)
     going = _Going()
     for snapshot in [*gone[1:], first]:
-        removed: dict[str, tuple[int, int]] = {}
+        removed: dict[str, int] = {}
         brought: set[str] = set()
         for entry in references.entries_in(table, lists.read_delta(snapshot)):
             paths = references.paths_of(table, entry)
             if entry.kind == 0:
                 brought.update(paths)
             else:
-                removed |= {path: (entry.file.file_size if not place else 0, snapshot.id) for place, path in enumerate(paths)}
-        # A file may be lifted to another level as it is.
-        going.data |= {path: told for path, told in removed.items() if path not in brought}
-        for path in brought:
-            going.data.pop(path, None)
+                removed |= {path: entry.file.file_size if not place else 0 for place, path in enumerate(paths)}
+        going.data.commit(snapshot.id, brought=brought, removed=removed)
     for snapshot in gone:
         for entry in references.entries_in(table, lists.read_changelog(snapshot)):
-            going.data |= dict.fromkeys(references.paths_of(table, entry), (entry.file.file_size, snapshot.id + 1))
+            going.data.drop(snapshot.id + 1, dict.fromkeys(references.paths_of(table, entry), entry.file.file_size))
         going.manifests |= references.manifests_of(table, snapshot)
         sizes = snapshot.base_manifest_list_size, snapshot.delta_manifest_list_size, snapshot.changelog_manifest_list_size
         names = snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.changelog_manifest_list
@@ -186,8 +169,7 @@ def _keep_tagged(table: Any, going: _Going, first: int) -> None:
     for tag in tags.values():
         going.keep(set(), list(references.manifests_of(table, tag)), references.lists_of(tag))
         going.keep(references.changelog_paths(table, tag), [], [])
-    wanted = {max((number for number in tags if number < removed), default=0) for _, removed in going.data.values()}
-    for number in wanted & tags.keys():
+    for number in going.data.tags_to_ask(tags):
         going.keep(references.live_paths(table, tags[number]), [], [])
     for branch in references.branches_of(table):
         snapshots = references.snapshots_of(table, branch)
