@@ -42,8 +42,8 @@ from tests.kit.fluss_servers import Tables
 from tests.kit.waiting import until
 
 MINUTES_MS = 600_000
-WAIT_S_MAX = 120.0
-"""For a busy machine; less than a lease."""
+LEASED_S_MAX = 30.0
+"""How long the lease of a round that is over may stay, while the server can be reached. Far less than a lease, which would hide it."""
 
 
 class Shop:
@@ -77,7 +77,7 @@ class Shop:
         return found
 
     def wait_until_nothing_is_leased(self, path: TableId) -> None:
-        until(lambda: not self.leased(path), seconds_max=WAIT_S_MAX)
+        until(lambda: not self.leased(path), seconds_max=LEASED_S_MAX)
 
     def files(self, end: RoundEnd) -> list[Path]:
         """What is in the lake of a round, by its nonce."""
@@ -259,7 +259,7 @@ def _only(path: TableId, run: Callable[[TieringSettings, SplitTask], SplitAnswer
 def test_a_round_is_fenced_by_another_coordinator_and_by_a_second_hand_out(
     here: None, shop: Shop, gate: Gate, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Its lease goes at once, though it still reads; and it commits nothing."""
+    """Its lease goes at once, though it still reads; it commits nothing; and another table goes on meanwhile."""
     path = shop.make(buckets=1)
     beat = FlussClient.heartbeat
     doctored: list[RunningRound] = []
@@ -268,14 +268,15 @@ def test_a_round_is_fenced_by_another_coordinator_and_by_a_second_hand_out(
         answer = beat(self, **said)
         if not gate.waiting or doctored or not said.get("tiering"):
             return answer
-        (running,) = service.service._running.values()
+        running = next(one for one in service.service._running.values() if one.handed.path == path)
         doctored.append(running)
         if how == "another coordinator":
             return replace(answer, coordinator_epoch=answer.coordinator_epoch + 1)
         return replace(answer, table=running.handed)
 
-    monkeypatch.setattr(round_module, "run_split", gate.run(0))
-    service = RunningTiering(None, settings(shop.server, lease_ms=MINUTES_MS))
+    monkeypatch.setattr(round_module, "run_split", _only(path, gate.run(0)))
+    # One for the fenced round, one for the next of its table, which waits too, and others for tables that go on.
+    service = RunningTiering(None, settings(shop.server, lease_ms=MINUTES_MS, rounds_at_once=4))
     monkeypatch.setattr(FlussClient, "heartbeat", heartbeat)
     commits: list[str] = []
     commit = RunningRound._outcome
@@ -289,7 +290,10 @@ def test_a_round_is_fenced_by_another_coordinator_and_by_a_second_hand_out(
     with service as running:
         running.wait_for(lambda: doctored)
         # The second round of a table waits at the gate with a lease of its own.
-        until(lambda: not any(doctored[0]._lease in str(file) for file in _lease_files(shop)), seconds_max=WAIT_S_MAX)
+        until(lambda: not any(doctored[0]._lease in str(file) for file in _lease_files(shop)), seconds_max=LEASED_S_MAX)
+        other = shop.make(buckets=1)
+        running.wait_for(lambda: ends_of(running, other, RoundState.FINISHED))
+        assert lake_rows(shop.server.warehouse, path) == []
         gate.open()
         running.wait_for(lambda: ends_of(running, path, RoundState.FENCED))
     assert doctored[0]._lease not in commits
@@ -434,8 +438,8 @@ def test_a_coordinator_that_stands_still_for_twice_a_lease_costs_the_round_and_n
 def test_a_lease_thread_that_dies_ends_the_service_with_an_error_and_leaves_no_lease(
     here: None, shop: Shop, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = shop.make(buckets=1)
-    monkeypatch.setattr(round_module, "run_split", gate.run(0))
+    path, other = shop.make(buckets=1), shop.make(buckets=1)
+    monkeypatch.setattr(round_module, "run_split", _only(path, gate.run(0)))
     due_ms = LeaseBook.due_ms
 
     def dies(self: LeaseBook) -> int | None:
@@ -450,9 +454,17 @@ def test_a_lease_thread_that_dies_ends_the_service_with_an_error_and_leaves_no_l
         RunningTiering(None, settings(shop.server, lease_ms=MINUTES_MS)) as running,
     ):
         running.wait_for(lambda: not running._thread.is_alive())
-    assert shop.leased(path) == []
+    assert shop.leased(path) == shop.leased(other) == []
     assert not ends_of(running, path, RoundState.FINISHED)
     assert lake_rows(shop.server.warehouse, path) == []
+    # The next service has the tables at once: they were handed back, and nobody waits until the coordinator misses the first one.
+    monkeypatch.setattr(LeaseBook, "due_ms", due_ms)
+    monkeypatch.setattr(round_module, "run_split", run_split)
+    with RunningTiering(None, settings(shop.server, lease_ms=MINUTES_MS)) as running:
+        running.wait_for(lambda: all(ends_of(running, one, RoundState.FINISHED) for one in (path, other)))
+    for one in (path, other):
+        assert lake_rows(shop.server.warehouse, one) == in_order(ROWS)
+        assert shop.leased(one) == []
 
 
 # ---- the log

@@ -203,3 +203,18 @@ def test_what_is_in_a_row_that_is_null_may_be_null(inner_null: bool) -> None:
     assert rows.field("c").null_count == 1
     found = read(nested_batch(kind, rows), versions=Versions.one(schema_of(kind)))
     assert [row["c0"] for row in found] == [None, {"a": {"b": 1}, "c": 1}]
+
+
+@pytest.mark.parametrize("element", [FlussType(root=Root.STRING), FlussType.array(WHOLE), FlussType.map(WHOLE, FlussType(root=Root.BYTES))])
+def test_what_is_empty_has_offsets_though_its_writer_left_them_out(element: FlussType) -> None:
+    """Arrow reads the first offset of what is empty, too, and ends the process where there is none."""
+    kind = FlussType.array(element)
+    empty = pa.array([], element.wire)
+    left_out = [None if place == 0 else pa.py_buffer(b"") for place in range(3 if element.root is Root.STRING else 2)]
+    inner = pa.Array.from_buffers(element.wire, 0, left_out, children=None if element.root is Root.STRING else [empty.values])
+    array = pa.Array.from_buffers(kind.wire, 2, [pa.py_buffer(b"\2"), pa.py_buffer(bytes(12))], 1, 0, [inner])
+    (batch,) = log_batches(nested_batch(kind, array), from_offset=0)
+    (found,) = BatchDecoder(Versions.one(schema_of(kind)), "ARROW").decode(batch)
+    assert found.column(0).to_pylist() == [None, []]
+    assert found.column(0).values.buffers()[1].size == 4
+    assert found.nbytes >= 13
