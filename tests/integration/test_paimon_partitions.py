@@ -191,7 +191,7 @@ def test_a_table_that_is_there_must_be_divided_as_wanted_and_tells_how(tmp_path:
     for other in (None, PartitionBy.read("p"), PartitionBy.read("v:value")):
         with pytest.raises(InvalidConfig, match="other"):
             lake.create(TARGET, COLUMNS, ["id"], buckets=2, partition=other)
-    lake.remake(TARGET, COLUMNS, ["id"], buckets=2, partition=PartitionBy.read("p"))
+    lake.remake(TARGET, COLUMNS, ["id"], buckets=2, identity=lake.identity(TARGET), partition=PartitionBy.read("p"))
     assert lake.describe(TARGET).partition == PartitionBy.read("p")
     assert list(lake.table(TARGET).primary_keys) == ["p", "id"]
 
@@ -227,7 +227,7 @@ def test_a_table_that_is_emptied_may_have_another_column_of_that_name_if_its_par
     assert lake.reshape(TARGET, COLUMNS, ["id"], swapped, emptied=True) is not None
     with pytest.raises(SourceDrift, match="dropped or renamed"):
         lake.reshape(TARGET, pa.schema([WIDER[0], WIDER[2]]), ["id"], {}, emptied=True)
-    lake.remake(TARGET, COLUMNS, ["id"], buckets=2, partition=PartitionBy.read("p"))
+    lake.remake(TARGET, COLUMNS, ["id"], buckets=2, identity=lake.identity(TARGET), partition=PartitionBy.read("p"))
     with pytest.raises(SourceDrift, match="type"):
         lake.reshape(TARGET, other, ["id"], {}, emptied=True)
 

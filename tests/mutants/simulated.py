@@ -17,7 +17,6 @@ NOT_SEEN: Final[dict[str, str]] = {
     "H12": "the epochs are shorter, and each is right; that there are more of them costs time, of which the world has none",
     "H13": "the epochs are shorter, and each is right; that there are more of them costs time, of which the world has none",
     "M142": "newer runs are rewritten later, which costs reads, of which the world has no count",
-    "M151": "a second guard: a publish gives up where an output is gone, and too little comes between that look and the create",
     "M143": "a second guard: `publishing.misplaced` gives such a rewrite up",
     "M144": "what begins too early is given up at its publish; that it was in vain costs time, of which the world has none",
     "M145": "a second guard: `publishing.misplaced` gives a rewrite up whose inputs an epoch has emptied",
