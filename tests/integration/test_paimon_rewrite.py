@@ -220,7 +220,7 @@ def _bring_many(lake: PaimonSink, count: int, epochs: int = 3) -> None:
 
 
 def test_output_files_are_of_the_wanted_size_sorted_and_apart_and_their_facts_are_true(lake: PaimonSink, care: PaimonMaintenance) -> None:
-    _bring_many(lake, BIG)
+    _bring_many(lake, 2 * BIG)
     before = read(lake, KEYED)
     result, staged = compact_all(care, KEYED, file_bytes=100_000)
     assert isinstance(result, int)

@@ -37,6 +37,15 @@ class _FileStatus:
     mtime: float
 
 
+def _exists(path: str) -> bool:
+    """Where the system refuses to tell, that is an error, as it is for pypaimon."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def _open_to_read(path: str) -> IO[bytes]:
     return open(path, "rb")
 
@@ -83,7 +92,7 @@ def _list(path: str) -> list[_FileStatus]:
 
 _METHODS: Final = {
     "_to_file": Path,
-    "exists": os.path.exists,
+    "exists": _exists,
     "new_input_stream": _open_to_read,
     "new_output_stream": _open_to_write,
     "get_file_status": _status,

@@ -167,13 +167,16 @@ class RunWriter:
                 raise
 
     def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows as files have them. NULL where none may be is found by Parquet's writer."""
+        """The rows as files have them."""
         if batch.schema.names != self._wanted:
             hint = "its columns changed since the task began; the next try has them"
             raise InvariantBroken("rows do not fit into a lake table", detail=f"{self._target}: other columns", hint=hint)
         count = batch.num_rows
         arrays: list[pa.Array] = [pa.repeat(pa.scalar(self._run, pa.int64()), count), batch.column(len(self._wanted) - 1)]
         for field, column in zip(list(self._layout.arrow)[2:], batch.columns, strict=False):
+            if column.null_count and not field.nullable:
+                detail = f"{self._target}.{field.name}: NULL"
+                raise InvariantBroken("rows do not fit into a lake table", detail=detail, hint="a key and `_seq` are never NULL")
             arrays.append(column if column.type == field.type else column.cast(field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._layout.arrow)
 
