@@ -144,7 +144,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         lane=Lane.SHELL,
     ),
     Mutant(
-        id="U31",
+        id="U46",
         seed="004",
         statement="a try that another writer was faster than leaves its manifests",
         file="sinks/paimon/table.py",
@@ -154,7 +154,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         lane=Lane.SHELL,
     ),
     Mutant(
-        id="U32",
+        id="U47",
         seed="004",
         statement="the manifests of a snapshot of ours are deleted because the reply to its create was lost",
         file="sinks/paimon/table.py",
@@ -164,7 +164,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         lane=Lane.SHELL,
     ),
     Mutant(
-        id="U33",
+        id="U48",
         seed="004",
         statement="a rewrite that hangs keeps its slot",
         file="engine/tasks/jobs.py",
@@ -174,7 +174,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         lane=Lane.SHELL,
     ),
     Mutant(
-        id="U34",
+        id="U49",
         seed="004",
         statement="a long rewrite that was cancelled delays the cancel of the log's jobs",
         file="engine/tasks/jobs.py",
