@@ -46,28 +46,28 @@ class Driver:
         self._lock = ExitStack()
         owned = own_log(settings, self.state, self._lock)
         assert owned is not None
-        taken, keeping = owned
+        taken, storage = owned
         generation = taken.number
-        self.folder = keeping.folder
+        self.folder = storage.folder
         self._opened = segments_of(settings.state)
         self.relay = self.state.take_over_relay(self.state.load())
         if self.relay.newest is None:
-            head = self.relay.decide_record(generation, keeping.nothing(self.relay, 0), end, end, (Cut(0, 0),))
+            head = self.relay.decide_record(generation, storage.nothing(self.relay, 0), end, end, (Cut(0, 0),))
             self.relay.apply(self.state.put_segment_record(head))
         assert self.relay.newest is not None
         server_shapes: Any = {"captured": lambda _: False, "keyed": lambda _: True}
         shapes = Shapes(self.state, settings.source, generation, lower_case_names=False, **server_shapes)
-        self.keeper = LogRecorder(
+        self.recorder = LogRecorder(
             self.state,
             self.relay,
             shapes,
-            keeping,
+            storage,
             settings,
             CaptureStart(generation=generation, identity=server.identity, position=self.relay.newest.ends),
             wake=lambda: None,
             release=self._lock.close,
         )
-        self.keeper.start(0)
+        self.recorder.start(0)
 
     @property
     def end(self) -> Position:
@@ -76,7 +76,7 @@ class Driver:
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         def taken() -> object:
-            self.keeper.take()
+            self.recorder.take()
             return condition()
 
         await_that(taken)
@@ -87,8 +87,8 @@ class Driver:
         self.relay.raise_floor(self.relay.end)
         newest = self.relay.newest
         assert newest is not None
-        perform(drop(self.relay, newest.number), self.keeper.act)
-        self.keeper.needs(drained=drained, upto=None)
+        perform(drop(self.relay, newest.number), self.recorder.act)
+        self.recorder.needs(drained=drained, upto=None)
 
     def _look(self) -> None:
         for sealed in self.relay.segments:
@@ -99,8 +99,8 @@ class Driver:
                 self._seen[sealed.number] = data.tobytes()
 
     def stop(self) -> None:
-        self.keeper.stop()
-        self.keeper.take()
+        self.recorder.stop()
+        self.recorder.take()
         self._look()
 
     @property
@@ -112,4 +112,4 @@ class Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.keeper.stop()
+        self.recorder.stop()

@@ -13,7 +13,7 @@ from snowmelt.credentials import Secret
 from snowmelt.engine.driver.routes import Mode, Route
 from snowmelt.engine.driver.settings import Settings
 from snowmelt.engine.failpoints import HALF_UPLOADED
-from snowmelt.engine.log import storage as keeping
+from snowmelt.engine.log import storage
 from snowmelt.engine.log.standby import keep_capturing
 from snowmelt.errors import Fenced, InvalidConfig, Unavailable
 from snowmelt.status import read_status
@@ -131,11 +131,11 @@ def test_a_zombie_that_uploads_late_changes_nothing(
             s3.goes_on.set()
             with pytest.raises(Fenced):
                 zombie.wait_for(lambda: False)
-            zombie.keeper.stop()
+            zombie.recorder.stop()
             fill(mariadb, name, 20)
             driver.wait_for(lambda: driver.end >= now(mariadb))
             of_both = held(open_store(mine.state))
-            driver.keeper.sweep(0)
+            driver.recorder.sweep(0)
             driver.stop()
     assert {generation for _, generation in of_both} == {1, 2}
     assert {generation for _, generation in held(open_store(mine.state))} == {2}
@@ -145,20 +145,20 @@ def test_a_zombie_that_uploads_late_changes_nothing(
 def test_a_zombie_that_records_late_is_followed_by_a_new_driver(
     mariadb: Server, database: Callable[[Server], str], wanted: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(storage, "PIECE_BYTES", 4096)
     name, mine = database(mariadb), wanted(capture=SMALL)
     with Driver(mine) as zombie:
         begins = zombie.end
         fill(mariadb, name, 20)
-        await_that(lambda: not zombie.keeper._kept.empty())
+        await_that(lambda: not zombie.recorder._kept.empty())
         with Driver(mine) as driver:
             fill(mariadb, name, 20)
-            await_that(lambda: not driver.keeper._kept.empty())
+            await_that(lambda: not driver.recorder._kept.empty())
             with pytest.raises(Fenced, match="a newer driver"):
                 # As if it had been asleep between two lines; awake it hears from the server first.
-                zombie.keeper._record(*zombie.keeper._kept.get_nowait())
+                zombie.recorder._record(*zombie.recorder._kept.get_nowait())
             with pytest.raises(Unavailable, match="an older driver came first"):
-                driver.keeper.take()
+                driver.recorder.take()
         with Driver(mine) as after:
             after.wait_for(lambda: after.end >= now(mariadb))
             after.stop()

@@ -380,7 +380,7 @@ def test_the_files_of_a_slow_driver_are_there_when_it_wins_the_epoch_after_all(
     def put_late(intent: Intent) -> bool:
         if adopts_rows(intent) and not sleeps.is_set():
             # Whoever is newer waits until nobody captures here.
-            older.driver.keeper.stop()
+            older.driver.recorder.stop()
             sleeps.set()
             assert wakes.wait(WAIT_S_MAX)
             won.append(put_older(intent))

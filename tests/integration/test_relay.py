@@ -63,7 +63,7 @@ def test_a_relay_at_its_cap_stops_reading_and_loses_nothing_of_what_comes_later(
     cap = 1 << 20
     pauses = 0
     with Driver(made(mariadb, tmp_path, capture=small(cap))) as driver:
-        begins, gauge = driver.end, driver.keeper.gauge
+        begins, gauge = driver.end, driver.recorder.gauge
         fill(mariadb, name, 3_000, wide=2_000)
         until = now(mariadb)
         assert until.offset - begins.offset > 5 * cap
@@ -84,7 +84,7 @@ def test_a_connection_that_is_cut_while_capture_is_paused_goes_on_inside_the_tra
     server = fresh_mariadb()
     execute(server, "CREATE DATABASE d")
     with Driver(made(server, tmp_path, capture=small(512 << 10))) as driver:
-        begins, gauge = driver.end, driver.keeper.gauge
+        begins, gauge = driver.end, driver.recorder.gauge
         fill(server, "d", 100, wide=2_000)
         with server.connect(database="d", autocommit=False) as connection, connection.cursor() as cursor:
             cursor.executemany("INSERT INTO t (v) VALUES (REPEAT(%s, 50000))", [("x",)] * 20)
@@ -95,7 +95,7 @@ def test_a_connection_that_is_cut_while_capture_is_paused_goes_on_inside_the_tra
         execute(server, f"KILL {dump}")
         assert driver.end < until
         driver.let_go()
-        driver.keeper.needs(drained=True, upto=None)
+        driver.recorder.needs(drained=True, upto=None)
         driver.wait_for(lambda: driver.end >= until)
         driver.stop()
     assert driver.events == log_events(server, begins.file, begins.offset, driver.end.offset)
@@ -116,11 +116,11 @@ def test_a_transaction_larger_than_the_cap_passes_once_the_lake_has_all_before_i
         fill(mariadb, name, 100, wide=2_000)
         write(2 * cap)
         until = now(mariadb)
-        driver.wait_for(lambda: driver.keeper.gauge.paused)
+        driver.wait_for(lambda: driver.recorder.gauge.paused)
         assert driver.end < until
         driver.let_go()
         # Nobody has said yet that there is nothing else to be let go of.
-        driver.wait_for(lambda: driver.keeper.gauge.paused)
+        driver.wait_for(lambda: driver.recorder.gauge.paused)
         driver.let_go(drained=True)
         driver.wait_for(lambda: driver.end >= until)
         driver.let_go(drained=True)
@@ -262,7 +262,7 @@ def test_a_relay_at_its_cap_waits_for_a_driver(
         with Driver(wanted) as driver:
             driver.let_go()
             while driver.end < until:
-                driver.wait_for(lambda: driver.keeper.gauge.paused or driver.end >= until)
+                driver.wait_for(lambda: driver.recorder.gauge.paused or driver.end >= until)
                 driver.let_go()
 
 

@@ -152,8 +152,8 @@ class _Shell:
         return self._owned[0].number
 
     def _find(self, relay: Relay) -> _Begun:
-        settings, seen, keeping = self.resources.settings, self.before.catalogue.identity, self.owned[1]
-        moved = place_on_another(settings, relay, keeping.last(relay), seen, self.before.server)
+        settings, seen, storage = self.resources.settings, self.before.catalogue.identity, self.owned[1]
+        moved = place_on_another(settings, relay, storage.last(relay), seen, self.before.server)
         era = relay.era if moved is None else moved.era
 
         def read() -> Catalogue:
@@ -173,8 +173,8 @@ class _Shell:
         never be copied, because no cut would ever be proven visible."""
         if relay.newest is not None or self.source.moved is not None:
             return None
-        (generation, keeping), first = self.owned, self.source.first
-        name, start = keeping.nothing(relay, first.ended.era), self.resources.settings.source.with_transactions(first.ended, first.log)
+        (generation, storage), first = self.owned, self.source.first
+        name, start = storage.nothing(relay, first.ended.era), self.resources.settings.source.with_transactions(first.ended, first.log)
         return relay.decide_record(generation.number, name, start, start, (Cut(relay.end, first.time_ms),))
 
 
@@ -321,8 +321,8 @@ def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -
         began=source.catalogue.ended,
         partition=router.partition,
     )
-    keeper = _keeper(shell, known)
-    ending.callback(keeper.stop)
+    recorder = _recorder(shell, known)
+    ending.callback(recorder.stop)
     cleaner = Cleaner(resources.jobs, place, every=resources.settings.pace.sweep_every)
     ending.callback(cleaner.close)
     retries = Retries(asides.stuck)
@@ -330,7 +330,7 @@ def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -
     ending.callback(splitter.close)
     chunks = Chunks(
         known.ledger,
-        keeper,
+        recorder,
         resources.jobs,
         place,
         retries,
@@ -347,13 +347,13 @@ def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -
     upkeep = _upkeep(shell, known, cleaner, place)
     ending.callback(upkeep.close)
     holders = Holders(splitter=splitter, retries=retries, discovery=discovery, proposals=proposals, upkeep=upkeep)
-    letting_go = LettingGo(resources, known, machines, keeper, chunks, lane, cleaner, holders)
+    letting_go = LettingGo(resources, known, machines, recorder, chunks, lane, cleaner, holders)
     planner = Planner(resources.settings, known, machines.commit, proposals, chunks, entries, lane)
     driver = DriverLoop(
         resources=resources,
         known=known,
         machines=machines,
-        keeper=keeper,
+        recorder=recorder,
         discovery=discovery,
         proposals=proposals,
         chunks=chunks,
@@ -365,7 +365,7 @@ def _assemble(shell: _Shell, ending: contextlib.ExitStack, machines: Machines) -
         era=machines.relay.era if source.moved is None else source.moved.era,
     )
     resources.listening.remind(known.ledger)
-    keeper.start(known.ledger.done_segment)
+    recorder.start(known.ledger.done_segment)
     return driver
 
 
@@ -418,7 +418,7 @@ def _shapes(shell: _Shell, machines: Machines) -> Shapes:
     return shapes
 
 
-def _keeper(shell: _Shell, known: Knowledge) -> LogRecorder:
+def _recorder(shell: _Shell, known: Knowledge) -> LogRecorder:
     settings, newest = shell.resources.settings, known.relay.newest
     start = shell.source.moved or present(newest, "a chain that was begun is empty").ends
     return LogRecorder(

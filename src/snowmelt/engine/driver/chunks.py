@@ -45,7 +45,7 @@ class Chunks:
     def __init__(
         self,
         ledger: Ledger,
-        keeper: LogRecorder,
+        recorder: LogRecorder,
         jobs: Jobs,
         place: TaskContext,
         retries: Retries,
@@ -58,7 +58,7 @@ class Chunks:
         """`began`: the end of the server's log when this driver started. `sourced` gives a table's shape and target as of the ledger.
         `cleaner` hears which files reads have left."""
         self._ledger = ledger
-        self._keeper = keeper
+        self._recorder = recorder
         self._jobs = jobs
         self._place = place
         self._at_once = at_once
@@ -81,7 +81,7 @@ class Chunks:
 
     def launch(self) -> None:
         """Start as many reads as there is room for. The server is asked in the background what it shows, because that may take a lock."""
-        tables, relay = self._ledger.tables, self._keeper.relay
+        tables, relay = self._ledger.tables, self._recorder.relay
         running = sum(1 for _ in tables.readings())
         free = self._at_once - sum(1 for reading in tables.readings() if reading.report is None)
         # Until capture has reached the server's place at the start, unknown statements may lie ahead.
@@ -119,11 +119,11 @@ class Chunks:
     def _not_now(self) -> set[TableId]:
         """Tables that wait, because a read of them failed or because a statement about them lies ahead. With a statement ahead the database
         and the ledger differ about the table, and no plan would adopt a read of now."""
-        relay = self._keeper.relay
+        relay = self._recorder.relay
         return self._retries.waiting | {statement.table for statement in relay.statements(self._ledger.upto, relay.end)}
 
     def _visible(self, shown: Shown) -> LogOffset | None:
-        relay, located = self._keeper.relay, self._keeper.located
+        relay, located = self._recorder.relay, self._recorder.located
         if (place := shown.place) is not None:
             # A place before capture began proves nothing: of a transaction between the two the server may not show the rows yet, and
             # no epoch brings them.
@@ -141,7 +141,7 @@ class Chunks:
         The log of such a COMMIT may have been released by an earlier driver. So no chunk is read until every transaction that the server
         listed at first is known to our log, or no longer listed.
         """
-        relay = self._keeper.relay
+        relay = self._recorder.relay
         listed = prepared if self._unknown is None else prepared & self._unknown
         self._unknown = frozenset(xid for xid in listed if not relay.knows(xid))
         cut = None if self._unknown else relay.shown(visible, prepared)
@@ -186,7 +186,7 @@ class Chunks:
 
     def hear(self) -> None:
         """Report the reads whose ends the relay has reached."""
-        tables, relay, waiting = self._ledger.tables, self._keeper.relay, []
+        tables, relay, waiting = self._ledger.tables, self._recorder.relay, []
         for answer in self._waiting:
             offset = relay.offset_of(answer.mark.high)
             if offset is None:

@@ -99,7 +99,7 @@ class LogRecorder:
         state: State,
         relay: Relay,
         shapes: Shapes,
-        keeping: LogStorage,
+        storage: LogStorage,
         settings: Settings,
         start: CaptureStart,
         *,
@@ -114,7 +114,7 @@ class LogRecorder:
         self._shapes = shapes
         self._database = settings.source
         self._wake = wake
-        self._keeping = keeping
+        self._storage = storage
         self._generation = start.generation
         self._prepared_bytes_max = settings.log.prepared_bytes_max
         self._start = start.position
@@ -123,7 +123,7 @@ class LogRecorder:
         self.gauge = Gauge(settings.log.capture)
         self._recorded_bytes = 0
         plan = CapturePlan(
-            folder=keeping.folder,
+            folder=storage.folder,
             name=settings.name,
             start=start.position,
             limits=settings.log.capture,
@@ -141,9 +141,9 @@ class LogRecorder:
     def start(self, done: int) -> None:
         """Put the records that a crash left out, remove what it left over, then capture. `done`: the number of the segment record that the
         last done epoch names."""
-        relay, keeping = self.relay, self._keeping
-        recorded_bytes, rest = keeping.begin(relay)
-        last = keeping.last(relay)
+        relay, storage = self.relay, self._storage
+        recorded_bytes, rest = storage.begin(relay)
+        last = storage.last(relay)
         self.gauge.begin(recorded_bytes, relay.newest.ends if relay.newest is not None else None)
         for segment, name in rest:
             self.gauge.add(segment)
@@ -153,7 +153,7 @@ class LogRecorder:
         self._recorded_bytes = self.gauge.sealed_bytes
         self._begin_era()
         newest = relay.newest
-        keeping.start(self._generation, newest.number + 1 if newest is not None else 1, self._is_kept, self._fail)
+        storage.start(self._generation, newest.number + 1 if newest is not None else 1, self._is_kept, self._fail)
         self._thread = threading.Thread(target=self._run, args=(last,), name="snowmelt-capture", daemon=True)
         self._thread.start()
 
@@ -171,9 +171,9 @@ class LogRecorder:
             case DropSegments(segments):
                 reach(DURING_RELEASE)
                 for record in segments:
-                    self.gauge.gone_bytes += self._keeping.remove(record)
+                    self.gauge.gone_bytes += self._storage.remove(record)
             case SweepSegments(relay, done):
-                self._keeping.sweep(relay, done)
+                self._storage.sweep(relay, done)
             case _:
                 return self._state.act(request)
         return None
@@ -183,13 +183,13 @@ class LogRecorder:
         newest = self.relay.newest
         if newest is None or newest.ends.era >= self._start.era:
             return
-        name = self._keeping.nothing(self.relay, self._start.era)
+        name = self._storage.nothing(self.relay, self._start.era)
         time_ms = self.relay.time_at(self.relay.end) or 0
         self._put_record(self.relay.decide_record(self._generation, name, self._start, self._start, (Cut(self.relay.end, time_ms),)))
 
     def _captured(self, segment: Segment) -> None:
         self.gauge.add(segment)
-        self._keeping.keep(segment)
+        self._storage.keep(segment)
 
     def _is_kept(self, segment: Segment, name: str) -> None:
         self._kept.put((segment, name))
@@ -250,7 +250,7 @@ class LogRecorder:
         if record.put_aside:
             reach(GROUPS_ASIDE)
         self._put_record(record)
-        self._keeping.recorded(segment)
+        self._storage.recorded(segment)
 
     def _put_record(self, record: SegmentRecord) -> None:
         found = self._state.put_segment_record(record)
@@ -264,7 +264,7 @@ class LogRecorder:
 
     def _lost(self, found: SegmentRecord) -> SnowmeltError:
         where = f"record {found.number} is of {found.name}"
-        if self._keeping.exclusive:
+        if self._storage.exclusive:
             return Corrupt("the relay's chain and its folder disagree", detail=where)
         # That driver was fenced by then, and can't win another number. Its segment counts, and capture must begin again after it.
         return Unavailable("an older driver came first with a segment of the log", detail=where)
@@ -274,7 +274,7 @@ class LogRecorder:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        self._keeping.close()
+        self._storage.close()
         self._release()
 
 

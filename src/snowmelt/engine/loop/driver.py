@@ -63,7 +63,7 @@ class DriverLoop:
     resources: Resources
     known: Knowledge
     machines: Machines
-    keeper: LogRecorder
+    recorder: LogRecorder
     discovery: Discovery
     proposals: Proposals
     chunks: Chunks
@@ -81,7 +81,7 @@ class DriverLoop:
         self.resources.awake.clear()
         self._look_for_a_newer_driver()
         self.resources.signs.beat(self.discovery.left_out, self.letting_go.upkeep.maintained)
-        busy = self.keeper.take()
+        busy = self.recorder.take()
         busy |= self.resources.jobs.take()
         self.chunks.hear()
         self._tell_capture()
@@ -97,7 +97,7 @@ class DriverLoop:
                 self.planner.plan_if_due()
             # While an epoch changes columns, no read begins: the lake may not have the columns of its rows yet. Nor while capture is
             # paused: the read would end far after the captured log, and keep all log in between from being released.
-            if self.machines.commit.may_plan and not self.keeper.gauge.paused:
+            if self.machines.commit.may_plan and not self.recorder.gauge.paused:
                 self.chunks.launch()
             self.letting_go.upkeep.turn(self.letting_go.view, paused=self._catches_up)
         if not busy:
@@ -113,17 +113,17 @@ class DriverLoop:
         """Whether tables are being copied, or more of the log waits than one epoch brings."""
         ledger = self.known.ledger
         lags = self.known.relay.end - ledger.done_upto > self.resources.settings.pace.epoch_bytes
-        return lags or self.keeper.gauge.paused or next(iter(ledger.tables.readings()), None) is not None
+        return lags or self.recorder.gauge.paused or next(iter(ledger.tables.readings()), None) is not None
 
     def _tell_capture(self) -> None:
         """What has to be captured before anything can be released (`relay.flow`)."""
-        gauge, ledger = self.keeper.gauge, self.known.ledger
+        gauge, ledger = self.recorder.gauge, self.known.ledger
         if gauge.overfull:
             self.chunks.give_back_waiting()
         drained = ledger.done_upto >= self.known.relay.end and self.at_rest and next(iter(ledger.tables.readings()), None) is None
         if drained or gauge.paused:
             self.letting_go.of_log()
-        self.keeper.needs(drained=drained, upto=self.chunks.waits_for)
+        self.recorder.needs(drained=drained, upto=self.chunks.waits_for)
 
     def _look_for_a_newer_driver(self) -> None:
         """Look now and then, for a driver that has nothing to do: each step that has an effect looks by itself. Also raises if Spark has
@@ -162,8 +162,8 @@ class DriverLoop:
             upto=ledger.upto,
             done_upto=ledger.done_upto,
             captured=relay.end,
-            held_bytes=self.keeper.gauge.held_bytes,
-            paused=self.keeper.gauge.paused,
+            held_bytes=self.recorder.gauge.held_bytes,
+            paused=self.recorder.gauge.paused,
             time_ms=relay.time_at(ledger.done_upto),
             rows=self.committing.rows,
             phases={str(table.incarnation.table): table.phase.value for table in ledger.tables},

@@ -40,7 +40,7 @@ class LettingGo:
         resources: Resources,
         known: Knowledge,
         machines: Machines,
-        keeper: LogRecorder,
+        recorder: LogRecorder,
         chunks: Chunks,
         lane: LogLane,
         cleaner: Cleaner,
@@ -49,7 +49,7 @@ class LettingGo:
         self._resources = resources
         self._known = known
         self._machines = machines
-        self._keeper = keeper
+        self._recorder = recorder
         self._chunks = chunks
         self._lane = lane
         self._cleaner = cleaner
@@ -73,7 +73,7 @@ class LettingGo:
             case IsTimeToSumUp():
                 return self._is_time_to_sum_up()
             case _:
-                return self._keeper.act(request)
+                return self._recorder.act(request)
         return None
 
     def of_log(self) -> None:

@@ -16,7 +16,7 @@ import pytest
 from snowmelt.databases.mysql.database import MySql
 from snowmelt.engine.driver.settings import Settings, SinkSettings
 from snowmelt.engine.driver.state import Owner, State
-from snowmelt.engine.log import storage as keeping
+from snowmelt.engine.log import storage
 from snowmelt.engine.log.handover import own_log
 from snowmelt.engine.log.recorder import CaptureStart, LogRecorder
 from snowmelt.engine.log.standby import keep_capturing
@@ -35,7 +35,7 @@ BUCKET = BucketAddress("s3://bucket/prefix")
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "PIECE_BYTES", 64)
+    monkeypatch.setattr(storage, "PIECE_BYTES", 64)
 
 
 class Driver:
@@ -78,7 +78,7 @@ class Driver:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     made = MemoryStore()
-    monkeypatch.setattr(keeping, "open_store", lambda _: made)
+    monkeypatch.setattr(storage, "open_store", lambda _: made)
     return made
 
 
@@ -244,7 +244,7 @@ def test_records_that_a_dead_driver_had_not_come_to_are_swept(store: MemoryStore
         if number >= 3:
             found.apply(sealed)
     nothing: Any = None
-    keeper = LogRecorder(
+    recorder = LogRecorder(
         state,
         found,
         nothing,
@@ -255,9 +255,9 @@ def test_records_that_a_dead_driver_had_not_come_to_are_swept(store: MemoryStore
         release=lambda: None,
     )
     for done, left in ((0, [1, 2, 3, 4]), (2, [2, 3, 4]), (2, [2, 3, 4]), (4, [3, 4])):
-        keeper.sweep(done)
+        recorder.sweep(done)
         assert store.numbers("relay") == left, "the last done epoch names it" if done == 2 else "it is held"
-    keeper.stop()
+    recorder.stop()
 
 
 FORGED = ["/tmp/victim/000000000002.json", "log/../../000000000002.json", "../log/000000000002.json", "log/000000000002", "log/two.json",
@@ -277,7 +277,7 @@ def test_a_record_that_names_anything_else_than_a_segment_of_its_state_touches_n
     with pytest.raises(Corrupt, match="names no segment"):
         segments_of(tmp_path / "state")(name)
     with pytest.raises(Corrupt, match="names no segment"):
-        keeping.segment_number(sealed)
+        storage.segment_number(sealed)
     assert all(victim.read_text() == "precious" for victim in victims)
 
 
