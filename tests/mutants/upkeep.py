@@ -228,4 +228,23 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         new="    return small[0]\n",
         tests=("unit/test_manifests.py::test_what_a_compaction_brought_among_small_ones_does_not_keep_them_from_a_merge",),
     ),
+    Mutant(
+        id="U50",
+        seed="004",
+        statement="files of a publish without an answer are leftovers once their table rests or goes",
+        file="maintenance/lane.py",
+        old="            self._unanswered.update([table.job] if table.state is LaneState.PUBLISHING else ())\n",
+        new="",
+        tests=("unit/test_lane.py::TestTablesThatGo::test_what_a_publish_without_an_answer_may_have_brought_is_no_leftover",),
+    ),
+    Mutant(
+        id="U51",
+        seed="004",
+        statement="a rewrite is given up, and its files deleted, while an earlier try may still land on the same snapshot",
+        file="sinks/paimon/maintenance/publishing.py",
+        old="            raise Unavailable(fact, detail=work[0].target, hint=hint)\n",
+        new="            return GivenUp(fact)\n",
+        tests=(f"{_PUBLISH}test_without_a_marker_that_can_be_found_nothing_is_published_and_nothing_is_given_up",),
+        lane=Lane.SHELL,
+    ),
 )

@@ -31,7 +31,10 @@ def started(errors: dict[str, SnowmeltError | None], *, promised: tuple[str, ...
     resources: Any = SimpleNamespace(lake=lake, settings=settings)
     tables = [
         SimpleNamespace(
-            target=target, phase=TablePhase.RELEASED, keyed=True, incarnation=Incarnation(TableId(*target.replace("ods", "shop").split(".")), 1)
+            target=target,
+            phase=TablePhase.RELEASED,
+            keyed=True,
+            incarnation=Incarnation(TableId(*target.replace("ods", "shop").split(".")), 1),
         )
         for target in errors
     ]

@@ -4,7 +4,7 @@ Laws:
 - Who drops a table says which one (`identity_of`). One of another identity stays, whenever it was made: also if this process slept
   between two of its steps.
 - On a disk handles hold that: they belong to one folder, also when another folder has the path by now. Where a late writer's file kept the
-  table's own folder, the folder of schemas in it tells: it is asked before each removal, and a handle of it is held.
+  table's own folder, the folder of schemas in it tells: a handle of it is held, and it is compared before each removal.
 - In a bucket only names tell, and a table that is made anew has some names of the old one. So the identity is read before each of
   these is deleted. A process that sleeps exactly between the two can delete one such object of the new table, which then stops with
   an error.

@@ -4,8 +4,8 @@ Laws:
 - A try judges the very snapshot that it builds on, and the next one is an exclusive create. So what was judged still holds.
 - A snapshot of ours tells by a property which rewrite it is.
 - The marker of our newest commit is carried on.
-- What is given up is never published: its outputs are deleted. So a try is given up only for what held at each earlier try on the same
-  snapshot, one of which may have no answer yet.
+- What is given up is never published: its outputs are deleted. An earlier try on the same snapshot may have no answer yet. So a try is
+  given up only for what held then, too.
 - The commit user is our own. That of Fluss' tiering would make a round of it.
 """
 
@@ -72,8 +72,9 @@ def publish_rewrites(open_table: Any, work: Sequence[Rewrite], staged: Sequence[
             return GivenUp(why)
         if past.hidden and _is_ours(table):
             # An earlier try, whose answer was lost, may still come to this number: it was judged when a commit could be found.
-            hint = "who removes snapshots that our consumer holds? after the next rows of its source it goes on"
-            raise Unavailable("no snapshot of a lake table tells which driver has committed last", detail=work[0].target, hint=hint)
+            hint = "who removes snapshots that our consumer holds? it continues with the next rows of its source"
+            fact = "no snapshot of a lake table tells which driver has committed last"
+            raise Unavailable(fact, detail=work[0].target, hint=hint)
         folder = TableFolder(store_of(table), work[0].identity)
         marked = carried(seen[past.marker.snapshot].properties) if past.marker is not None else {}
         properties = {**marked, REWRITE: rewrite}
