@@ -17,10 +17,11 @@ from snowmelt.errors import InvalidConfig, SourceDrift
 from snowmelt.model.partition import Unit, end_of
 from snowmelt.model.table import DELETE, INSERT, KIND
 from snowmelt.sinks.contract import SEQUENCE, target_columns
+from snowmelt.sinks.paimon.references import live_entries
 from snowmelt.sinks.paimon.sink import PaimonSink
 from snowmelt.sinks.partitions import DEFAULT, PartitionBy, key_in
 from tests.integration.java_paimon import JavaPaimon, java_paimon
-from tests.integration.maintained import compact_all, expire_seen, open_care
+from tests.integration.maintained import LEVEL, compact_all, expire_seen, open_care, prefix_of, rewrites_of
 from tests.integration.paimon_tables import READERS, entry_of, folder, intent_of, open_sink, snapshots
 
 TARGET = "shop.divided"
@@ -174,6 +175,37 @@ def test_an_entry_that_empties_takes_the_rows_of_all_partitions(tmp_path: Path, 
     assert rows_of(lake) == of_java(java, tmp_path) == [(9, "b", "new")]
     bring(lake, 3, [], VALUE, empties=["shop.divided"])
     assert rows_of(lake) == []
+
+
+@pytest.mark.parametrize("buckets", [1, 3, 4])
+def test_each_partition_gets_another_number_of_buckets(tmp_path: Path, java: JavaPaimon, buckets: int) -> None:
+    lake, odd, care, chance = make(tmp_path, VALUE), fitting_odd(VALUE), open_care(tmp_path), random.Random(buckets)
+    state: dict[int, tuple[str, str]] = {}
+    for epoch in range(1, 4):
+        rows: list[Row] = []
+        for key in range(60):
+            if key in state and chance.random() < 0.5:
+                rows.append((key, state.pop(key)[0], None, 2 * epoch))
+            if key not in state and chance.random() < 0.8:
+                state[key] = chance.choice(odd), f"{key} at {epoch}"
+                rows.append((key, *state[key], 2 * epoch))
+        bring(lake, epoch, rows, VALUE)
+    expected = sorted((key, *row) for key, row in state.items())
+    staged = [care.redistribute(work, buckets, prefix_of()) for work in rewrites_of(care, TARGET)]
+    entry = entry_of(lake, TARGET, *staged, empties=["shop.t"], reshape=lake.rescale(TARGET, buckets))
+    lake.commit(intent_of(4, entry), entry)
+    assert rows_of(lake) == expected
+    assert of_java(java, tmp_path) == expected
+    found = live_entries(lake.table(TARGET), snapshots(lake, TARGET)[-1])
+    assert {entry.total_buckets for entry in found} == {buckets}
+    assert {entry.file.level for entry in found} == {LEVEL if buckets == 4 else 0}
+    # Every key is where later commits of it go.
+    bring(lake, 5, [(key, where, "again", 10) for key, (where, _) in state.items()], VALUE)
+    bring(lake, 6, [(key, where, None, 12) for key, (where, _) in state.items() if key % 2], VALUE)
+    expected = sorted((key, where, "again") for key, (where, _) in state.items() if not key % 2)
+    assert rows_of(lake) == expected
+    compact_all(care, TARGET)
+    assert rows_of(lake) == of_java(java, tmp_path) == expected
 
 
 def test_a_change_table_is_divided_and_keeps_each_row_once(tmp_path: Path, java: JavaPaimon) -> None:
