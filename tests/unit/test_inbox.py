@@ -88,6 +88,16 @@ def test_a_request_that_no_driver_can_read_is_refused_and_stops_none() -> None:
         assert "can't read it" in refused.refused
 
 
+def test_what_an_older_driver_can_not_read_is_the_newer_ones_to_answer() -> None:
+    store = MemoryStore()
+    zombie = driver(store)
+    driver(store)
+    store.put_if_absent(numbered("request", 1), b"of a newer version")
+    with pytest.raises(Fenced):
+        zombie.look()
+    assert answer_to(store, 1) is None
+
+
 def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     inbox = driver(store)

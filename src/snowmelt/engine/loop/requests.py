@@ -90,8 +90,8 @@ class Inbox:
             request = get_record(self._store, numbered(REQUEST.name, number), REQUEST)
         except Corrupt as error:
             log.warning("a request can't be read", extra={"number": number, "why": str(error)})
-            refused = OperatorAnswer(nonce="", refused="this driver can't read it: is the command of a newer version?")
-            settle_record(self._store, numbered(ANSWER.name, number), ANSWER, refused)
+            # A newer driver may be able to.
+            self.answer(number, OperatorAnswer(nonce="", refused="this driver can't read it: is the command of a newer version?"))
             return
         if request is not None:
             self.open[number] = request
