@@ -91,17 +91,20 @@ class Inbox:
         except Corrupt as error:
             log.warning("a request can't be read", extra={"number": number, "why": str(error)})
             # A newer driver may be able to.
-            self.answer(number, OperatorAnswer(nonce="", refused="this driver can't read it: is the command of a newer version?"))
+            self._settle(number, OperatorAnswer(nonce="", refused="this driver can't read it: is the command of a newer version?"))
             return
         if request is not None:
             self.open[number] = request
 
     def answer(self, number: int, answer: OperatorAnswer) -> None:
         """`Fenced`: a newer driver takes the request up."""
-        if not is_newest(self._store, self._generation):
-            raise Fenced("a newer driver runs this pipeline", detail=f"this is generation {self._generation}")
-        settle_record(self._store, numbered(ANSWER.name, number), ANSWER, answer)
+        self._settle(number, answer)
         self.open.pop(number, None)
         below = below_which_to_trim(self._store.numbers(ANSWER.name))
         for kind in (REQUEST, ANSWER):
             delete_records(self._store, [numbered(kind.name, one) for one in self._store.numbers(kind.name) if one < below])
+
+    def _settle(self, number: int, answer: OperatorAnswer) -> None:
+        if not is_newest(self._store, self._generation):
+            raise Fenced("a newer driver runs this pipeline", detail=f"this is generation {self._generation}")
+        settle_record(self._store, numbered(ANSWER.name, number), ANSWER, answer)
