@@ -71,7 +71,7 @@ class TableTrigger(Enum):
     LET_GO = "released"
     TRUNCATED = "truncated"
     REBORN = "emptied, created again, or copied again on request"
-    RECOPIED = "read again in place"
+    RECOPIED = "copied again in place"
     SET_ASIDE = "it can't continue"
     DROPPED = "dropped"
 

@@ -87,7 +87,8 @@ class MaintenanceRound:
     def __init__(self, settings: Settings) -> None:
         """Reads the pipeline's state."""
         if settings.sink.fluss is not None:
-            raise InvalidConfig("tables of Fluss have no files of ours to maintain", hint="their lake tables are maintained by Fluss")
+            hint = "compact the lake tables that tiering fills by a job of Paimon's"
+            raise InvalidConfig("tables of Fluss have no files of ours to maintain", hint=hint)
         state = State(open_store(settings.state))
         self._ledger = state.load()
         if not self._ledger.epoch:
