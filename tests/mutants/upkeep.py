@@ -228,4 +228,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         new="    return small[0]\n",
         tests=("unit/test_manifests.py::test_what_a_compaction_brought_among_small_ones_does_not_keep_them_from_a_merge",),
     ),
+    Mutant(
+        id="U50",
+        seed="004",
+        statement="files whose publish has no answer are deleted, because their table was set aside meanwhile",
+        file="maintenance/lane.py",
+        old="                self._doubted.add(table.job)\n",
+        new="                pass\n",
+        tests=("unit/test_lane.py::TestTablesThatGo::test_a_publish_of_one_that_is_dropped_is_not_repeated_for_ever_and_its_files_stay",),
+    ),
 )

@@ -176,6 +176,8 @@ class MaintenanceLane:
         self._active: set[str] = set()
         """Tables in a round."""
         self._newest_job = 0
+        self._doubted: set[int] = set()
+        """Rewrites of tables that were forgotten before it was known whether they are published."""
         self._paused = False
         """Whether the pipeline catches up or copies."""
 
@@ -194,7 +196,8 @@ class MaintenanceLane:
     def under_way(self) -> RewritesUnderWay:
         """Rewrites whose files may still be published."""
         rewriting = (LaneState.REWRITING, LaneState.PUBLISHING, LaneState.DISCARDING)
-        return RewritesUnderWay(self._newest_job, frozenset(table.job for table in self._known(self._active) if table.state in rewriting))
+        known = frozenset(table.job for table in self._known(self._active) if table.state in rewriting)
+        return RewritesUnderWay(self._newest_job, known | self._doubted)
 
     @property
     def slots_in_use(self) -> int:
@@ -384,9 +387,11 @@ class MaintenanceLane:
     # ---- memory
 
     def _forget_if_over(self, table: TableUpkeep) -> None:
-        """A table that is gone is forgotten at the end of its round, or when a step fails. What is staged stays then: no sweep looks at
-        what is not the pipeline's."""
+        """A table that is gone is forgotten at the end of its round, or when a step fails. Files whose publish failed stay then, as long as
+        this driver lives: a request that is late may still bring them into the table."""
         if table.gone and not table.asked and (table.state is LaneState.IDLE or table.failures):
+            if table.state is LaneState.PUBLISHING:
+                self._doubted.add(table.job)
             del self._tables[table.target]
             self._active.discard(table.target)
             self._ready.pop(table.target, None)
