@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,10 +57,7 @@ def test_a_driver_that_slept_while_it_dropped_a_table_leaves_the_one_that_was_ma
     bring(lake, 1, KEYED, LOW)
     seen = lake.identity(KEYED)
     sleep_at(monkeypatch, step, newer, after=after)
-    if step == "_drop_folder":
-        with pytest.raises(SourceDrift, match="made anew meanwhile"):
-            remake(lake, seen)
-    else:
+    with pytest.raises(SourceDrift, match="made anew meanwhile"):
         remake(lake, seen)
     assert read(lake, KEYED) == [HIGH]
     with pytest.raises(SourceDrift, match="made anew meanwhile"):
@@ -75,8 +72,8 @@ def test_a_drop_that_was_broken_off_is_repeated_and_leaves_no_file(tmp_path: Pat
     bring(lake, 2, KEYED, HIGH)
     seen = lake.identity(KEYED)
 
-    def died(handle: int, kept: str) -> None:
-        empty(handle, kept)
+    def died(handle: int, kept: str, still: Callable[[], None]) -> None:
+        empty(handle, kept, still)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -95,14 +92,41 @@ def test_a_late_file_in_the_folder_does_not_keep_a_table_from_being_made_anew(tm
     lake, empty = make_tables(tmp_path), dropping._empty
     bring(lake, 1, KEYED, LOW)
 
-    def late(handle: int, kept: str) -> None:
-        empty(handle, kept)
+    def late(handle: int, kept: str, still: Callable[[], None]) -> None:
+        empty(handle, kept, still)
         (folder(lake, KEYED) / "late").mkdir(exist_ok=True)
 
     monkeypatch.setattr(dropping, "_empty", late)
     remake(lake, lake.identity(KEYED))
     bring(lake, 2, KEYED, HIGH)
     assert read(lake, KEYED) == [HIGH]
+
+
+def test_a_driver_that_slept_leaves_a_table_that_was_made_meanwhile_in_the_very_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late writer's file has kept the folder. So the handle that the older driver holds is of the new table's folder, too."""
+    lake, newer, empty = make_tables(tmp_path), open_sink(tmp_path), dropping._empty
+    bring(lake, 1, KEYED, LOW)
+    seen, path = lake.identity(KEYED), folder(lake, KEYED)
+
+    def late(handle: int, kept: str, still: Callable[[], None]) -> None:
+        empty(handle, kept, still)
+        (path / "late").mkdir(exist_ok=True)
+
+    def sleeping(handle: int, kept: str, still: Callable[[], None]) -> None:
+        monkeypatch.setattr(dropping, "_empty", late)
+        remake(newer, seen)
+        monkeypatch.setattr(dropping, "_empty", empty)
+        bring(newer, 2, KEYED, HIGH)
+        empty(handle, kept, still)
+
+    monkeypatch.setattr(dropping, "_empty", sleeping)
+    with pytest.raises(SourceDrift, match="made anew meanwhile"):
+        remake(lake, seen)
+    assert read(lake, KEYED) == [HIGH]
+    bring(newer, 3, KEYED, LOW)
+    assert read(lake, KEYED) == [LOW, HIGH]
 
 
 def test_in_a_bucket_no_object_of_a_table_that_was_made_meanwhile_is_deleted(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,10 @@ ODD = [
     "\\",
     "x" * 260,
     "NULL",
+    "\u2003\u3000",
+    "\x1c",
+    "\u00a0",
+    "a\u00a0",
 ]
 """Texts that mean something in a folder's name, or to Paimon."""
 VALUE = PartitionBy.read("p:value")
@@ -105,7 +109,7 @@ def of_java(java: JavaPaimon, warehouse: Path) -> list[tuple[Any, ...]]:
 
 
 def fitting_odd(partition: PartitionBy) -> list[str]:
-    values = [text for text in ODD if not partition.too_long(pa.array([text]))]
+    values = [text for text in ODD if not partition.too_long(pa.array([text])) and not partition.is_unclear(pa.array([text]))]
     assert "x" * 260 not in values
     return [*values, "x" * (250 - 3 * len(partition.field))]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from snowmelt.commit.records import Staged
-from snowmelt.errors import OutcomeUnknown
+from snowmelt.errors import OutcomeUnknown, Unavailable
 from snowmelt.maintenance.files import Rewrite
 from snowmelt.model.numbers import GenerationNumber
 from snowmelt.sinks.maintenance import GivenUp
@@ -320,12 +320,37 @@ def test_files_of_a_newer_driver_fence_where_its_snapshots_tell_nothing(lake: Pa
     assert "newer driver's files" in _given_up(care, lake, work, staged, generation=GENERATION)
 
 
-def test_without_a_marker_that_can_be_found_nothing_is_published(lake: PaimonSink, care: PaimonMaintenance) -> None:
+def test_without_a_marker_that_can_be_found_nothing_is_published_and_nothing_is_given_up(lake: PaimonSink, care: PaimonMaintenance) -> None:
+    """A try whose answer was lost lands after another program expired our marker's snapshot: the outputs must still be there."""
     bring(lake, 1, KEYED, (1, "x", 2))
     compact(lake, KEYED)
-    expire(lake, KEYED, 1)
     work, staged = _staged(care)
-    assert "which driver" in _given_up(care, lake, work, staged)
+    expected, real, under_way = read(lake, KEYED), LocalStore.put_if_absent, list[tuple[LocalStore, str, bytes]]()
+
+    def time_out(store: LocalStore, key: str, value: bytes) -> bool:
+        under_way.append((store, key, value))
+        expire(lake, KEYED, 1)
+        raise OutcomeUnknown("no answer came")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LocalStore, "put_if_absent", time_out)
+        with pytest.raises(Unavailable, match="which driver has committed last"):
+            care.publish(work, staged, generation=GENERATION)
+    assert [snapshot.id for snapshot in snapshots(lake, KEYED)] == [2]
+    [(store, key, value)] = under_way
+    assert real(store, key, value), "the create lands"
+    assert care.publish(work, staged, generation=GENERATION) == 3
+    assert read(lake, KEYED) == expected
+    # Where it never lands, our next commit tells.
+    bring(lake, 2, KEYED, (1, "y", 4))
+    compact(lake, KEYED)
+    expire(lake, KEYED, 2, 3, 4)
+    work, staged = _staged(care)
+    with pytest.raises(Unavailable, match="which driver has committed last"):
+        care.publish(work, staged, generation=GENERATION)
+    bring(lake, 3, KEYED, (2, "z", 6))
+    assert isinstance(care.publish(work, staged, generation=GENERATION), int)
+    assert [row[:2] for row in read(lake, KEYED)] == [(1, "y"), (2, "z")]
 
 
 def test_an_output_that_a_cleaner_took_is_not_published(lake: PaimonSink, care: PaimonMaintenance) -> None:

@@ -164,6 +164,18 @@ def test_what_another_program_wrote_meanwhile_is_not_taken_out_and_its_compactio
     assert lake.describe(KEYED).buckets == 5
 
 
+def test_statistics_that_another_program_made_meanwhile_are_no_matter(lake: PaimonSink, care: PaimonMaintenance) -> None:
+    from pypaimon.snapshot.renaming_snapshot_commit import RenamingSnapshotCommit
+    from pypaimon.write.file_store_commit import FileStoreCommit
+
+    rows = history(lake, 2)
+    entry, table = rescaled(lake, care, 5), lake.table(KEYED)
+    commit = FileStoreCommit(RenamingSnapshotCommit(table.snapshot_manager()), table, "analyst")
+    assert commit._try_commit_once(None, "ANALYZE", [], [], 1, latest_snapshot(table)).is_success()
+    lake.commit(intent_of(3, entry), entry)
+    assert (rows_of(lake), counts_of(lake)) == (rows, {5})
+
+
 def test_an_empty_table_and_one_that_has_the_number_and_one_without_a_key(lake: PaimonSink, care: PaimonMaintenance) -> None:
     assert lake.rescale(KEYED, OLD) is None
     with pytest.raises(InvalidConfig, match="without a key"):

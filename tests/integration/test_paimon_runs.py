@@ -331,6 +331,18 @@ def test_rows_in_order_are_one_file_of_each_bucket_and_the_first_that_is_not_beg
     assert len(_read(lake, OURS)[0]) == 1_000
 
 
+def test_a_later_file_has_a_greater_number(tmp_path: Path) -> None:
+    """By it alone some readers tell which of two rows of equal `_seq` counts."""
+    lake = _make_tables(tmp_path, ["k_int"], 1)
+    batches = _sorted_batches(lake, 300, 100)
+    writer = RunWriter(lake.table(OURS), _prefix(), held_bytes=1)
+    for batch in [*batches, *batches, *batches[:1]]:
+        writer.write(batch)
+    [message] = messages_of(lake.table(OURS), writer.finish().messages)
+    numbers = [(file.min_sequence_number, file.max_sequence_number) for file in message.new_files]
+    assert numbers == [(run, run) for run in range(5)]
+
+
 def test_memory_is_bounded_by_what_a_writer_may_hold_whatever_order_rows_come_in(tmp_path: Path) -> None:
     lake = _make_tables(tmp_path, ["k_int"], 2)
     batches = _sorted_batches(lake, 200_000, 4_000, "x" * 200)

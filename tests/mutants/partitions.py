@@ -38,6 +38,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=(f"{_ROWS}test_a_value_without_a_folder_stops_its_table_and_is_not_told",),
     ),
     Mutant(
+        id="D13",
+        seed="004",
+        statement="a row whose files no commit finds stops its pipeline for ever",
+        file="sinks/partitions.py",
+        old="        return bool(pc.any(pc.and_(pc.utf8_is_space(one), pc.match_substring_regex(one, _ODD_SPACE))).as_py())\n",
+        new="        return False\n",
+        tests=(f"{_ROWS}test_a_value_that_readers_look_for_in_different_folders_stops_its_table",),
+    ),
+    Mutant(
         id="D4",
         seed="004",
         statement="a key of the lake may be NULL",

@@ -468,6 +468,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         lane=Lane.SHELL,
     ),
     Mutant(
+        id="R58",
+        seed="004",
+        statement="a driver that slept empties the folder that a newer driver's table has by now",
+        file="sinks/paimon/dropping.py",
+        old="        still()\n        with",
+        new="        with",
+        tests=("integration/test_paimon_dropping.py::test_a_driver_that_slept_leaves_a_table_that_was_made_meanwhile_in_the_very_folder",),
+        lane=Lane.SHELL,
+    ),
+    Mutant(
         id="R52",
         seed="001",
         statement="a row without its key belongs to no chunk and is dropped",

@@ -70,4 +70,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         tests=(f"{_RUNS}test_memory_is_bounded_by_what_a_writer_may_hold_whatever_order_rows_come_in",),
         lane=Lane.SHELL,
     ),
+    Mutant(
+        id="U52",
+        seed="004",
+        statement="rows that come after a file have its number",
+        file=_FILE,
+        old="            batch = batch.set_column(0, batch.schema.field(0), self._number(batch.num_rows))\n",
+        new="",
+        tests=(f"{_RUNS}test_a_later_file_has_a_greater_number",),
+        lane=Lane.SHELL,
+    ),
 )

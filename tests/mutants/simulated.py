@@ -29,6 +29,7 @@ NOT_SEEN: Final[dict[str, str]] = {
     "U10": "nobody reads what a consumer holds; drivers find what they ask for in our newest snapshot, which stays",
     "U26": "drivers of the simulated world rescale no table",
     "U31": "drivers of the simulated world are asked for nothing",
+    "U50": "it takes a create that lands when its table was forgotten and swept already, which is too rare in the simulated world",
     "U33": "drivers of the simulated world are asked for nothing",
     **dict.fromkeys(("D6", "D7", "D8", "D9"), "tables of the simulated world have no partitions, so none is ever owed a mark"),
 }

@@ -180,7 +180,7 @@ class Upkeep:
                 best[row.key] = row
         return tuple(row for _, row in sorted(best.items()) if row.value is not None or not work.drops_deletes)
 
-    def publish(self, step: PublishRewrites) -> Steps[RewritesPublished | RewritesGivenUp]:
+    def publish(self, step: PublishRewrites) -> Steps[RewritesPublished | RewritesGivenUp | LaneStepFailed]:
         world, lake = self.world, self.world.lakes[step.target]
         works = [work.rewrite for work in step.works]
         identity = " ".join(name for work, one in zip(works, step.staged, strict=True) for name in (*work.inputs, "into", *one.files))
@@ -205,6 +205,8 @@ class Upkeep:
             there = (yield from world.faulty.read(lambda: outputs <= lake.storage.keys())) and self.may_publish(step, parts, past)
             if not there:
                 return RewritesGivenUp(step.target)
+            if past.hidden:
+                return LaneStepFailed(step.target)
             marker = carried(past.marker)
             if (yield from world.faulty.call(lambda: self.care.publish(self.driver.generation, step, on, marker, identity))):  # noqa: B023
                 return RewritesPublished(step.target)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from snowmelt.commit.cleaning import RewritesUnderWay
 from snowmelt.commit.records import Entry, Intent, Staged
 from snowmelt.errors import InvariantBroken
 from snowmelt.maintenance.compaction import SHARE_BYTES, CompactionRules, PlannedRewrite
@@ -412,6 +413,23 @@ class TestTablesThatGo:
         assert A not in driver.lane
         assert driver.steps() == []
         assert driver.lane.under_way.jobs == {1}, "the request may be late"
+
+    @pytest.mark.parametrize("answer", [None, LaneStepFailed(A)])
+    def test_what_a_publish_without_an_answer_may_have_brought_is_no_leftover(self, answer: LaneStepFailed | None) -> None:
+        """A table may only rest, while it gets another number of buckets. Sweeps look at it, and at one that comes back."""
+        driver = rewriting()
+        driver.steps()
+        driver.apply(FilesRewritten(A, staged(1)))
+        driver.steps()
+        driver.apply(LaneStepFailed(A))
+        if answer is not None:
+            assert driver.steps(at=5000) == [PublishRewrites(A, works("0"), staged(1))]
+        driver.lane.keep(())
+        if answer is not None:
+            driver.apply(answer)
+        assert A not in driver.lane
+        driver.lane.add(A, RULES, now_ms=driver.now_ms)
+        assert driver.lane.under_way == RewritesUnderWay(1, {1})
 
 
 def test_an_outcome_without_a_step_is_a_bug() -> None:

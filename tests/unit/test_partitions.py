@@ -191,6 +191,17 @@ def test_a_value_without_a_folder_stops_its_table_and_is_not_told() -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["\u00a0", "\u2007 ", " \u202f\u202f", "\u0085"])
+def test_a_value_that_readers_look_for_in_different_folders_stops_its_table(text: str) -> None:
+    with pytest.raises(TableStuck, match="white space"):
+        emitted(ITSELF, (INSERTED, 1, FIRST, "a"), (INSERTED, 2, FIRST, text))
+    # A blank one of ours is in the partition of blanks.
+    assert emitted(VALUE, (INSERTED, 2, FIRST, text)).column("_partition").to_pylist() == [DEFAULT]
+    assert len(emitted(ITSELF, (INSERTED, 1, FIRST, f"a{text}"), (INSERTED, 2, FIRST, " \u2003\t"), (INSERTED, 3, FIRST, ""))) == 3
+    assert not ITSELF.is_unclear(pa.array([], pa.string()))
+    assert not ITSELF.is_unclear(pa.array([7]))
+
+
 def test_rows_of_a_chunk_have_their_partitions() -> None:
     batch = pa.record_batch([pa.array([1, 2]), pa.array([FIRST, None]), pa.array(["a", "b"])], schema=COLUMNS)
     table: Any = SimpleNamespace(id=TableId("shop", "t"), key=("id",), names=COLUMNS.names)

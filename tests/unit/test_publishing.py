@@ -72,9 +72,6 @@ class TestDrivers:
         past = RewritePast(whole=True, marker=None, hidden=False)
         assert "a newer driver's files" in fenced(past, ["compact-1", "sm-5-e7-n-f"], 4)
 
-    def test_without_a_commit_of_ours_that_can_be_found_none_may(self) -> None:
-        assert "no snapshot tells" in fenced(RewritePast(whole=True, marker=None, hidden=True), [], 9)
-
     def test_a_marker_that_can_not_be_read_is_none(self) -> None:
         with pytest.raises(Corrupt, match="properties"):
             fenced(RewritePast(whole=True, marker=LastCommit(7, "theirs", 3), hidden=False), [], 5)

@@ -149,6 +149,23 @@ def test_an_offer_that_was_dropped_or_lost_begins_it_anew() -> None:
     assert step(rescale) == DiscardAll(())
 
 
+def test_one_whose_epoch_is_dropped_again_and_again_is_refused_and_epochs_go_on() -> None:
+    """Each time all rows are written anew, and epochs wait."""
+    rescale = begun()
+    for _ in range(FAILURES_MAX):
+        step(rescale)
+        rescale.saw(table())
+        step(rescale, at_rest=True)
+        rescale.saw(table())
+        step(rescale, at_rest=True)
+        rescale.took()
+        rescale.ended(won=False)
+        step(rescale)
+        rescale.discarded()
+    assert (rescale.state, rescale.closed) == (RescaleState.REFUSED, False)
+    assert "dropped" in rescale.why
+
+
 def test_one_that_fails_again_and_again_is_refused_and_says_why() -> None:
     rescale = begun()
     for number in range(FAILURES_MAX):

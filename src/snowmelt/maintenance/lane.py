@@ -13,8 +13,8 @@ The stream goes first. Rewrites and searches for orphans have a budget of slots.
 
 Failures. What fails concerns its table: that one waits, longer each time, and the others continue.
 
-Memory. For each table a few numbers, and one for each bucket with more than one run; for a round its plan and its files. An epoch costs
-what it touches, and a turn costs what is due.
+Memory. For each table a few numbers, and one for each bucket with more than one run; for a round its plan and its files; a number for
+each publish that never got an answer. An epoch costs what it touches, and a turn costs what is due.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ class MaintenanceLane:
         self._active: set[str] = set()
         """Tables in a round."""
         self._newest_job = 0
-        self._doubted: set[int] = set()
-        """Rewrites of tables that were forgotten before it was known whether they are published."""
+        self._unanswered: set[int] = set()
+        """Jobs of tables that were forgotten while a publish had no answer."""
         self._paused = False
         """Whether the pipeline catches up or copies."""
 
@@ -196,8 +196,8 @@ class MaintenanceLane:
     def under_way(self) -> RewritesUnderWay:
         """Rewrites whose files may still be published."""
         rewriting = (LaneState.REWRITING, LaneState.PUBLISHING, LaneState.DISCARDING)
-        known = frozenset(table.job for table in self._known(self._active) if table.state in rewriting)
-        return RewritesUnderWay(self._newest_job, known | self._doubted)
+        known = {table.job for table in self._known(self._active) if table.state in rewriting}
+        return RewritesUnderWay(self._newest_job, frozenset(known | self._unanswered))
 
     @property
     def slots_in_use(self) -> int:
@@ -387,11 +387,10 @@ class MaintenanceLane:
     # ---- memory
 
     def _forget_if_over(self, table: TableUpkeep) -> None:
-        """A table that is gone is forgotten at the end of its round, or when a step fails. Files whose publish failed stay then, as long as
-        this driver lives: a request that is late may still bring them into the table."""
+        """A table that is gone is forgotten at the end of its round, or when a step fails. What a publish without an answer may still bring
+        stays for this driver's sweeps: the table may only rest, or come back."""
         if table.gone and not table.asked and (table.state is LaneState.IDLE or table.failures):
-            if table.state is LaneState.PUBLISHING:
-                self._doubted.add(table.job)
+            self._unanswered.update([table.job] if table.state is LaneState.PUBLISHING else ())
             del self._tables[table.target]
             self._active.discard(table.target)
             self._ready.pop(table.target, None)

@@ -7,6 +7,7 @@ Laws:
 - All inputs are in the snapshot that the try builds on. A TRUNCATE, an overwrite or another compactor has removed them otherwise.
 - Files of one level never have rows of the same key.
 - Without a commit of ours that can be found nothing is published: a newer driver may have been there, and may have deleted the outputs.
+  Nor is it given up: an earlier try may still be on its way to the same number, and what is given up is deleted. The next commit tells.
 """
 
 from __future__ import annotations
@@ -72,9 +73,8 @@ def look_back(snapshots: Iterable[tuple[int, SnapshotNote | None]], *, since: in
 
 
 def fenced(past: RewritePast, files: Iterable[str], generation: GenerationNumber) -> str:
-    """Why no driver of this generation may publish; empty: it may. `files`: those that the buckets have."""
-    if past.hidden:
-        return "no snapshot tells which driver has committed to the table last"
+    """Why no driver of this generation may publish, now or later; empty: it may, if `past` hides nothing. `files`: those that the buckets
+    have."""
     if past.marker is not None and _generation_of(past.marker) > generation:
         return "a newer driver has committed to the table"
     for name in files:

@@ -239,6 +239,9 @@ class Rescale:
 
     def ended(self, *, won: bool) -> None:
         """No epoch is under way any more. `won`: the one that was offered is done. Otherwise no intent will ever name what was staged."""
+        if not won:
+            self.why = "its epoch was dropped, because its table or another one changed meanwhile"
+            self.failures += 1
         self._move(_T.DONE if won else _T.LOST)
 
     def failed(self, why: str) -> None:

@@ -11,7 +11,8 @@ Laws:
   (`engine.tasks.rows.change_rows`).
 - The partition follows from the row alone, so that the before-image in the log tells where the row was.
 - A column of ours is never NULL and never blank: such rows have the value `__DEFAULT_PARTITION__`, Paimon's name for their folder.
-- A partition is a folder, so a value whose name is longer than file systems take stops its table alone.
+- A partition is a folder. So a value whose name is longer than file systems take stops its table alone, and so does one of white space that
+  Python takes for blank and Java and Rust do not: they would look for its rows in different folders.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ DEFAULT: Final = "__DEFAULT_PARTITION__"
 FOLDER_BYTES_MAX: Final = 255
 _ESCAPED: Final = r'["#%\'*/:=?\\{}\[\]^\x00-\x1f\x7f]'
 """Characters that take three bytes in a folder's name."""
+_ODD_SPACE: Final = "[\\x{85}\\x{a0}\\x{2007}\\x{202f}]"
+"""White space for Python, and none for Java and Rust."""
 _DAY_US: Final = 86_400_000_000
 _FIELDS: Final = {Unit.DAY: "_day", Unit.MONTH: "_month", Unit.VALUE: "_partition"}
 
@@ -111,6 +114,13 @@ class PartitionBy:
         one = pc.unique(values)
         sizes = pc.add(pc.binary_length(one), pc.multiply(pc.count_substring_regex(one, _ESCAPED), 2))
         return bool((pc.max(sizes).as_py() or 0) + 3 * len(self.field.encode()) + 1 > FOLDER_BYTES_MAX)
+
+    def is_unclear(self, values: pa.Array) -> bool:
+        """Whether readers look for a value in different folders."""
+        if self.unit is not None or not pa.types.is_string(values.type) or not len(values):
+            return False
+        one = pc.unique(values)
+        return bool(pc.any(pc.and_(pc.utf8_is_space(one), pc.match_substring_regex(one, _ODD_SPACE))).as_py())
 
 
 def key_in(partition: PartitionBy | None, key: Sequence[str]) -> list[str]:

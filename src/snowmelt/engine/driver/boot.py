@@ -276,8 +276,10 @@ def check_lake(resources: Resources, ledger: Ledger, catalogue: Catalogue, fitne
             if target not in needed:
                 raise
             missing[target] = error
+    # One that is there and can be read is not missing: if another program changed it, it can be copied again, also if it is the only one.
+    gone = [target for target, error in missing.items() if not isinstance(error, TableStuck)]
     for target, broken in missing.items():
-        if target in promised or len(missing) == len(needed):
+        if target in promised or (target in gone and len(gone) == len(needed)):
             raise broken
         name = needed[target].incarnation.table
         asides.add(name, name.stuck(broken.fact, detail=broken.detail, hint=RECOPY))

@@ -97,8 +97,8 @@ class Proposals:
                     log.warning("a table is set aside", extra={"table": str(shape.id), "why": why})
                     time_ms = self._known.relay.time_at(found.at) or 0
                     yield SetAside(found.incarnation, found.at, time_ms, f"{why}; then {RECOPY}")
-            except InvalidConfig as error:
-                # One that is made later must not stop all others.
+            except (InvalidConfig, SourceDrift, Corrupt) as error:
+                # One that is made later, or whose lake table is no longer ours, must not stop all others.
                 if not ledger.epoch:
                     raise
                 self._discovery.leave_out(shape.id, str(error))

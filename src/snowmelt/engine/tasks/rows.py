@@ -142,6 +142,11 @@ def _partitions(rows: pa.RecordBatch, source: Sourced) -> pa.Array | None:
     if source.partition.too_long(values):
         hint = f"shorten such values in the source, or choose another partition_by; then {RECOPY}"
         raise source.table.id.stuck("the name of a partition would be longer than a folder's", detail=str(source.partition), hint=hint)
+    if source.partition.is_unclear(values):
+        hint = f"change such values in the source, or take partition_by: {source.partition.column}:value; then {RECOPY}"
+        raise source.table.id.stuck(
+            "the name of a partition is white space of a kind that not all readers know", detail=str(source.partition), hint=hint
+        )
     return values
 
 

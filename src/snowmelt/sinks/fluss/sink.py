@@ -102,8 +102,8 @@ class FlussSink:
     """The tables of one cluster, as one pipeline sees them. To be opened in the process that uses it; one thread uses it."""
 
     empties: Final = False
-    partitions: Final = False
     """Fluss can't take all rows out of a table."""
+    partitions: Final = False
     at_once: Final = 1
     tags: Final = False
     """Its tables have no snapshots that readers could be led to by a name."""

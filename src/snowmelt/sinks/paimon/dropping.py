@@ -3,7 +3,8 @@
 Laws:
 - Who drops a table says which one (`identity_of`). One of another identity stays, whenever it was made: also if this process slept
   between two of its steps.
-- On a disk a handle of the folder holds that: it belongs to one folder, also when another folder has the path by now.
+- On a disk handles hold that: they belong to one folder, also when another folder has the path by now. Where a late writer's file kept the
+  table's own folder, the folder of schemas in it tells: a handle of it is held, and it is compared before each removal.
 - In a bucket only names tell, and a table that is made anew has some names of the old one. So the identity is read before each of
   these is deleted. A process that sleeps exactly between the two can delete one such object of the new table, which then stops with
   an error.
@@ -18,7 +19,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from snowmelt.errors import SourceDrift
@@ -45,16 +46,20 @@ def _drop_folder(path: str, identity: str) -> None:
     try:
         schemas = os.open(_SCHEMAS, os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
         try:
+
+            def still() -> None:
+                _check_folder(path, folder, schemas)
+
             with open(os.open(_FIRST, os.O_RDONLY, dir_fd=schemas), "rb") as first:
                 _check_same(path, hashlib.sha256(first.read()).hexdigest()[:32], identity)
-            _empty(folder, _SCHEMAS)
-            _empty(schemas, _FIRST)
+            _empty(folder, _SCHEMAS, still)
+            _empty(schemas, _FIRST, still)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_FIRST, dir_fd=schemas)
+            still()
+            os.rmdir(_SCHEMAS, dir_fd=folder)
         finally:
             os.close(schemas)
-        with contextlib.suppress(FileNotFoundError):
-            os.rmdir(_SCHEMAS, dir_fd=folder)
     finally:
         os.close(folder)
     try:
@@ -70,11 +75,23 @@ def _drop_folder(path: str, identity: str) -> None:
         os.close(above)
 
 
-def _empty(folder: int, kept: str) -> None:
-    """Remove all entries but one, durably. Each may vanish meanwhile."""
+def _check_folder(path: str, folder: int, schemas: int) -> None:
+    """That the folder of schemas is the one whose handle is held: while it is, no other one has its number."""
+    ours = os.fstat(schemas)
+    try:
+        there = os.stat(_SCHEMAS, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        raise _made_anew(path) from None
+    if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+        raise _made_anew(path)
+
+
+def _empty(folder: int, kept: str, still: Callable[[], None]) -> None:
+    """Remove all entries but one, durably. Each may vanish meanwhile. `still` raises if the folder is another table's by now."""
     for name in os.listdir(folder):
         if name == kept:
             continue
+        still()
         with contextlib.suppress(FileNotFoundError):
             try:
                 os.unlink(name, dir_fd=folder)
@@ -111,4 +128,8 @@ def _is_unique(path: str) -> bool:
 
 def _check_same(path: str, found: str, identity: str) -> None:
     if found != identity:
-        raise SourceDrift("a lake table was made anew meanwhile", detail=path, hint="does another driver bring rows into it?")
+        raise _made_anew(path)
+
+
+def _made_anew(path: str) -> SourceDrift:
+    return SourceDrift("a lake table was made anew meanwhile", detail=path, hint="does another driver bring rows into it?")

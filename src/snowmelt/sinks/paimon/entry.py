@@ -24,6 +24,8 @@ from snowmelt.sinks.paimon.table import bucket_count, crowded, file_path, messag
 _SCHEMA: Final = re.compile(r"schema-([0-9]+)")
 _FILES_MAX: Final = 2**20
 """More than an entry brings."""
+_SAME_ROWS: Final = ("COMPACT", "ANALYZE")
+"""Kinds of snapshots that have the rows of the one before."""
 
 
 def check_shape(entry: Entry) -> None:
@@ -96,7 +98,7 @@ def check_alone(table: Any, latest: Any, entry: Entry) -> None:
         return
     for number in range(entry.base + 1, latest.id + 1):
         snapshot = table.snapshot_manager().get_snapshot_by_id(number)
-        if snapshot is None or snapshot.commit_kind != "COMPACT":
+        if snapshot is None or snapshot.commit_kind not in _SAME_ROWS:
             raise SourceDrift(
                 "another program wrote into a lake table while its number of buckets was changed",
                 detail=f"{entry.target}, snapshot {number}",

@@ -172,13 +172,16 @@ class RunWriter:
             hint = "its columns changed since the task began; the next try has them"
             raise InvariantBroken("rows do not fit into a lake table", detail=f"{self._target}: other columns", hint=hint)
         count = batch.num_rows
-        arrays: list[pa.Array] = [pa.repeat(pa.scalar(self._run, pa.int64()), count), batch.column(len(self._wanted) - 1)]
+        arrays: list[pa.Array] = [self._number(count), batch.column(len(self._wanted) - 1)]
         for field, column in zip(list(self._layout.arrow)[2:], batch.columns, strict=False):
             if column.null_count and not field.nullable:
                 detail = f"{self._target}.{field.name}: NULL"
                 raise InvariantBroken("rows do not fit into a lake table", detail=detail, hint="a key and `_seq` are never NULL")
             arrays.append(column if column.type == field.type else column.cast(field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._layout.arrow)
+
+    def _number(self, count: int) -> pa.Array:
+        return pa.repeat(pa.scalar(self._run, pa.int64()), count)
 
     def _take(self, batch: pa.RecordBatch) -> None:
         if not self._waits:
@@ -190,6 +193,8 @@ class RunWriter:
                 return
             self._roll()
             self._waits = True
+            # It was shaped for the files that end here. Those that it comes into are later.
+            batch = batch.set_column(0, batch.schema.field(0), self._number(batch.num_rows))
         copied = _copy(batch)
         self._held.append(copied)
         self._held_bytes += copied.nbytes

@@ -4,6 +4,8 @@ Laws:
 - A try judges the very snapshot that it builds on, and the next one is an exclusive create. So what was judged still holds.
 - A snapshot of ours tells by a property which rewrite it is.
 - The marker of our newest commit is carried on.
+- What is given up is never published: its outputs are deleted. An earlier try on the same snapshot may have no answer yet. So a try is
+  given up only for what held then, too.
 - The commit user is our own. That of Fluss' tiering would make a round of it.
 """
 
@@ -15,7 +17,7 @@ from typing import Any, Final
 
 from snowmelt import budgets
 from snowmelt.commit.records import Staged
-from snowmelt.errors import check, present
+from snowmelt.errors import Unavailable, check, present
 from snowmelt.maintenance.files import Rewrite
 from snowmelt.maintenance.publishing import PlacedFile, SnapshotNote, fenced, look_back, misplaced
 from snowmelt.model.numbers import GenerationNumber
@@ -43,7 +45,7 @@ _IDENTIFIER: Final = 2**63 - 1
 
 
 def publish_rewrites(open_table: Any, work: Sequence[Rewrite], staged: Sequence[Staged], generation: GenerationNumber) -> int | GivenUp:
-    """`open_table` loads the table anew."""
+    """`open_table` loads the table anew. `Unavailable`: nothing is published now, and an earlier call may have."""
     check(len({(one.target, one.identity) for one in work}) == 1 and len(work) == len(staged), "rewrites of several tables are one")
     rewrite = _identity(work, staged)
     for _ in budgets.PAIMON_COMMIT.tries():
@@ -68,6 +70,11 @@ def publish_rewrites(open_table: Any, work: Sequence[Rewrite], staged: Sequence[
             why = fenced(past, (entry.file.file_name for entry in entries), generation)
         if why:
             return GivenUp(why)
+        if past.hidden and _is_ours(table):
+            # An earlier try, whose answer was lost, may still come to this number: it was judged when a commit could be found.
+            hint = "who removes snapshots that our consumer holds? it continues with the next rows of its source"
+            fact = "no snapshot of a lake table tells which driver has committed last"
+            raise Unavailable(fact, detail=work[0].target, hint=hint)
         folder = TableFolder(store_of(table), work[0].identity)
         marked = carried(seen[past.marker.snapshot].properties) if past.marker is not None else {}
         properties = {**marked, REWRITE: rewrite}
