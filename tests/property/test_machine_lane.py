@@ -91,6 +91,7 @@ class Lanes(RuleBasedStateMachine):
         self.staged: dict[str, set[str]] = {}
         """Files of rewrites that are not over, by table."""
         self.unclear: set[str] = set()
+        self.doubted: set[str] = set()
         """Tables with a publish that has no answer yet."""
         self.paused = False
         self.files = 0
@@ -131,8 +132,14 @@ class Lanes(RuleBasedStateMachine):
         self.lane.keep(kept)
         for target in [target for target in self.lakes if target not in self.lane]:
             del self.lakes[target]
-            self.unclear.discard(target)
-            self.staged.pop(target, None)
+            self._forget(target)
+
+    def _forget(self, target: str) -> None:
+        """The lane forgot a table. What it had staged goes, but for files whose publish has no answer: a late request may bring them."""
+        staged = self.staged.pop(target, set())
+        if target in self.unclear:
+            self.doubted |= staged
+        self.unclear.discard(target)
 
     @rule(paused=st.booleans())
     def catches_up_or_not(self, paused: bool) -> None:
@@ -168,8 +175,7 @@ class Lanes(RuleBasedStateMachine):
             assert target not in self.lane or self.lane[target].state is LaneState.IDLE, "the stream goes first"
         if target not in self.lane:
             del self.lakes[target]
-            self.unclear.discard(target)
-            self.staged.pop(target, None)
+            self._forget(target)
 
     def failure(self, step: LaneStep) -> LaneOutcome:
         if isinstance(step, PublishRewrites):
@@ -224,7 +230,7 @@ class Lanes(RuleBasedStateMachine):
     def files_that_may_still_be_published_are_of_a_rewrite_under_way(self) -> None:
         """So no sweep deletes them (`commit.cleaning`)."""
         under_way = self.lane.under_way
-        for names in self.staged.values():
+        for names in (*self.staged.values(), self.doubted):
             for name in names:
                 job = int(name.partition("-")[0])
                 assert job in under_way.jobs

@@ -25,7 +25,7 @@ def maintain(
         typer.Option("--table", "-t", help="Only these: database.table of source or lake, with * and ?. Repeatable. Default: all."),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Merge all files of each bucket, whatever their number and sizes.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be merged and expired, and change nothing.")] = False,
     master: Annotated[
         str | None, typer.Option(help="Where Spark runs: local[*], spark://host:7077, … Default: what the file says, or local[*].")
     ] = None,
@@ -35,7 +35,7 @@ def maintain(
     """Compact the lake tables of a pipeline, expire their snapshots and delete orphans: one round, by the rules of the file.
 
     A pipeline that runs does this by itself. You can run it beside one: where both rewrite the same files, one gives up. What readers get
-    does not change. Exit code 1: a table could not be maintained; the others were.
+    does not change. Tables with `enabled: no` are maintained, too. Exit code 1: a table could not be maintained; the others were.
 
     Examples:
 

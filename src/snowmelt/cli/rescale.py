@@ -30,7 +30,7 @@ def rescale(
     buckets: Annotated[int, typer.Option("--buckets", help="The table's number of buckets from then on.", min=1, show_default=False)],
     master: Annotated[
         str | None,
-        typer.Option(help="Where Spark runs, if no pipeline does: local[*], spark://host:7077, … Default: what the file says, or local[*]"),
+        typer.Option(help="Where Spark runs, if no pipeline does: local[*], spark://host:7077, … Default: as in the file, or local[*]."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object on each line.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and Spark's messages.")] = False,

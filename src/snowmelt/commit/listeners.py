@@ -1,4 +1,5 @@
-"""What happens with an epoch after every lake table has it and before it is closed: tags are made. (And notices are given: `notices`.)
+"""Tags: the first thing that happens with an epoch after every lake table has it and before it is closed. Then partitions are marked as
+done (`done_partitions`), and notices are given (`notices`).
 
 A tag names a snapshot of a lake table by a period: an hour or a day of UTC. It is made when the table's watermark passes the period's end,
 on our newest snapshot of the table. That snapshot has everything that the database committed up to the period's end. It may also have

@@ -78,6 +78,7 @@ class Adopting:
     span: Span | None
     """None: everything outside the table's extent."""
     replaces: bool
+    """The table is read again in place: these rows replace those that the lake has (`Copy.replaces`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,8 +70,8 @@ class TableTrigger(Enum):
     COVERED = "a done epoch covers every read"
     LET_GO = "released"
     TRUNCATED = "truncated"
-    REBORN = "emptied or created again"
-    RECOPIED = "copied again"
+    REBORN = "emptied, created again, or copied again on request"
+    RECOPIED = "copied again in place"
     SET_ASIDE = "it can't continue"
     DROPPED = "dropped"
 

@@ -60,8 +60,8 @@ def find_place(session: Session, captured: GtidSet, *, era: int) -> Position:
     )
 
 
-def nothing_lost(session: Session, captured: GtidSet | None, file: LogFile, oldest: LogFile) -> str:
-    """Whether everything that the server purged was captured. Returns why that is not proven, or an empty text if it is proven.
+def why_not_all_captured(session: Session, captured: GtidSet | None, file: LogFile, oldest: LogFile) -> str:
+    """Why it is not proven that everything which the server purged was captured; empty: it is proven.
 
     The captured log ends in `file`, which the server purged; `oldest` is the first file that it has. That file lists the transactions of
     all files before it: they must be exactly the captured ones. On MySQL, where transactions may have no GTIDs, this proves only one file:

@@ -1,9 +1,9 @@
 """One driver at work: the loop's turn.
 
 One thread owns the machines. Around it: the capture's thread, and threads that wait for Spark's answers. In each turn it takes up
-what came in, does the commit's next step, plans the next epoch if it may, and launches chunks. Nothing counts before an intent is won, so
-whatever fails before is dropped and planned again. What fails because of one table sets that table aside (`judging`), and the rest is
-planned again without it.
+what came in, does the commit's next step, plans the next epoch if it may, launches chunks, and lets maintenance begin what is due.
+Nothing counts before an intent is won, so whatever fails before is dropped and planned again. What fails because of one table sets that
+table aside (`judging`), and the rest is planned again without it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Laws:
 - It takes no generation. What it rewrites is published as of the newest driver's, so a driver that starts meanwhile and commits fences it,
-  and that driver's sweeps find what it leaves. The numbers of its jobs are above those of any driver, which so never takes its files for
-  leftovers of its own.
+  and that driver's sweeps find what it leaves. Its jobs are numbered by the time in ms, above what any driver counts for its rewrites. So
+  a driver that runs never takes its files for leftovers.
 - Beside a running driver the publish decides: what loses is given up and deleted.
 - What fails concerns one table. The others are maintained.
 """
@@ -87,7 +87,8 @@ class MaintenanceRound:
     def __init__(self, settings: Settings) -> None:
         """Reads the pipeline's state."""
         if settings.sink.fluss is not None:
-            raise InvalidConfig("tables of Fluss have no files of ours to maintain", hint="their lake tables are maintained by Fluss")
+            hint = "compact the lake tables that tiering fills by a job of Paimon's"
+            raise InvalidConfig("tables of Fluss have no files of ours to maintain", hint=hint)
         state = State(open_store(settings.state))
         self._ledger = state.load()
         if not self._ledger.epoch:
@@ -152,7 +153,7 @@ class MaintenanceRound:
             if not works:
                 return
             watch(f"compacting {len(works)} of {len(seen.runs)} buckets")
-            # The job's number is the time in ms: drivers count from 1 and never get there.
+            # The job's number is the time in ms: drivers count their rewrites from 1 and never get there.
             tasks = [RewriteTask(tuple(work.rewrite for work in share), _now_ms()) for share in shares_of(works)]
             staged = tuple(chain.from_iterable(self._run(spark, tasks, run_rewrites)))
             outcome = caretaker.act(PublishRewrites(done.target, works, staged))
@@ -181,10 +182,10 @@ class MaintenanceRound:
         return Caretaker(place.maintenance, place.lake, lambda target: self._tables[target][1], place.generation, full=full)
 
     def _view(self, target: str) -> CleaningView:
-        return of_table(standing_of(self._ledger, self._place.generation), self._ledger, target)
+        return of_table(cleaning_view(self._ledger, self._place.generation), self._ledger, target)
 
 
-def standing_of(ledger: Ledger, generation: GenerationNumber) -> CleaningView:
+def cleaning_view(ledger: Ledger, generation: GenerationNumber) -> CleaningView:
     """What decides about staged files, for a process that is no driver: of the newest driver's own jobs it knows nothing."""
     named = {name for entry in (ledger.open.entries if ledger.open is not None else ()) for name in entry.files}
     return CleaningView(

@@ -153,7 +153,7 @@ class Rescales:
 
                 self._jobs.submit(Lane.MAINTENANCE, self._place, [LookTask(target)], run_look, saw, failed)
             case RewriteInto(works):
-                # Above the numbers of the lane's jobs, so that no sweep of this driver takes the files for leftovers.
+                # The time in ms is above the numbers of the lane's jobs, so no sweep of this driver takes the files for leftovers.
                 number = time.time_ns() // 1_000_000
                 tasks = [RescaleTask(work, rescale.request.buckets, number) for work in works]
                 self._jobs.submit(Lane.MAINTENANCE, self._place, tasks, run_rescale, rescale.rewrote, failed)

@@ -146,7 +146,7 @@ def _paths_of_snapshots(table: Any, branch: str, *, metadata: bool) -> set[str]:
                     raise
         if before == max(numbers, default=0):
             return known
-    hint = "who expires its snapshots so fast?"
+    hint = "let the program that expires its snapshots keep them for longer"
     raise Unavailable("a lake table's snapshots expire while they are read", detail=str(table.identifier), hint=hint)
 
 

@@ -135,7 +135,7 @@ def crowded(target: str) -> Unavailable:
     return Unavailable(
         "a lake table can't be committed to",
         detail=f"{target}: {budgets.PAIMON_COMMIT.tries_max} tries met others' commits",
-        hint="who else writes to it, and must it be so often?",
+        hint="let other programs write to it less often",
     )
 
 
@@ -356,7 +356,7 @@ def latest_snapshot(table: Any) -> Any:
         snapshot = table.snapshot_manager().get_snapshot_by_id(max(numbers))
         if snapshot is not None:
             return snapshot
-    raise Unavailable("a lake table's newest snapshot can't be read", detail=str(table.identifier), hint="who removes its snapshots?")
+    raise Unavailable("a lake table's newest snapshot can't be read", detail=str(table.identifier), hint="find what removes its snapshots")
 
 
 def snapshot_numbers(table: Any, branch: str = "main") -> list[int]:

@@ -26,7 +26,7 @@ _SEQUENCES: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIMESTAMP"
 def maintainable(table: Any) -> Any:
     """The table itself, if we know how to bring its files together. `InvalidConfig`: others must do it."""
     if wrong := _wrong(table):
-        hint = "exclude it from maintenance, or compact it with Paimon's own"
+        hint = "set maintenance: {enabled: no} in its route, and compact it by a job of Paimon's"
         raise InvalidConfig("a lake table is of a kind that is not maintained", detail=f"{table.identifier}: {wrong}", hint=hint)
     return table
 

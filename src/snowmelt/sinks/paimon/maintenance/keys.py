@@ -185,7 +185,8 @@ def _parts(column: pa.Array) -> list[Words | _Texts]:
     if kind.num_buffers == 2 and (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
         whole = column.view(pa.int64() if kind.bit_width == 64 else pa.int32()) if pa.types.is_temporal(kind) else column
         return [whole.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64) ^ _SIGN]
-    raise InvalidConfig("a lake table's key has a type that is not compacted", detail=str(kind), hint="exclude the table from maintenance")
+    hint = "set maintenance: {enabled: no} in its route"
+    raise InvalidConfig("a lake table's key has a type that is not compacted", detail=str(kind), hint=hint)
 
 
 @njit(**JIT)

@@ -62,7 +62,8 @@ def read_file(layout: FileLayout, partition: Sequence[Any], bucket: int, file: A
     """The file's rows in order, in pieces, with the layout's columns."""
     path = file.external_path or file_path(layout.table, partition, bucket, file.file_name)
     if not file.file_name.endswith(f".{_FORMAT}"):
-        raise InvalidConfig("a lake table has files of a format that is not compacted", detail=path, hint="exclude it from maintenance")
+        hint = "set maintenance: {enabled: no} in its route"
+        raise InvalidConfig("a lake table has files of a format that is not compacted", detail=path, hint=hint)
     with pa.OSFile(path) if local_path(layout.table) is not None else layout.table.file_io.new_input_stream(path) as stream:
         opened = pq.ParquetFile(stream, buffer_size=_READ_BYTES, pre_buffer=False)
         plan = _plan(layout, _schema(layout.table, file.schema_id), opened.schema_arrow.names, path)

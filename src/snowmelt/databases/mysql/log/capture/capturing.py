@@ -2,7 +2,7 @@
 
 States of a connection, and what is forbidden in each:
 - *connecting*: the server must be the one that the segments came from. Another one is `SourceDrift` before a byte is requested. Where the
-  server purged the current file, its oldest file must begin with exactly what was captured (`failover.nothing_lost`).
+  server purged the current file, its oldest file must begin with exactly what was captured (`failover.why_not_all_captured`).
 - *streaming*: a segment is sealed only at a cut point and never spans two log files. Nothing is sealed that was not checked.
 - *broken*: part of an event that came in is taken back. The next connection continues with that very event, also inside a transaction of
   any size. Tries are counted since the last event or heartbeat, and end with `Unavailable`.

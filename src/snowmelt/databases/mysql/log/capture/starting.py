@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from snowmelt.databases.mysql.answers import number, text
 from snowmelt.databases.mysql.connect import MySqlOptions, Server, Session, log_is_off
-from snowmelt.databases.mysql.failover import gtids_at, nothing_lost
+from snowmelt.databases.mysql.failover import gtids_at, why_not_all_captured
 from snowmelt.databases.mysql.gtid import GtidSet, of_words, words_of
 from snowmelt.databases.mysql.log.capture.refusals import purged
 from snowmelt.databases.mysql.log.details import details_of
@@ -78,7 +78,7 @@ def list_logs(session: Session) -> list[LogFile]:
 def oldest_if_nothing_lost(session: Session, logs: list[LogFile], file: LogFile, captured: GtidSet | None) -> LogFile:
     """The server's oldest file, where the server purged `file` and all of what it purged was captured. Raises `SourceDrift` otherwise."""
     oldest = logs[0]
-    if why := nothing_lost(session, captured, file, oldest):
+    if why := why_not_all_captured(session, captured, file, oldest):
         raise purged(f"{file}; the server has {oldest} to {logs[-1]}: {why}")
     log.info("the server purged its log up to %s; all of it was captured", oldest)
     return oldest
