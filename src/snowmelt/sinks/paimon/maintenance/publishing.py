@@ -72,7 +72,7 @@ def publish_rewrites(open_table: Any, work: Sequence[Rewrite], staged: Sequence[
             return GivenUp(why)
         if past.hidden and _is_ours(table):
             # An earlier try, whose answer was lost, may still come to this number: it was judged when a commit could be found.
-            hint = "who removes snapshots that our consumer holds? it continues with the next rows of its source"
+            hint = "let other programs keep the snapshots that our consumer holds; it continues with the next rows of its source"
             fact = "no snapshot of a lake table tells which driver has committed last"
             raise Unavailable(fact, detail=work[0].target, hint=hint)
         folder = TableFolder(store_of(table), work[0].identity)
