@@ -207,7 +207,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         file="engine/tasks/warming.py",
         old="    sinks.warm()\n",
         new="",
-        tests=("unit/test_warming.py::test_a_rewrite_in_a_warm_worker_compiles_nothing",),
+        tests=("unit/test_warming.py::test_a_rewrite_or_a_chunk_in_a_warm_worker_compiles_nothing",),
     ),
     Mutant(
         id="U38",
