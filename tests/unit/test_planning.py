@@ -47,7 +47,7 @@ from snowmelt.planning.facts import (
     Truncated,
 )
 from snowmelt.planning.tables import TablePhase, Tables
-from snowmelt.relay.retention import Cut, Effect, Relay, TableStatement
+from snowmelt.relay.retention import Cut, Decided, Effect, Prepared, Relay, TableStatement
 from tests.kit.emitting import emits
 
 ORDERS = Incarnation(TableId("shop", "orders"), 1)
@@ -655,6 +655,16 @@ class TestEnds:
         assert choose_end(BOTH, relay, 20, 999) == 50
         assert choose_end(BOTH, relay, 50, 999) == 100
         assert choose_end(BOTH, relay, 40, 0) == 50
+
+    def test_a_statement_waits_for_the_rows_of_a_commit_whose_other_table_was_replaced_before_it(self) -> None:
+        """A prepared transaction's COMMIT at 30 is a statement about the one table, and has rows of the other, which is emptied at 40."""
+        group = Prepared(xid="x", era=0, begins=15, offset=20, at=0, bytes=5, tables=(ORDERS.table, ITEMS.table))
+        replaced, emptied = TableStatement(30, ITEMS.table, Effect.DROPS, 1), TableStatement(40, ORDERS.table, Effect.EMPTIES, 1)
+        assert choose_end(BOTH, captured(replaced, emptied), 20, 999) == 100, "statements alone share an epoch with what follows"
+        relay = captured(replaced, emptied)
+        relay._decided.append(Decided(group, 30, committed=True, aside=True))
+        assert choose_end(BOTH, relay, 20, 999) == 30
+        assert choose_end(BOTH, relay, 30, 999) == 100
 
     @pytest.mark.parametrize("effect", [Effect.EMPTIES, Effect.DROPS, Effect.MAKES, Effect.REWRITES, Effect.BREAKS])
     def test_a_table_wide_statement_behind_rows_waits_for_the_next_epoch(self, effect: Effect) -> None:

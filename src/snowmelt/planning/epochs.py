@@ -177,12 +177,19 @@ def _statements_from(
     tables: Tables, relay: Relay, after: LogOffset, end: LogOffset, met: AbstractSet[TableId], *, table_wide: bool
 ) -> tuple[LogOffset, AbstractSet[TableId]]:
     """Follow the cuts after `after` as long as nothing but statements lies between them: statements of one kind (`table_wide`) about tables
-    that are not in `met`, or any about unknown tables. Returns the last of these cuts, and `met` with the tables of the statements."""
+    that are not in `met`, or any about unknown tables. Returns the last of these cuts, and `met` with the tables of the statements.
+
+    The COMMIT of a prepared transaction whose tables were replaced meanwhile counts as a statement about them, and has rows of others."""
     while (cut := relay.next_cut(after)) is not None and cut <= end:
         here = relay.statements(after, cut)
         known = _known(tables, here)
         names = {statement.table for statement in known}
-        if not here or not names.isdisjoint(met) or any(statement.effect.table_wide is not table_wide for statement in known):
+        if (
+            not here
+            or relay.committed(after, cut)
+            or not names.isdisjoint(met)
+            or any(statement.effect.table_wide is not table_wide for statement in known)
+        ):
             break
         after, met = cut, met | names
     return after, met
